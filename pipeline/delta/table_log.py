@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +20,7 @@ from urllib.parse import unquote
 
 from pipeline.delta.checkpoint_files import Checkpoint, LogFiles, commit_name, list_log
 from pipeline.delta.file_list import Add, Files, FileStore
-from pipeline.delta.log_retention import seconds_of
+from pipeline.delta.log_state import LogState
 from pipeline.delta.store.looks import add_look, is_looked_at
 from pipeline.delta.store.mirror import fetch, local_copy, mirror_of
 from pipeline.delta.store.store import is_store
@@ -130,41 +129,6 @@ def data_file(table: str, path: str) -> str:
         ) from None
 
 
-@dataclass(slots=True)
-class _State:
-    """A version as it is known: everything but its files."""
-
-    version: int = -1
-    metadata: dict[str, Any] = field(default_factory=dict)
-    protocol: dict[str, Any] = field(default_factory=dict)
-    # version and time of update by application id
-    txns: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    timestamp: int = 0
-    source: str = ""  # the file that was read last
-    identity: tuple[int, ...] = ()  # and what tells it from another file in its place
-
-    def apply(self, action: Mapping[str, Any]) -> None:
-        """Apply an action that is not about files."""
-        if (txn := action.get("txn")) is not None:
-            self.txns[txn["appId"]] = (int(txn["version"]), txn.get("lastUpdated"))
-        elif (metadata := action.get("metaData")) is not None:
-            self.metadata = metadata
-        elif (protocol := action.get("protocol")) is not None:
-            self.protocol = protocol
-
-    def offsets(self) -> dict[str, int]:
-        """Return the version of each application id that the table has not forgotten."""
-        text = (self.metadata.get("configuration") or {}).get("delta.setTransactionRetentionDuration")
-        if text is None:
-            return {app_id: version for app_id, (version, _) in self.txns.items()}
-        oldest = (time.time() - seconds_of(text, 0.0)) * 1000
-        return {
-            app_id: version
-            for app_id, (version, updated) in self.txns.items()
-            if updated is not None and updated > oldest
-        }
-
-
 class _IncompleteLog(LakeError):
     """A version for which the log lacks commits, or a checkpoint that can be read."""
 
@@ -179,7 +143,7 @@ class TableLog:
         self.path = path
         self.folder = os.path.join(path, "_delta_log")
         self._lock = threading.RLock()
-        self._state = _State()
+        self._state = LogState()
         self._offsets: dict[str, int] = {}
         self._store: FileStore | None = None
         self._mirror = mirror_of(path)
@@ -272,7 +236,7 @@ class TableLog:
         )
 
     def _drop(self) -> None:
-        self._state, self._store, self._offsets = _State(), None, {}
+        self._state, self._store, self._offsets = LogState(), None, {}
 
     def add_commit(self, version: int) -> None:
         """Record a version that this process has committed, and whose file is on this machine."""
@@ -347,7 +311,7 @@ class TableLog:
                 else:
                     self._store.apply(files)
 
-    def _read_commit(self, state: _State, files: list[dict[str, Any]] | None) -> bool:
+    def _read_commit(self, state: LogState, files: list[dict[str, Any]] | None) -> bool:
         """Apply the commit of a state's version to it, and append its actions on files to `files`.
 
         Returns whether offsets may differ. Without `files` such actions are not parsed.
@@ -377,7 +341,7 @@ class TableLog:
             state.apply(action)
         return bool(others)
 
-    def _read(self, files: LogFiles, end: int | None, actions: list[dict[str, Any]] | None) -> _State:
+    def _read(self, files: LogFiles, end: int | None, actions: list[dict[str, Any]] | None) -> LogState:
         """Return the state of a version (default: the newest).
 
         Appends what happened to files to `actions`. Checkpoints that cannot be read are passed over.
@@ -415,8 +379,10 @@ class TableLog:
             f"commits and checkpoints{reason}. Restore the missing files of the log."
         ) from refused
 
-    def _read_checkpoint(self, checkpoint: Checkpoint | None, actions: list[dict[str, Any]] | None) -> _State:
-        state = _State()
+    def _read_checkpoint(
+        self, checkpoint: Checkpoint | None, actions: list[dict[str, Any]] | None
+    ) -> LogState:
+        state = LogState()
         if checkpoint is None:
             return state
         for action in checkpoint.state_actions():
@@ -454,7 +420,7 @@ class TableLog:
             raise LakeError(f"Version {version} of the log in {self.folder} is damaged.")
         return action
 
-    def _snapshot_of(self, state: _State, store: FileStore | None) -> Snapshot:
+    def _snapshot_of(self, state: LogState, store: FileStore | None) -> Snapshot:
         if state.version < 0:
             return Snapshot(self.path)
         metadata = state.metadata
