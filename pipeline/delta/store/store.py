@@ -8,6 +8,7 @@ store's root, with `/` between segments.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,9 @@ SCHEMES = ("s3", "s3a", "gs", "abfss", "az")
 
 _AT_ONCE = 32  # requests of a process
 _METADATA_SERVICE = "169.254.169.254"  # of machines in a cloud, which has their credentials
-_RETRIED = timedelta(seconds=60)
+_EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
+_NO_ANSWER = "error sending request"
+_PATIENCE = 60.0  # seconds
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -64,18 +67,26 @@ def is_store(url: str) -> bool:
 class Store:
     """The objects below one root. Every method can be used by several threads."""
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, str] | None = None, *, patience: float = _PATIENCE
+    ) -> None:
         """Connect to a root such as `s3://bucket/lake`.
 
-        The cloud's own environment variables apply where `options` do not say otherwise.
+        The cloud's own environment variables apply where `options` do not say otherwise. A request that gets
+        no answer ends after `patience` seconds, and one that fails is repeated for twice as long.
         """
         self.url = url.rstrip("/")
         self._prefix = urlparse(self.url).path.strip("/")
-        self._store = _open(self.url, dict(options or {}))
+        self._options = dict(options or {})
+        self._store = _open(self.url, self._options, timedelta(seconds=patience))
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self.requests = 0
         """The number of requests that were made, repeated ones not counted."""
+
+    def with_patience(self, seconds: float) -> Store:
+        """Return the same store with another patience."""
+        return Store(self.url, self._options, patience=seconds)
 
     def list(self, prefix: str = "", after: str | None = None) -> Iterator[Object]:
         """Yield the objects whose names begin with a prefix, up to the end of a segment, in order.
@@ -135,8 +146,10 @@ class Store:
 
         with self._request("create", name):
             try:
-                result = obstore.put(
-                    self._store, self._key(name), content, mode="create", use_multipart=False
+                result = _answered(
+                    lambda: obstore.put(
+                        self._store, self._key(name), content, mode="create", use_multipart=False
+                    )
                 )
                 return result["e_tag"] or ""
             except (AlreadyExistsError, PreconditionError):
@@ -175,7 +188,7 @@ class Store:
         keys = [self._key(name) for name in names]
         if keys:
             with self._request("delete", self.url):
-                obstore.delete(self._store, keys)
+                _answered(lambda: obstore.delete(self._store, keys))
 
     def each(self, call: Callable[[_T], _R], values: Iterable[_T]) -> Sequence[_R]:
         """Call a function for each value, several at once, and return the results in order."""
@@ -223,26 +236,46 @@ class Store:
                     f"No credentials for {self.url} were found. Set the cloud's environment variables, or "
                     "storage.options."
                 ) from None
+            if any(code in str(error) for code in _EXPIRED):
+                raise StoreError(
+                    f"The store refuses to {verb} {place}. The credentials have expired. Renew them and run "
+                    "again."
+                ) from None
             raise StoreError(
                 f"The store failed to {verb} {place} ({_reason(error)}). Run again when it answers."
             ) from None
 
 
-def _open(url: str, options: dict[str, str]) -> Any:
+def _open(url: str, options: dict[str, str], patience: timedelta) -> Any:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
     scheme = urlparse(url).scheme
     bucket = f"{scheme}://{urlparse(url).netloc}"
-    endpoint = options.get("aws_endpoint") or options.get("endpoint") or ""
-    client: Any = {"timeout": timedelta(seconds=60), "connect_timeout": timedelta(seconds=10)}
+    names = ("aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url")
+    given = [options[name] for name in names if name in options]
+    given += [os.environ[name.upper()] for name in names[::2] if name.upper() in os.environ]
+    endpoint = next(iter(given), "")
+    client: Any = {"timeout": patience, "connect_timeout": min(patience, timedelta(seconds=10))}
     if endpoint.startswith("http://"):
         client["allow_http"] = True
-    retry: Any = {"max_retries": 10, "retry_timeout": _RETRIED}
+    retry: Any = {"max_retries": 10, "retry_timeout": 2 * patience}
     try:
         return from_url(bucket, config=options or None, client_options=client, retry_config=retry)  # type: ignore[arg-type]
     except (BaseError, ValueError, TypeError) as error:
         raise ConfigError(f"storage.options do not fit {bucket} ({_reason(error)}). Correct them.") from None
+
+
+def _answered(request: Callable[[], _T]) -> _T:
+    """Make a request that the client does not repeat if there is no answer, because it may have been made."""
+    from obstore.exceptions import GenericError
+
+    try:
+        return request()
+    except GenericError as error:
+        if _NO_ANSWER not in str(error):
+            raise
+        return request()
 
 
 def _reason(error: BaseException) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,11 @@ class S3Server:
 
     Requests that write are handled one at a time, because a real store decides in one step whether a name
     exists and takes it. With `loses` every such request of that number is answered by an error after it was
-    carried out, if it creates an object on the condition that there is none.
+    carried out, if it has a condition.
+
+    `fault` is called with each request and returns what goes wrong with it, or None: `lost` (an error after
+    it was carried out), `500`, `503`, `expired` (credentials), `denied`, `silent` (no answer for as long as a
+    client waits, and the request is not carried out) or `cut` (the connection ends while it is read).
     """
 
     def __init__(self, loses: int = 0, latency: float = 0.0) -> None:
@@ -30,6 +35,9 @@ class S3Server:
 
         self.lost = 0
         self.requests = 0
+        self.fault: Callable[[dict[str, Any]], str | None] = lambda request: None
+        self.ignores_conditions = False
+        self._closes = threading.Event()
         self._loses = loses
         self._latency = latency
         self._creations = 0
@@ -42,19 +50,43 @@ class S3Server:
         found: Iterable[bytes]
         self.requests += 1
         time.sleep(self._latency)
+        fault = self.fault(environ)
+        if fault is not None:
+            return self._fail(fault, environ, start_response)
+        if self.ignores_conditions:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+            environ.pop("HTTP_IF_MATCH", None)
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             found = self._application(environ, start_response)
             return found
         with self._lock:
-            if environ.get("HTTP_IF_NONE_MATCH") and self._loses:
+            if (environ.get("HTTP_IF_NONE_MATCH") or environ.get("HTTP_IF_MATCH")) and self._loses:
                 self._creations += 1
                 if self._creations % self._loses == 0:
                     self.lost += 1
-                    list(self._application(environ, lambda *_: None))
-                    start_response("500 Internal Server Error", [("Content-Length", "0")])
-                    return []
+                    return self._lose(environ, start_response)
             found = list(self._application(environ, start_response))
             return found
+
+    def _lose(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        list(self._application(environ, lambda *_: None))
+        return _answer(start_response, *_ERRORS["500"])
+
+    def _fail(self, fault: str, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if fault == "lost":
+            with self._lock:
+                return self._lose(environ, start_response)
+        if fault == "silent":
+            self._closes.wait(120)
+        if fault in ("silent", "cut"):
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0) // 2)
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            return _answer(start_response, *_ERRORS["500"])
+        return _answer(start_response, *_ERRORS[fault])
+
+    def close(self) -> None:
+        """Let requests without an answer end."""
+        self._closes.set()
 
     def read(self, name: str) -> bytes:
         """Return an object's content."""
@@ -96,6 +128,20 @@ class S3Server:
         (folder / "core-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
 
 
+_ERRORS = {
+    "500": ("500 Internal Server Error", "InternalError"),
+    "503": ("503 Slow Down", "SlowDown"),
+    "expired": ("400 Bad Request", "ExpiredToken"),
+    "denied": ("403 Forbidden", "AccessDenied"),
+}
+
+
+def _answer(start_response: Any, status: str, code: str) -> Iterable[bytes]:
+    content = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+    start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(content)))])
+    return [content]
+
+
 class _QuietHandler(WSGIRequestHandler):
     """A handler that keeps connections open and logs nothing."""
 
@@ -118,6 +164,7 @@ def s3_server(*, loses: int = 0, latency: float = 0.0) -> Iterator[S3Server]:
         found.request("PUT", BUCKET)
         yield found
     finally:
+        found.close()
         server.shutdown()
         server.server_close()
         thread.join()
