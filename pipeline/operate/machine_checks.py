@@ -1,7 +1,7 @@
 """Check this machine for `pgdelta check`, and report the results of all checks.
 
-Tests what the jobs need here: Java, and a folder of the lake that can be written and on which commits exclude
-each other. Connects to nothing; the checks of the source are in `postgres/checks`.
+Tests what the jobs need here: Java, and a folder or an object store for the lake that can be written and on
+which commits exclude each other. The checks of the source are in `postgres/checks`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.config.config import Config
+from pipeline.config.config import Config, Storage
 from pipeline.delta.spark.jars import check_java
-from pipeline.errors import LakeError
+from pipeline.delta.store.probe import probe
+from pipeline.delta.store.store import Store, is_store
+from pipeline.errors import LakeError, PgdeltaError
 from pipeline.postgres.checks.table_checks import Check
 from pipeline.terminal import plain, print_pairs, print_paragraph
 
@@ -77,6 +79,9 @@ _RELATIVE = (
     "storage.root is relative to the working directory. An absolute path means the same lake from any folder."
 )
 
+_EXCLUSIVE = "Two writers of one object exclude each other there."
+_PATIENCE = 10.0  # seconds for a request of an object store
+
 
 def check_machine(config: Config) -> Iterator[Check]:
     """Yield the checks of this machine. They leave nothing behind, and start no JVM but `java -version`."""
@@ -85,6 +90,9 @@ def check_machine(config: Config) -> Iterator[Check]:
     except LakeError as error:
         yield Check("Java", False, str(error), "Then run it again.")
     root = config.storage.root
+    if is_store(root):
+        yield _check_store(config.storage)
+        return
     if urlparse(root).scheme not in ("", "file"):
         yield Check("lake", True, f"The lake is at {root}. The jobs verify that it can be written.")
         return
@@ -109,6 +117,18 @@ def check_machine(config: Config) -> Iterator[Check]:
         f"The lake cannot be created in {path}: this user cannot write to {there}.",
         "Grant this user write access there, or set storage.root to another folder.",
     )
+
+
+def _check_store(storage: Storage) -> Check:
+    """Return the check of a lake on an object store, in which an object exists for a moment."""
+    try:
+        found = probe(Store(storage.root, storage.options, patience=_PATIENCE))
+    except PgdeltaError as error:
+        wrong, _, remedy = str(error).rpartition(". ")
+        return Check("lake", False, f"{wrong}.", remedy)
+    if found is not None:
+        return Check("lake", False, *found)
+    return Check("lake", True, f"The lake is at {storage.root}. {_EXCLUSIVE}")
 
 
 def _has_hard_links(folder: Path) -> bool:
