@@ -86,6 +86,16 @@ def read_rows(
     return pa.concat_tables(tables) if tables else empty
 
 
+def file_rows(path: str, snapshot: Snapshot, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield all rows of a data file of a version, by row groups and in order, over logical names.
+
+    `key` is that of the file in `snapshot.files`. Deletion vectors do not count.
+    """
+    schema, action = arrow_schema(snapshot), snapshot.files[key]
+    file = _DataFile(data_path(local_path(path), action["path"]), action, snapshot)
+    yield from file.read_groups([schema.field(name) for name in columns])
+
+
 def filter_rows(table: pa.Table, where: pc.Expression | Where | None) -> pa.Table:
     """Return the rows of a table with all columns that satisfy a condition, if there is one."""
     if where is None:
@@ -136,6 +146,14 @@ class _DataFile:
         with self._file, named_if_damaged(self._path):
             found = self._file.read(columns=self._present(fields))
             return self._conformed(found, self._file.metadata.num_rows, fields)
+
+    def read_groups(self, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
+        """Yield all rows, by row groups."""
+        with self._file, named_if_damaged(self._path):
+            for group in range(self._file.num_row_groups):
+                count = self._file.metadata.row_group(group).num_rows
+                found = self._file.read_row_group(group, columns=self._present(fields))
+                yield self._conformed(found, count, fields)
 
     def read_where(self, schema: pa.Schema, columns: Sequence[str], where: Where) -> Iterator[pa.Table]:
         """Yield the rows that satisfy a condition, by row groups: other columns are read for these only."""

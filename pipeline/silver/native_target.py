@@ -45,7 +45,7 @@ class NotNative(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Rewrite:
+class Rewrite:
     """What happens to the rows of one file: `updated` and `rows` are parallel, of rows of `folded`."""
 
     deleted: np.ndarray[Any, Any]
@@ -54,7 +54,7 @@ class _Rewrite:
 
 
 @dataclass(slots=True)
-class _Changes:
+class PlannedChanges:
     """The files that a commit adds and removes."""
 
     removed: list[Mapping[str, Any]] = field(default_factory=list)
@@ -134,12 +134,12 @@ class NativeTarget(Target):
         schema = pa.schema([self._arrow.field(name) for name in names])
         tables, size = [], 0
         for number in numbers:
-            rows = self._read(number, schema)
+            rows, found = self._read_present(number, schema)
             size += rows.nbytes
             if size > _MOST_BYTES_IN_MEMORY:
                 raise NotNative(f"more than {_MOST_BYTES_IN_MEMORY} bytes of rows are compared")
             rows = rows.append_column(self._file, pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows))
-            tables.append(rows.append_column(self._row, pa.array(np.arange(rows.num_rows))))
+            tables.append(rows.append_column(self._row, pa.array(found)))
         places = [pa.field(self._file, pa.int32()), pa.field(self._row, pa.int64())]
         schema = pa.schema([*schema, *places])
         self.session.add("silver", pa.concat_tables(tables) if tables else schema.empty_table())
@@ -147,6 +147,11 @@ class NativeTarget(Target):
     def _read(self, number: int, schema: pa.Schema) -> pa.Table:
         """Return columns of a file; those that it does not have are NULL."""
         return _read_file(data_file(self._path, self._files[number]["path"]), schema)
+
+    def _read_present(self, number: int, schema: pa.Schema) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+        """Return columns of the rows of a file, and their places in it."""
+        rows = self._read(number, schema)
+        return rows, np.arange(rows.num_rows)
 
     # Commits
 
@@ -167,7 +172,7 @@ class NativeTarget(Target):
         files = DataFiles(self._table.folder, self._arrow, self._size_of_added, ADDED_FILE_IN_MEMORY)
         try:
             yield lambda rows: files.write(self._complete(rows))
-            changes = _Changes(list(self._files) if replaces else [], files.close())
+            changes = PlannedChanges(list(self._files) if replaces else [], files.close())
         except BaseException:
             files.discard()
             raise
@@ -243,7 +248,7 @@ class NativeTarget(Target):
         for each in rewrites.values():
             matched[each.rows] = True
         inserts = np.flatnonzero(~matched & ~is_deleted)
-        changes = _Changes()
+        changes = PlannedChanges()
 
         with self._removing(changes):
             self._rewrite(rewrites, values, states, values.take(pa.array(inserts)), changes)
@@ -296,11 +301,11 @@ class NativeTarget(Target):
 
     def _rewrite(
         self,
-        rewrites: Mapping[int, _Rewrite],
+        rewrites: Mapping[int, Rewrite],
         values: pa.Table,
         states: Mapping[str, np.ndarray[Any, Any]],
         inserts: pa.Table,
-        changes: _Changes,
+        changes: PlannedChanges,
     ) -> None:
         """Write the new files of the rewritten ones, and the rows to insert."""
         sizes = {number: int(self._files[number]["size"]) for number in rewrites}
@@ -316,22 +321,22 @@ class NativeTarget(Target):
         if filled is None:
             self._write(inserts, changes)
 
-    def _write(self, rows: pa.Table, changes: _Changes, size: int = 0) -> None:
+    def _write(self, rows: pa.Table, changes: PlannedChanges, size: int = 0) -> None:
         """Write rows into one file, or several if `size`, its bytes, is too large; none without rows."""
         for part in _split(rows, round(size / self._file_size)):
             changes.added.append(write_data_file(self._table.folder, part))
 
-    def _commit(self, write: Write, changes: _Changes, operation: Operation, reads: Reads) -> None:
+    def _commit(self, write: Write, changes: PlannedChanges, operation: Operation, reads: Reads) -> None:
         operation = replace(operation, user_metadata=write.commit.user_metadata)
         versions = {str(write.commit.txn): int(write.commit.lsn)}
         self._table.commit(self._snapshot, changes.actions, versions, operation, reads)
 
-    def _removing(self, changes: _Changes) -> AbstractContextManager[None]:
+    def _removing(self, changes: PlannedChanges) -> AbstractContextManager[None]:
         """Remove the files that a block writes if its commit fails."""
         return removing_uncommitted(self._table.folder, self._snapshot.version, changes.added)
 
 
-def _rewrites(matches: pa.Table) -> dict[int, _Rewrite]:
+def _rewrites(matches: pa.Table) -> dict[int, Rewrite]:
     """Return what happens in each file, given matches in the order of files."""
     if not matches.num_rows:
         return {}
@@ -342,12 +347,12 @@ def _rewrites(matches: pa.Table) -> dict[int, _Rewrite]:
     for part in np.split(np.arange(len(files)), bounds):
         gone = deleted[part]
         # A deleted row of the source is matched too, so that it is not inserted; it has no row to write.
-        found[int(files[part[0]])] = _Rewrite(places[part[gone]], places[part[~gone]], source[part[~gone]])
+        found[int(files[part[0]])] = Rewrite(places[part[gone]], places[part[~gone]], source[part[~gone]])
     return found
 
 
 def _rewritten(
-    rows: pa.Table, rewrite: _Rewrite, values: pa.Table, states: Mapping[str, np.ndarray[Any, Any]]
+    rows: pa.Table, rewrite: Rewrite, values: pa.Table, states: Mapping[str, np.ndarray[Any, Any]]
 ) -> pa.Table:
     """Return the rows of a file after updates and deletes; rows stay in their order."""
     count = rows.num_rows
@@ -359,7 +364,7 @@ def _rewritten(
         for name in updates.column_names:
             column = updates.column(name)
             if name in states and (keeps := states[name][rewrite.rows]).any():
-                column = _where(keeps, rows.column(name).take(before), column)
+                column = where(keeps, rows.column(name).take(before), column)
             columns.append(column)
         updates = pa.Table.from_arrays(columns, schema=rows.schema)
         rows = pa.concat_tables([rows, updates])
@@ -369,7 +374,7 @@ def _rewritten(
     return rows.take(pa.array(order))
 
 
-def _where(mask: np.ndarray[Any, Any], yes: Any, no: Any) -> Any:
+def where(mask: np.ndarray[Any, Any], yes: Any, no: Any) -> Any:
     """Return the values of one column where a mask is true, and of another one elsewhere."""
     both = pa.chunked_array([*yes.chunks, *no.chunks], type=no.type)
     count = len(mask)

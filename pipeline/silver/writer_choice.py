@@ -126,13 +126,14 @@ def is_small_write(changes: int, snapshot: Snapshot) -> bool:
     return sum(int(file["size"]) for file in snapshot.files.values()) <= SMALL_BYTES
 
 
-def other_types(fold: Fold) -> tuple[str, ...]:
+def other_types(fold: Fold, *, with_keys: bool = True) -> tuple[str, ...]:
     """Return the types of columns that only Spark reads and writes, in order.
 
-    Of keys too, those whose text DuckDB writes in another way than Spark: misfits are recorded with it.
+    Of keys too, those whose text DuckDB writes in another way than Spark, because misfits are recorded with
+    it.
     """
     found = [column.type.ddl for column in fold.columns if not column.type.is_native]
-    keys = (fold.columns[i].type.ddl for i in fold.key)
+    keys = (fold.columns[i].type.ddl for i in (fold.key if with_keys else ()))
     found += [f"{ddl} key" for ddl in keys if ddl in ("FLOAT", "DOUBLE") or ddl.startswith("ARRAY<")]
     return tuple(dict.fromkeys(found))
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.store.looks import look_again
 
+from pipeline.errors import LakeError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -83,6 +85,20 @@ def _set_unless_set(spark: SparkSession, name: str, value: str) -> None:
     # only what Hadoop's own defaults do not say counts as set
     if not settings.getPropertySources(name) or settings.getPropertySources(name)[0].endswith("-default.xml"):
         settings.set(name, value)
+
+
+class NoSpark(SparkProvider):
+    """No session: what needs one fails."""
+
+    def __init__(self, reason: str) -> None:
+        """Give the error that says what to do instead."""
+        super().__init__()
+        self._reason = reason
+
+    @property
+    def session(self) -> SparkSession:
+        """Raise LakeError."""
+        raise LakeError(self._reason)
 
 
 class _NewSession(SparkProvider):

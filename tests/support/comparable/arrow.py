@@ -22,6 +22,11 @@ def arrow_rows(path: str, columns: Sequence[str], condition: pc.Expression | Non
     table = LakeTable(path).rows(columns if condition is None else None)
     if condition is not None:
         table = table.filter(condition).select(columns)
+    return comparable_rows(table)
+
+
+def comparable_rows(table: pa.Table) -> Rows:
+    """Return the multiset of an Arrow table's rows, as comparable values."""
     readers = [reader(field.type) for field in table.schema]
     rows: Rows = Counter()
     for row in zip(*(column.to_pylist() for column in table.columns), strict=True):

@@ -268,7 +268,7 @@ def test_lists_and_other_types_keep_their_values() -> None:
     values = pa.table({"l": [["b", None]], "b": [b"y"], "t": [2]}, schema=pa.schema(kinds))
     import numpy as np
 
-    rewrite = native_target._Rewrite(np.array([], int), np.array([1]), np.array([0]))
+    rewrite = native_target.Rewrite(np.array([], int), np.array([1]), np.array([0]))
     states = {"l": np.array([True]), "b": np.array([False])}
     after = native_target._rewritten(before, rewrite, values, states)
     assert after.schema == before.schema

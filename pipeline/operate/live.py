@@ -1,0 +1,261 @@
+"""Read all silver tables as of the last commit of bronze, all at one LSN, without a write.
+
+Each table is read at its newest version, without the rows that later changes of bronze replaced, and with
+the rows that they leave. The decision, the plan and the fold of a table are those of the next apply. What
+apply would not do now is refused by name.
+
+The versions of silver are pinned before the end of bronze is read. So no table is ahead of that end, and each
+has the changes that follow its own offset.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pipeline.apply.planner import Planner, TablePlan
+from pipeline.bronze.change_rows import ChangeRows
+from pipeline.bronze.log import Bronze, BronzeOffset
+from pipeline.bronze.table_input import InputStart
+from pipeline.config.config import Config
+from pipeline.delta.spark.provider import NoSpark, SparkProvider
+from pipeline.delta.table import Lake
+from pipeline.errors import LakeError, report_error
+from pipeline.metadata.manifests import Manifest, Manifests
+from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.operate.pinned_lake import PinnedLake, PinnedTable
+from pipeline.protocol.lsn import INVALID
+from pipeline.silver.batch_writer import BatchWriter
+from pipeline.silver.decision import Step
+from pipeline.silver.foreign_commits import refuse_foreign_commits
+from pipeline.silver.live_rows import fold_onto, refuse_plan
+from pipeline.silver.native_session import NativeWriting
+from pipeline.silver.range_plan import RangePlan, WriteResult
+from pipeline.silver.swap import BufferedRecords
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.silver.overlay import Overlay
+    from pipeline.silver.silver_rows import SilverRows
+
+_ATTEMPTS = 20  # while apply registers tables or columns
+_ONLY_SPARK = (
+    "Use pgdelta.live(spark) with a Spark session, or run pgdelta apply and read as of its manifest."
+)
+
+
+@dataclass(slots=True)
+class LiveTable:
+    """A silver table, and the plan of its pending changes, None if there are none."""
+
+    name: TableName
+    table: PinnedTable
+    plan: RangePlan | None = None
+    writer: BatchWriter | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    overlay: Overlay | None = None  # once the changes are folded without Spark
+
+    @property
+    def version(self) -> int:
+        """The version of the silver table to which the changes are added."""
+        return self.table.version()
+
+    @property
+    def path(self) -> str:
+        """The path of the silver table."""
+        return self.table.path
+
+
+class Live(Mapping[TableName, Any]):
+    """Silver as of the last commit of bronze: a mapping of (schema, table) to its rows, an Arrow dataset.
+
+    `refused` are the tables that cannot be shown at the LSN, each with the reason; iteration leaves them out.
+    `silver[schema, table]` raises LakeError for such a table, and KeyError for one that silver does not have.
+    The changes of a table are folded when its rows are first requested.
+    """
+
+    def __init__(self, found: Found) -> None:
+        self.lsn = found.end.lsn
+        self.commit_time = found.commit_time
+        self.refused = found.refused
+        self._found = found
+
+    def table(self, schema: str, table: str) -> LiveTable:
+        """Return a table with its version and plan; raise LakeError if it is refused."""
+        name = TableName(schema, table)
+        if name in self.refused:
+            raise LakeError(self.refused[name])
+        return self._found.tables[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found.tables
+
+    def __iter__(self) -> Iterator[TableName]:
+        return iter(sorted(self._found.tables))
+
+    def __len__(self) -> int:
+        return len(self._found.tables)
+
+    def __repr__(self) -> str:
+        return f"<live silver at {self.lsn}: {len(self)} tables, {len(self.refused)} refused>"
+
+    def __getitem__(self, name: TableName) -> Any:
+        return self._rows(self.table(*name))
+
+    def _rows(self, table: LiveTable) -> Any:
+        return self._found.rows(table)
+
+
+@dataclass(slots=True)
+class Found:
+    """What one read found, and what the fold of its tables needs."""
+
+    lake: PinnedLake
+    bronze: Bronze
+    end: BronzeOffset
+    commit_time: datetime | None
+    records: Records
+    change_rows: ChangeRows
+    tables: dict[TableName, LiveTable] = field(default_factory=dict)
+    refused: dict[TableName, str] = field(default_factory=dict)
+
+    def rows(self, table: LiveTable) -> SilverRows:
+        """Return the rows of a table without Spark; raise LakeError if only Spark can fold its changes."""
+        from pipeline.silver.silver_rows import SilverRows
+
+        assert table.table.local_path is not None
+        overlay = self.overlay(table)
+        if overlay is None and table.plan is not None:
+            raise LakeError(
+                f"The changes of table {table.name} after version {table.version} cannot be added without "
+                f"Spark. {_ONLY_SPARK}"
+            )
+        return SilverRows(table.table.local_path, table.table.snapshot(), overlay)
+
+    def overlay(self, table: LiveTable) -> Overlay | None:
+        """Return the folded changes of a table, None if it has none or only Spark can fold them."""
+        with table.lock:
+            if table.plan is not None and table.overlay is None:
+                records = buffered(self.records)
+                table.overlay = fold_onto(table.table, table.plan, self.change_rows, records, table.name)
+            return table.overlay
+
+
+def buffered(records: Records) -> BufferedRecords:
+    """Return records that keep what a fold records in memory."""
+    return BufferedRecords(records, discards_misfits=True)
+
+
+class LiveReader:
+    """Reads silver live, again and again; what it knows of bronze is kept between two reads."""
+
+    def __init__(
+        self, config: Config, spark: SparkSession | None = None, show: Callable[[Found], Live] = Live
+    ) -> None:
+        """Read with a session, or without Spark; `show` makes a result of what was found."""
+        self._config = config
+        sessions = SparkProvider(spark) if spark else NoSpark(f"Only Spark can read this. {_ONLY_SPARK}")
+        self._lake = Lake(config.storage.root, sessions)
+        if spark is None and self._lake.local_root is None:
+            raise LakeError(
+                f"The lake {self._lake.root} is not on a file system of this machine, so only Spark can read "
+                "it. Use pgdelta.live(spark)."
+            )
+        self._bronze = Bronze(self._lake, config.pipeline)
+        self._show = show
+        self._lock = threading.Lock()
+
+    def read(self) -> Live:
+        """Return silver as of the last commit of bronze; raise LakeError if there is none."""
+        registry = self._lake.table("_pgdelta", "tables")
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                version = registry.version()
+                found = self._find()
+                # which column is which follows from the registry as it was when versions were pinned
+                if registry.version() == version:
+                    return self._show(found)
+        raise LakeError("apply changes the columns of silver tables again and again. Read again.")
+
+    def _find(self) -> Found:
+        config, bronze = self._config, self._bronze
+        lake = PinnedLake(self._lake.root, self._lake.sessions)
+        bronze.lake = lake
+        records = Records(lake)
+        manifest = Manifests(lake).last() or Manifest(INVALID)
+        planner = Planner(config, bronze, records)
+        registered = records.tables.read()
+        for name in registered:
+            if config.rule_for(name) is not None:
+                lake.table_at(planner.path(name)).snapshot()
+        bronze.changes = PinnedTable(bronze.changes.path, lake.sessions)
+        end = bronze.captured_offset() if bronze.changes.exists() else None
+        if end is None:
+            raise LakeError(f"The lake {lake.root} has no changes yet. Run pgdelta ingest first.")
+        plan = planner.plan(end, manifest, None, is_whole=True, has_news=True)
+        if plan is None:
+            raise LakeError(f"Bronze ends at {end.lsn}, before the newest manifest. Run pgdelta audit.")
+        bronze = copy(bronze)  # the next read pins other versions
+        rows = ChangeRows(bronze)
+        rows.begin_batch(manifest.lsn)
+        found = Found(lake, bronze, end, plan.commit_time, records, rows)
+        for name, table in plan.tables.items():
+            try:
+                entry = manifest.by_name.get(name)
+                since = entry.version if entry else -1
+                found.tables[name] = self._plan(found, table, planner, registered.get(name), since)
+            except Exception as error:  # one table stops no other
+                found.refused[name] = report_error(error)
+        return found
+
+    def _plan(
+        self,
+        found: Found,
+        planned: TablePlan,
+        planner: Planner,
+        registered: RegisteredTable | None,
+        since: int,
+    ) -> LiveTable:
+        """Return a table with the plan of its changes; raise LakeError if it is refused."""
+        name, facts = planned.facts.name, planned.facts
+        if planned.decision.sentence is not None:
+            raise LakeError(planned.decision.sentence)
+        table = found.lake.table_at(planner.path(name))
+        if planned.step not in (Step.SKIP, Step.APPLY):
+            raise LakeError(
+                f"Table {name} cannot be read at {found.end.lsn}: the next step is to {planned.step.value}. "
+                "Run pgdelta apply, then read again."
+            )
+        if registered is None or facts.offset == INVALID or not table.exists():
+            raise LakeError(f"Table {name} has no silver table yet. Run pgdelta apply.")
+        if since >= 0:
+            refuse_foreign_commits(table, name, since)
+        if planned.step is Step.SKIP:
+            return LiveTable(name, table)
+        rule = self._config.rule_for(name)
+        assert rule is not None
+        writer = BatchWriter(
+            table,
+            found.bronze,
+            buffered(found.records),
+            name,
+            rule,
+            _no_rebuild,
+            metadata_columns=self._config.silver.metadata_columns,
+            native=NativeWriting("auto", found.change_rows),
+        )
+        surveys = [each.survey for each in planned.surveys]
+        start = InputStart(facts.offset)
+        plan = writer.plan(surveys, planner.relations, registered, start, found.end.lsn)
+        refuse_plan(name, plan)
+        return LiveTable(name, table, plan, writer)
+
+
+def _no_rebuild(plan: RangePlan) -> WriteResult:
+    raise AssertionError(f"a live read rebuilds nothing up to {plan.end_lsn}")
