@@ -21,7 +21,7 @@ of the wrong type and unset variables are errors with file, line and key.
 
 - `${VARIABLE}` and `${VARIABLE:-default}` in values come from the environment. Keys are never expanded.
 - Secrets do not belong in the file. A password is refused unless it comes from a variable; libpq also takes
-  it from `PGPASSWORD`, `PGPASSFILE` or a service file.
+  it from `PGPASSWORD`, `PGPASSFILE` or a service file, and `source.password_command` from a program.
 - Editors complete the keys from `conf/pipeline.schema.json`, which `pgdelta schema` prints, if the file
   starts with `# yaml-language-server: $schema=pipeline.schema.json`.
 
@@ -97,6 +97,8 @@ def _values(field: dict[str, Any]) -> str:
             words.append("time: `30s`, `5min`, `1h`" if is_time else "bytes: `500kB`, `20MB`, `1GB`")
         elif "forever" in kind.get("pattern", ""):
             words.append("`forever`, time: `12h`, `30d`")
+        elif "string" in kind.get("items", {}).get("type", ()):
+            words.append("list of texts")
         elif kind.get("type") in _KINDS:
             words.append(_KINDS[kind["type"]])
     if field.get("additionalProperties"):

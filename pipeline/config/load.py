@@ -25,8 +25,9 @@ from urllib.parse import urlparse
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipeline.config.config import Config, Storage
+from pipeline.config.config import Config, Source, Storage
 from pipeline.config.jobs import Catalog
+from pipeline.config.scalars import holds_password
 from pipeline.config.tables import INHERITED, TABLE_PLACEHOLDER, ColumnRules, TableRule
 from pipeline.config.yaml_document import Document, Items, Scalar, Section, dotted, parse_document
 from pipeline.errors import ConfigError
@@ -63,6 +64,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         found = invalid.errors(include_url=False, include_input=False)
         # the first in the file; a section that lacks a key comes before what is wrong in it
         raise min((_Mistake(each, document) for each in found), key=lambda each: each.line).error() from None
+    _check_password_commands(config.source, document)
     _check_targets(config.tables, document)
     _check_columns(config, document)
     _check_properties(config.tables, document)
@@ -122,6 +124,28 @@ def _check_mode(rule: TableRule, index: int, document: Document) -> None:
 
 def _keys(value: object) -> Iterable[str]:
     return value.keys() if isinstance(value, Section) else ()
+
+
+def _check_password_commands(source: Source, document: Document) -> None:
+    """Raise ConfigError for a program that prints no password that is used."""
+    copying = source.copying
+    for of, place in ((source, ("source",)), (copying, ("source", "copying"))):
+        key = (*place, "password_command")
+        written = document.get(*key)
+        if written is None:
+            continue
+        fault = None
+        if not of.password_command or not of.password_command[0]:
+            fault = "No program is named. Write [program, argument, …], or leave the key out."
+        elif of is copying and copying.conninfo is None:
+            fault = (
+                "source.copying.conninfo is missing, so copies use source.conninfo. Write"
+                " source.password_command instead, or add source.copying.conninfo."
+            )
+        elif holds_password(of.conninfo or ""):
+            fault = f"{dotted(place)}.conninfo has a password already. Keep one of the two."
+        if fault is not None:
+            raise document.error(fault, *key, at_key=True)
 
 
 def _check_targets(rules: Sequence[TableRule], document: Document) -> None:

@@ -59,6 +59,16 @@ def read_text(node: Node) -> str:
     return text
 
 
+def read_argument(node: Node) -> str:
+    """Return the argument of a program, which may be a number or an empty text."""
+    if not isinstance(node, Scalar) or not (node.is_text or node.kind == "a number"):
+        raise ValueError(f"Expected text, found {node.kind}. Put it in quotes.")
+    text = node.expand()
+    if "\0" in text:
+        raise ValueError("Value contains a NUL character, which no program can receive. Remove it.")
+    return text
+
+
 def read_word(node: Node) -> object:
     """Return the word itself, not its YAML type: YAML reads `off` as false, `null` as nothing."""
     return node.expand() if isinstance(node, Scalar) else node
@@ -217,14 +227,22 @@ def read_silver_type(node: Node) -> str:
 
 def holds_secret(conninfo: str) -> bool:
     """Return whether a libpq connection string, written without variables, gives a secret a value."""
+    return any(keyword in _SECRET_KEYWORDS and value for keyword, value in _keywords(conninfo))
+
+
+def holds_password(conninfo: str) -> bool:
+    """Return whether a libpq connection string has a password."""
+    return any(keyword == "password" and value for keyword, value in _keywords(conninfo))
+
+
+def _keywords(conninfo: str) -> list[tuple[str, str]]:
+    """Return the keywords of a connection string with their values; of a URI, those that may be secret."""
     scheme, separator, rest = conninfo.strip().partition("://")
     if separator and scheme in ("postgres", "postgresql"):
         authority, _, query = rest.partition("?")
         user = authority.partition("/")[0].rpartition("@")[0]
-        pairs = [("password", user.partition(":")[2]), *parse_qsl(query)]
-    else:
-        pairs = [(match[1], match[2].strip("'")) for match in _KEYWORD.finditer(conninfo)]
-    return any(keyword in _SECRET_KEYWORDS and value for keyword, value in pairs)
+        return [("password", user.partition(":")[2]), *parse_qsl(query)]
+    return [(match[1], match[2].strip("'")) for match in _KEYWORD.finditer(conninfo)]
 
 
 def _refuse_key(node: Node) -> object:
@@ -243,6 +261,7 @@ HashKey = BeforeValidator(read_hash_key)
 CatalogSchema = BeforeValidator(read_catalog_schema)
 CatalogTable = BeforeValidator(read_catalog_table)
 Name = Annotated[str, Text]
+Argument = Annotated[str, BeforeValidator(read_argument), WithJsonSchema({"type": ["string", "number"]})]
 Mask = Annotated[str | None, BeforeValidator(read_mask), WithJsonSchema({"type": ["string", "null"]})]
 ByteCount = Annotated[
     int,

@@ -92,7 +92,7 @@ def file_rows(path: str, snapshot: Snapshot, key: str, columns: Sequence[str]) -
     `key` is that of the file in `snapshot.files`. Deletion vectors do not count.
     """
     schema, action = arrow_schema(snapshot), snapshot.files[key]
-    file = _DataFile(data_path(local_path(path), action["path"]), action, snapshot)
+    file = _DataFile(data_file(local_path(path), action["path"]), action, snapshot)
     yield from file.read_groups([schema.field(name) for name in columns])
 
 

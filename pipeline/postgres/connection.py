@@ -26,10 +26,13 @@ from psycopg import conninfo as conninfo_syntax
 from psycopg import sql
 from psycopg.pq import ExecStatus
 
+from pipeline.config.conninfo import CommandConninfo
 from pipeline.errors import SourceError
+from pipeline.postgres.password_command import read_password
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.lsn import LSN
 
+_WRONG_PASSWORD = ("password authentication failed", "empty password returned")
 # Parts of a message, and what to do; the first match counts.
 _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -61,7 +64,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "Set PGPASSWORD, PGPASSFILE (a file that only you can read), or a ${VARIABLE} in source.conninfo.",
     ),
     (
-        ("password authentication failed", "empty password returned"),
+        _WRONG_PASSWORD,
         "Correct the password in PGPASSWORD, PGPASSFILE or the variable in source.conninfo, or set a new one"
         " with ALTER ROLE.",
     ),
@@ -235,9 +238,10 @@ def limit_connect_time(conninfo: str, seconds: float) -> str:
     """Return the conninfo with a connect_timeout; one that cannot be parsed is returned as it is."""
     try:
         # libpq accepts an integer of seconds, at least two.
-        return conninfo_syntax.make_conninfo(conninfo, connect_timeout=max(2, round(seconds)))
+        limited = conninfo_syntax.make_conninfo(conninfo, connect_timeout=max(2, round(seconds)))
     except psycopg.Error:
         return conninfo
+    return conninfo.with_text(limited) if isinstance(conninfo, CommandConninfo) else limited
 
 
 def limit_statement_time(connection: Connection, seconds: float) -> None:
@@ -273,22 +277,23 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
                 raise psycopg.ProgrammingError(number)
         if splits_password(conninfo, given):
             raise psycopg.ProgrammingError("host")
+        named = {k: v for k, v in given.items() if v is not None}
+        password_key = None
+        if isinstance(conninfo, CommandConninfo):
+            password_key = conninfo.key
+            named["password"] = read_password(conninfo.password_command, key=password_key)
+        settings = {**_CONNECTION_DEFAULTS, **named, **keywords, "client_encoding": "UTF8"}
+        complete = conninfo_syntax.make_conninfo("", **settings)
     except psycopg.ProgrammingError:
         raise SourceError(
             "source.conninfo cannot be parsed. Write libpq keywords (host=… dbname=…) or a URI"
             " (postgresql://user@host/database), with special characters quoted (in a URI, percent-encoded)."
         ) from None
-    named = {k: v for k, v in given.items() if v is not None}
-    settings = {**_CONNECTION_DEFAULTS, **named, **keywords, "client_encoding": "UTF8"}
     try:
-        connection = psycopg.connect(
-            conninfo_syntax.make_conninfo("", **settings),
-            autocommit=True,
-            prepare_threshold=None,
-        )
+        connection = psycopg.connect(complete, autocommit=True, prepare_threshold=None)
         _register(connection, keywords["application_name"])
     except psycopg.Error as error:
-        raise SourceError(describe_refusal(describe(error, conninfo), given)) from None
+        raise SourceError(describe_refusal(describe(error, complete), given, password_key)) from None
     try:
         if connection.info.server_version < OLDEST_SERVER_VERSION:
             raise SourceError(
@@ -298,7 +303,7 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
         _pin_settings(connection)
     except psycopg.Error as error:
         connection.close()
-        raise SourceError(f"Cannot set the session's settings: {describe(error, conninfo)}.") from None
+        raise SourceError(f"Cannot set the session's settings: {describe(error, complete)}.") from None
     except SourceError:
         connection.close()
         raise
@@ -329,8 +334,11 @@ def _secrets(conninfo: str) -> list[str]:
     return [str(given[name]) for name in _SECRETS if given.get(name)]
 
 
-def describe_refusal(message: str, keywords: Mapping[str, Any]) -> str:
-    """Return the error for a connection that was refused with `message`; `keywords` are the conninfo's."""
+def describe_refusal(message: str, keywords: Mapping[str, Any], password_key: str | None = None) -> str:
+    """Return the error for a connection that was refused with `message`; `keywords` are the conninfo's.
+
+    `password_key` is the configuration's key of the program that printed the password, if there is one.
+    """
     if "replication role to start walsender" in message or "permission denied to start WAL sender" in message:
         user = keywords.get("user")
         role = quote_identifier(str(user)) if user else "…"
@@ -342,6 +350,8 @@ def describe_refusal(message: str, keywords: Mapping[str, Any]) -> str:
         return "All walsenders of the source are in use. Raise max_wal_senders, or end another one."
     default = "Check source.conninfo, and that the server is running."
     advice = next((advice for parts, advice in _ADVICE if any(part in message for part in parts)), default)
+    if password_key is not None and any(part in message for part in _WRONG_PASSWORD):
+        advice = f"Correct the program of {password_key}, or the password of the role."
     return f"Cannot connect to the source: {message}. {advice}"
 
 

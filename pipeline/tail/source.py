@@ -81,9 +81,10 @@ def resolve(request: TailOptions) -> Source:
     if not publication:
         raise ConfigError("No publication is named. Add --config FILE or --publication NAME.")
     base = config.source if config else Source(conninfo="", publication=publication, slot=slot)
+    if request.conninfo is not None:  # another server, which the program has no password for
+        base = replace(base, conninfo=request.conninfo, password_command=())
     return replace(
         base,
-        conninfo=base.conninfo if request.conninfo is None else request.conninfo,
         slot=slot,
         publication=publication,
         route="walsender" if request.temporary else request.route or base.route,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.store.looks import look_again
-
 from pipeline.errors import LakeError
 
 if TYPE_CHECKING:

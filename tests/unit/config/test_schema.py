@@ -48,6 +48,8 @@ def file_with(path: Path_, value: object) -> dict[str, Any]:
             nested = {part: nested}
     assert isinstance(nested, dict)
     needed: dict[str, Any] = {"source": {"hash_key": "${PGDELTA_HASH_KEY}"}} if "hash" in path else {}
+    if path == ("source", "copying", "password_command"):
+        nested["source"]["copying"] = {"conninfo": "host=standby", **nested["source"]["copying"]}
     if path == ("catalog", "table"):
         nested = {"catalog": {"schema": "shop", **nested["catalog"]}}
     if path == ("storage", "options"):

@@ -1,0 +1,287 @@
+"""The section `source` of the configuration: the server, publication and slot to read, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+from pipeline.config.conninfo import with_password_command
+from pipeline.config.scalars import (
+    Argument,
+    ByteCount,
+    Conninfo,
+    Flag,
+    HashKey,
+    Internal,
+    Number,
+    Publication,
+    Text,
+    Version,
+    Word,
+)
+from pipeline.config.tables import FILE_SECTION
+
+
+def _since(major: int) -> dict[str, int]:
+    """Return the schema's note that a key needs a PostgreSQL of this version or newer."""
+    return {"x-postgresql": major}
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """The options of pgoutput.
+
+    An option in `written` was set in the file, so the server must support it; any other is off if the
+    server lacks it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    version: Annotated[
+        Literal["auto", 1, 2, 3, 4],
+        Version,
+        Field(
+            description="Version of the protocol: `1`, `2` (PostgreSQL 14), `3` (15), `4` (16), or `auto`,"
+            " the highest that the server supports."
+        ),
+    ] = "auto"
+    streaming: Annotated[
+        Literal["auto", "off", "on", "parallel"],
+        Word,
+        Field(
+            description="Whether large transactions are sent before they commit: `off`, `on` (PostgreSQL 14,"
+            " version 2), `parallel` (16, version 4), or `auto`, the best that the server supports. With the"
+            " route `sql`, which would send them again at every poll, `auto` is `off`."
+        ),
+    ] = "auto"
+    two_phase: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Send prepared transactions at PREPARE. This changes the slot permanently; a slot"
+            " created with it is always read this way.",
+            json_schema_extra=_since(15),
+        ),
+    ] = False
+    binary: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Send values in binary format, with the same result in bronze and silver. A published"
+            " column whose type cannot be read in binary is refused by name before anything starts.",
+            json_schema_extra=_since(14),
+        ),
+    ] = False
+    messages: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Capture logical messages (`pg_logical_emit_message`).", json_schema_extra=_since(14)
+        ),
+    ] = True
+    origin: Annotated[
+        Literal["any", "none"],
+        Word,
+        Field(
+            description="`none` leaves out changes that have a replication origin.",
+            json_schema_extra=_since(16),
+        ),
+    ] = "any"
+    written: Internal[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """How table copies read rows: from which server, in how many sessions, at which rate (bytes/s)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    conninfo: Annotated[
+        str | None,
+        Conninfo,
+        Field(
+            description="Server that rows are copied from: the source or a standby of it.",
+            examples=["host=standby"],
+            json_schema_extra={"x-default": "`source.conninfo`"},
+        ),
+    ] = field(default=None, repr=False)
+    password_command: Annotated[
+        tuple[Argument, ...],
+        Field(
+            description="Program that prints the password of `source.copying.conninfo`, as"
+            " `source.password_command` does for `source.conninfo`.",
+            json_schema_extra={"x-default": "none", "minItems": 1},
+        ),
+    ] = field(default=(), repr=False, kw_only=True)
+    connections: Annotated[
+        int, Field(ge=1, le=64, description="Number of sessions that read in parallel."), Number
+    ] = 2
+    rate_limit: Annotated[
+        ByteCount,
+        Field(
+            description="Most bytes per second that all sessions read together; 0 is no limit.",
+            examples=["20MB"],
+        ),
+    ] = 0
+    range_size: Annotated[
+        ByteCount,
+        Field(
+            description="Least size of a chunk of rows, which is read and committed at once; after a crash an"
+            " unfinished chunk is read again.",
+            examples=["64MB"],
+            json_schema_extra={"default": "64MB"},
+        ),
+    ] = 64 << 20
+
+    def __post_init__(self) -> None:
+        """Give the connection string its program."""
+        if self.conninfo is not None:
+            conninfo = with_password_command(
+                self.conninfo, self.password_command, "source.copying.password_command"
+            )
+            object.__setattr__(self, "conninfo", conninfo)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """What ingest may create on the server."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    publication: Annotated[
+        Literal["configured", "all", "never"],
+        Word,
+        Field(
+            description="What a missing publication is created for: the tables that `tables` matches"
+            " (`configured`) or `all` tables (`FOR ALL TABLES`); `never` creates none. With `configured`,"
+            " ingest also adds tables that match later to the publication that the pipeline created."
+        ),
+    ] = "configured"
+    slot: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Create a missing slot, as long as bronze holds no offset: later, a new slot would"
+            " skip changes."
+        ),
+    ] = True
+    failover: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Create the slot with `failover`, so that standbys can synchronize it.",
+            json_schema_extra=_since(17),
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The server, publication and slot to read. `load_config` never leaves a name empty."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    conninfo: Annotated[
+        str,
+        Conninfo,
+        Field(
+            description="Connection to the server: libpq keywords or a URI. A password is refused unless it"
+            " comes from a `${VARIABLE}`.",
+            examples=["host=localhost dbname=shop", "postgresql://replicator@db/shop"],
+            json_schema_extra={"x-default": "libpq's environment (`PGHOST`, `PGDATABASE`, `PGSERVICE` …)"},
+        ),
+    ] = field(default="", repr=False)
+    password_command: Annotated[
+        tuple[Argument, ...],
+        Field(
+            description="Program that prints a password or a token on one line: a list of the program and"
+            " its arguments, which no shell reads. It is run for each connection and has 30 seconds.",
+            examples=[["aws", "rds", "generate-db-auth-token", "--hostname", "db", "--port", "5432"]],
+            json_schema_extra={"x-default": "none", "minItems": 1},
+        ),
+    ] = field(default=(), repr=False, kw_only=True)
+    publication: Annotated[
+        str,
+        Publication,
+        Field(
+            description="Publication to read; one that the pipeline did not create is used as it is.",
+            json_schema_extra={"maxLength": 63, "x-default": "the pipeline's name"},
+        ),
+    ] = ""
+    slot: Annotated[
+        str,
+        Field(
+            description="Replication slot to read; an existing one is used as it is.",
+            pattern=r"^[a-z0-9_]{1,63}$",
+            json_schema_extra={
+                "patternErrorMessage": "A slot name has 1 to 63 lower-case letters, digits or `_`.",
+                "x-default": "the pipeline's name",
+            },
+        ),
+        Text,
+    ] = ""
+    route: Annotated[
+        Literal["walsender", "sql"],
+        Word,
+        Field(
+            description="How the slot is read: by a replication connection (`walsender`) or by the slot's SQL"
+            " functions (`sql`), if replication connections are not available. On PostgreSQL 10 `sql`"
+            " advances the slot only at commits, so an idle server keeps WAL."
+        ),
+    ] = "walsender"
+    create: Annotated[Create, Field(description="What ingest may create on the server.")] = Create()
+    copy: Annotated[
+        Literal["initial", "never"],
+        Word,
+        Field(
+            description="Whether to copy the rows that exist before the slot (`initial`), or to read only"
+            " what changes afterwards (`never`)."
+        ),
+    ] = "initial"
+    copying: Annotated[Copying, Field(description="How rows are copied.")] = Copying()
+    lost_slot: Annotated[
+        Literal["stop", "resync"],
+        Word,
+        Field(
+            description="What happens when the slot is missing, invalidated, or was advanced by another"
+            " consumer: `stop` with an error, or `resync`, which creates a slot and copies all tables again."
+        ),
+    ] = "stop"
+    hash_key: Annotated[
+        str | None,
+        HashKey,
+        Field(
+            description="Key of the columns that `tables[].columns.hash` names: a variable of the"
+            " environment, of at least 16 characters. It is never written anywhere. Another key gives other"
+            " hashes, so the tables need a resync.",
+            examples=["${PGDELTA_HASH_KEY}"],
+            json_schema_extra={"x-default": "none"},
+        ),
+    ] = field(default=None, repr=False)
+    protocol: Annotated[
+        Protocol,
+        Field(
+            description="Options of pgoutput. The server must support an option that is written here; one"
+            " that is left out is off if the server lacks it."
+        ),
+    ] = Protocol()
+
+    def __post_init__(self) -> None:
+        """Give the connection string its program."""
+        conninfo = with_password_command(self.conninfo, self.password_command, "source.password_command")
+        object.__setattr__(self, "conninfo", conninfo)
+
+    @property
+    def snapshot_conninfo(self) -> str:
+        """The server on which snapshots are exported, for copies and comparisons."""
+        return self.copying.conninfo or self.conninfo
+
+    @property
+    def snapshot_key(self) -> str:
+        """The key that names the server of `snapshot_conninfo`."""
+        return "source.copying.conninfo" if self.copying.conninfo else "source.conninfo"
+
+
+DEFAULT_SOURCE = Source()
