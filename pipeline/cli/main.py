@@ -22,6 +22,7 @@ from pipeline.cli.commands.demo import demo
 from pipeline.cli.commands.forget import forget
 from pipeline.cli.commands.history import history
 from pipeline.cli.commands.ingest import ingest
+from pipeline.cli.commands.init import init
 from pipeline.cli.commands.maintain import maintain
 from pipeline.cli.commands.optimize import optimize
 from pipeline.cli.commands.plan import plan
@@ -45,12 +46,13 @@ from pipeline.cli.signals import print_error
 def cli() -> None:
     """Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to the source in silver.
 
-    Start with check, then ingest and apply, or run for both. COMMAND --help has examples. The default of
-    --config is PGDELTA_CONFIG in the environment.
+    Start with init and check, then ingest and apply, or run for both. COMMAND --help has examples. The
+    default of --config is PGDELTA_CONFIG in the environment.
     """
 
 
 for _command in (
+    init,
     check,
     schema,
     completion,

@@ -57,6 +57,11 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         raise ConfigError(
             f"{file}: Cannot read the file ({error.strerror}). Check the path and its permissions."
         ) from None
+    return load_text(text, file, environ)
+
+
+def load_text(text: str, file: str, environ: Mapping[str, str] | None = None) -> Config:
+    """Return the validated configuration of a YAML text; `file` is its name in errors."""
     document = parse_document(text, file, os.environ if environ is None else environ)
     try:
         config = adapter().validate_python(document.root)

@@ -22,6 +22,8 @@ _TAG = "tag:yaml.org,2002:"
 _KEY = re.compile(r"[^:@=\n]{1,63}")
 _QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# What ends a quoted value, what a terminal or an editor would act on, and what YAML allows as an escape only.
+_NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff]')
 _KINDS = {
     "str": "text",
     "int": "a number",
@@ -148,6 +150,19 @@ class Document:
         line = self.line(*location, at_key=at_key)
         key = f"{dotted(location)}: " if location else ""
         return ConfigError(f"{self.file}:{line}: {key}{sentence}")
+
+
+def quote_yaml(text: str) -> str:
+    """Return a text as a double-quoted YAML value on one line, which `parse_document` reads as it is.
+
+    A text with `${` would be read as a variable; it is not for this function.
+    """
+    return '"' + _NEEDS_ESCAPE.sub(_escape, text) + '"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    letter = found[0]
+    return f"\\{letter}" if letter in '"\\' else f"\\U{ord(letter):08x}"
 
 
 def dotted(location: Sequence[str | int]) -> str:

@@ -101,6 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "silver",
         "protected_columns",
         "tail",
+        "units",
     },
     "verify": {
         "terminal",

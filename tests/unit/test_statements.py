@@ -54,6 +54,9 @@ SAFE = {
         *("quoted(schema)", "literal(path)"),
     },
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
+    "pipeline/postgres/checks/source_facts.py": {
+        "_TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE))",
+    },
     "pipeline/postgres/column_rules.py": {"_KEYS.format(key=for_server(connection, KEY_COLUMNS))"},
     "pipeline/postgres/connection.py": {"timeline"},
     "pipeline/postgres/snapshot/read_table.py": {

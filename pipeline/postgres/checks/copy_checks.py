@@ -28,7 +28,7 @@ from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaf:
+class Leaf:
     """The privileges of the role on a table that has rows."""
 
     name: TableName
@@ -129,11 +129,7 @@ def _check_privileges(reader: Connection, names: list[TableName]) -> Iterator[Ch
     """Yield whether the role can read all rows of the tables, if there are any."""
     if not names:
         return
-    schemas, tables = [schema for schema, _ in names], [table for _, table in names]
-    leaves = [
-        _Leaf(TableName(schema, table), *facts)
-        for schema, table, *facts in reader.execute(_LEAVES, (schemas, tables)).fetchall()
-    ]
+    leaves = list_leaves(reader, names)
     user = reader.info.user
     unreadable = [leaf for leaf in leaves if not (leaf.has_usage and leaf.has_select)]
     yield decide(
@@ -155,7 +151,19 @@ def _check_privileges(reader: Connection, names: list[TableName]) -> Iterator[Ch
     )
 
 
-def _grants(unreadable: list[_Leaf], user: str) -> str:
+def list_leaves(reader: Connection, names: list[TableName]) -> list[Leaf]:
+    """Return the role's privileges on the tables, of partitioned ones on their leaves.
+
+    Raises psycopg.Error.
+    """
+    schemas, tables = [schema for schema, _ in names], [table for _, table in names]
+    return [
+        Leaf(TableName(schema, table), *facts)
+        for schema, table, *facts in reader.execute(_LEAVES, (schemas, tables)).fetchall()
+    ]
+
+
+def _grants(unreadable: list[Leaf], user: str) -> str:
     """Return the statements that allow the role to read the tables, of many those for the first ones."""
     role = quote_identifier(user)
     schemas = sorted({leaf.name.schema for leaf in unreadable if not leaf.has_usage})[:NAMED_TABLES]

@@ -13,6 +13,7 @@ import psycopg
 from pipeline.config.config import Config
 from pipeline.errors import SlotGapError, SourceError
 from pipeline.postgres.checks.copy_checks import check_copies
+from pipeline.postgres.checks.source_facts import may_replicate
 from pipeline.postgres.checks.table_checks import Check, check_tables, decide, list_tables
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
 from pipeline.postgres.publication import (
@@ -106,17 +107,11 @@ def _check_wal_level(connection: Connection) -> Check:
 
 
 def _check_replication_right(connection: Connection) -> Check:
-    # On RDS, a role has the privilege instead of the attribute.
-    query = (
-        "SELECT r.rolsuper OR r.rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles m"
-        " WHERE m.rolname = 'rds_replication' AND pg_catalog.pg_has_role(m.oid, 'MEMBER'))"
-        " FROM pg_catalog.pg_roles r WHERE r.rolname = current_user"
-    )
     user = connection.info.user
     role = quote_identifier(user)
     return decide(
         "replication right",
-        bool(_value(connection, query)),
+        may_replicate(connection),
         passed=f"The role {user} may use replication slots.",
         failed=f"The role {user} may not use replication slots.",
         fix=REPLICATION_ADVICE.format(role, role),

@@ -33,8 +33,6 @@ def steps() -> dict[str, str]:
 
 def test_its_commands_work(make_server: MakeServer, tmp_path: Path) -> None:
     server = make_server()
-    [config] = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    (tmp_path / "shop.yaml").write_text(config, encoding="utf-8")
     # psql is that of the server
     tools = (str(Path(sys.executable).parent), str(server.binaries), os.environ["PATH"])
     environ = {
@@ -56,6 +54,7 @@ def test_its_commands_work(make_server: MakeServer, tmp_path: Path) -> None:
         assert done.returncode == 0, f"{heading}\n{done.stdout}\n{done.stderr}"
         said[heading.partition(" ")[2]] = done.stdout
         print(f"## {heading}\n{done.stdout}")
+    assert "wrote shop.yaml: 2 tables" in said["Write the configuration"]
     assert "Ada" not in said["Check"]
     assert said["Check"].splitlines()[-1].endswith("ready")
     assert "9.9" in said["Query"]

@@ -1,0 +1,157 @@
+"""The text of a configuration file, from what a source has and what was chosen. Pure.
+
+Names of the source are written as quoted YAML values, also in comments, so that none of them ends a line. A
+glob cannot name `${` or only a `*` or `?`; tables whose globs match others too are left out, and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.config.yaml_document import quote_yaml
+from pipeline.postgres.checks.source_facts import SourceFacts, SourceTable
+from pipeline.table_name import TableGlob, TableName
+from pipeline.units import format_count, format_size
+
+AMBIGUOUS = "a name that a glob cannot tell from the names of other tables"
+_LARGE = 20 << 30  # bytes of all tables, from which on a limit of the copy's rate is suggested
+_LISTED = 40  # tables of a schema
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the file has that the source does not decide; an empty `conninfo` is libpq's environment."""
+
+    pipeline: str
+    conninfo: str
+    root: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The tables that rules match, their rules by schema, and others with why each is left out."""
+
+    tables: tuple[SourceTable, ...]
+    globs: Mapping[str, Sequence[str]]
+    left_out: tuple[tuple[SourceTable, str], ...]
+
+
+def select_tables(tables: Sequence[SourceTable], wanted: Sequence[str]) -> Selection:
+    """Return the tables that the globs match, all if there are none, but for those with an obstacle."""
+    globs = [TableGlob(text) for text in wanted]
+    matched = [each for each in tables if not globs or any(glob.matches(each.name) for glob in globs)]
+    left_out = [(each, each.obstacle) for each in matched if each.obstacle]
+    chosen = [each for each in matched if not each.obstacle]
+    kept = set(chosen)
+    excluded = [each.name for each in tables if each not in kept]
+    clear = []
+    for each in chosen:
+        glob = _glob_of(each.name)
+        if set("*?") & set(glob.text) and any(glob.matches(name) for name in excluded):
+            left_out.append((each, AMBIGUOUS))
+        else:
+            clear.append(each)
+    found = dict.fromkeys(clear)
+    schemas = dict.fromkeys(table.name.schema for table in clear)
+    return Selection(
+        tuple(clear), {schema: _rules(schema, tables, found) for schema in schemas}, tuple(left_out)
+    )
+
+
+def write_file(choices: Choices, facts: SourceFacts, selection: Selection) -> str:
+    """Return the text of the configuration file."""
+    return "\n".join([*_head(choices, facts), *_SETTINGS, *_tables(selection), ""])
+
+
+def _head(choices: Choices, facts: SourceFacts) -> Iterator[str]:
+    total = sum(table.bytes for table in facts.tables)
+    file = quote_yaml(choices.file)
+    yield f"# Written by pgdelta init for database {quote_yaml(facts.database)}, PostgreSQL {facts.version}."
+    yield f"# Commands read it by --config {file}, or by PGDELTA_CONFIG={file} in the environment."
+    yield "# docs/reference/configuration.md has every key. Values in comments are the defaults."
+    yield ""
+    yield "# Names the slot, the publication and the transactions in the lake, so it never changes."
+    yield f"pipeline: {quote_yaml(choices.pipeline)}"
+    yield ""
+    yield "source:"
+    if choices.conninfo:
+        yield f"  conninfo: {quote_yaml(choices.conninfo)}"
+    else:
+        yield "  # Without conninfo, libpq's environment says where the server is (PGHOST, PGDATABASE …)."
+        yield '  # conninfo: "host=db.example.org dbname=shop user=pgdelta sslmode=verify-full"'
+    yield "  # No password belongs here: use PGPASSWORD, PGPASSFILE, or a program that prints one."
+    yield "  # password_command: [program, argument]"
+    yield "  # walsender reads by a replication connection; sql where a network or pooler does not allow one."
+    yield "  # route: walsender"
+    yield "  # initial copies the rows that exist; never reads only what changes from now on."
+    yield "  # copy: initial"
+    yield "  copying:"
+    yield "    # Sessions that read the existing rows in parallel."
+    yield "    connections: 2"
+    if total >= _LARGE:
+        yield f"    # {format_size(total)} are to be read. A limit leaves the server room for others."
+    yield "    # rate_limit: 20MB  # bytes per second; the default is no limit"
+    yield ""
+    yield "storage:"
+    yield "  # The lake: a folder that this user can write, or an address such as s3a://bucket/lake."
+    yield f"  root: {quote_yaml(choices.root)}"
+    yield ""
+
+
+_SETTINGS = (
+    "silver:",
+    "  # mirror has one row per source row; soft_delete keeps rows that are deleted, history every version,",
+    "  # append every change. A rule below can have a mode of its own.",
+    "  mode: mirror",
+    "  # A value that its silver type cannot hold is NULL in silver, and its text in _pgdelta/misfits.",
+    '  # misfits: "null"',
+    "  # A batch with more deletes or truncates of a table waits until you confirm it.",
+    "  # guards: {deletes: none, truncates: none}",
+    "",
+    "# bronze keeps every change. With 30d, pgdelta maintain compacts older ones.",
+    "# bronze: {retention: forever}",
+    "",
+    "# Rules of the tables to replicate; the first match wins. * and ? are wildcards, and a part with a dot",
+    "# is in double quotes. A rule can have a mode, a target, types and more.",
+)
+
+
+def _tables(selection: Selection) -> Iterator[str]:
+    yield "tables:"
+    for schema, globs in selection.globs.items():
+        tables = [table for table in selection.tables if table.name.schema == schema]
+        size = format_size(sum(table.bytes for table in tables))
+        yield f"  # {quote_yaml(schema)}: {format_count(len(tables), 'table')}, {size}"
+        yield from (f"  #   {_describe(table)}" for table in tables[:_LISTED])
+        if len(tables) > _LISTED:
+            yield f"  #   and {len(tables) - _LISTED:,} more"
+        yield from (f"  - source: {quote_yaml(glob)}" for glob in globs)
+    if selection.left_out:
+        yield "  # Left out:"
+    for table, reason in selection.left_out:
+        yield f"  #   {quote_yaml(str(table.name))}: {reason}"
+
+
+def _describe(table: SourceTable) -> str:
+    kind = "partitioned" if table.is_partitioned else format_size(table.bytes)
+    rows = f", about {format_count(table.rows, 'row')}" if table.rows else ""
+    return f"{quote_yaml(table.name.table)}: {kind}{rows}"
+
+
+def _rules(schema: str, tables: Sequence[SourceTable], chosen: Collection[SourceTable]) -> list[str]:
+    """Return the fewest globs that match the chosen tables of a schema and no table that is not chosen."""
+    of_schema = TableGlob(f"{_part(schema)}.*")
+    if all(table in chosen for table in tables if of_schema.matches(table.name)):
+        return [of_schema.text]
+    return [_glob_of(table.name).text for table in chosen if table.name.schema == schema]
+
+
+def _glob_of(name: TableName) -> TableGlob:
+    return TableGlob(f"{_part(name.schema)}.{_part(name.table)}")
+
+
+def _part(part: str) -> str:
+    """Return a part of a glob; the file would read `${` as a variable, so that `?` replaces its `$`."""
+    return TableName(part.replace("${", "?{"), "_").glob.removesuffix("._")

@@ -1,0 +1,225 @@
+"""What a server has and what the role may do there, for `pgdelta init`, and the SQL that prepares it.
+
+Only catalogs are read, and nothing is changed. `preparation` is pure: facts in, statements out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from pipeline.errors import SourceError
+from pipeline.postgres.checks.copy_checks import Leaf, list_leaves
+from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.publication import IS_PUBLISHABLE, list_unpublished_generated, list_without_identity
+from pipeline.postgres.sql_text import quote_identifier
+from pipeline.table_name import TableName
+
+NO_IDENTITY = "no replica identity, so UPDATE and DELETE would fail on it at the source"
+GENERATED = (
+    "REPLICA IDENTITY FULL with generated columns, so UPDATE and DELETE would fail on it at the source"
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_TABLES = """
+SELECT n.nspname::text, c.relname::text, pg_catalog.pg_get_userbyid(c.relowner)::text,
+       pg_catalog.pg_has_role(c.relowner, 'USAGE'),
+       coalesce(pg_catalog.pg_total_relation_size(c.oid), 0),
+       CASE WHEN c.reltuples > 0 THEN c.reltuples ELSE 0 END::bigint, c.relkind = 'p'
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE {is_publishable}
+ORDER BY 1, 2
+"""
+# On RDS, a role has the privilege instead of the attribute.
+_MAY_REPLICATE = (
+    "SELECT r.rolsuper OR r.rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles m"
+    " WHERE m.rolname = 'rds_replication' AND pg_catalog.pg_has_role(m.oid, 'MEMBER'))"
+    " FROM pg_catalog.pg_roles r WHERE r.rolname = current_user"
+)
+_SERVER = """
+SELECT pg_catalog.current_setting('wal_level'), pg_catalog.current_setting('max_replication_slots')::integer,
+       pg_catalog.current_setting('max_wal_senders')::integer,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication),
+       (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user),
+       pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'),
+       pg_catalog.pg_is_in_recovery(),
+       ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots ORDER BY 1),
+       ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table that can be published; `bytes` include its indexes, `rows` are the planner's estimate.
+
+    `obstacle` is why it should not be published as it is, "" if nothing is in the way.
+    """
+
+    name: TableName
+    owner: str
+    is_owned: bool
+    bytes: int
+    rows: int
+    is_partitioned: bool
+    obstacle: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """A server, a database and a role on it; the sizes are in bytes."""
+
+    database: str
+    user: str
+    version: str
+    wal_level: str
+    slot_limit: int
+    walsender_limit: int
+    walsenders: int
+    is_superuser: bool
+    may_create: bool  # in the database
+    may_replicate: bool
+    is_standby: bool
+    slots: tuple[str, ...]
+    publications: tuple[str, ...]
+    tables: tuple[SourceTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What is to be done at the source: why, by whom, and the statements; some need a restart."""
+
+    reason: str
+    statements: tuple[str, ...] = ()
+    needs_restart: bool = False
+
+
+def may_replicate(connection: Connection) -> bool:
+    """Return whether the role may use replication slots; raise psycopg.Error."""
+    row = connection.execute(_MAY_REPLICATE).fetchone()
+    return row is not None and bool(row[0])
+
+
+def read_facts(connection: Connection) -> SourceFacts:
+    """Return the facts of the session's database and role."""
+    try:
+        row = connection.execute(_SERVER).fetchone()
+        rows = connection.execute(
+            _TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE)), ()
+        ).fetchall()
+        replicates = may_replicate(connection)
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's catalog: {describe(error)}.") from None
+    assert row is not None
+    level, slots, senders, sending, is_superuser, may_create, is_standby, slot_names, publications = row
+    obstacles = dict.fromkeys(list_without_identity(connection), NO_IDENTITY)
+    if connection.info.server_version >= 180000:
+        obstacles |= dict.fromkeys(list_unpublished_generated(connection, False), GENERATED)
+    tables = tuple(
+        SourceTable(name, owner, is_owned, size, count, is_partitioned, obstacles.get(name, ""))
+        for schema, table, owner, is_owned, size, count, is_partitioned in rows
+        for name in (TableName(schema, table),)
+    )
+    return SourceFacts(
+        database=connection.info.dbname,
+        user=connection.info.user,
+        version=(connection.info.parameter_status("server_version") or "").partition(" ")[0],
+        wal_level=level,
+        slot_limit=slots,
+        walsender_limit=senders,
+        walsenders=sending,
+        is_superuser=is_superuser,
+        may_create=may_create,
+        may_replicate=replicates,
+        is_standby=is_standby,
+        slots=tuple(slot_names),
+        publications=tuple(publications),
+        tables=tables,
+    )
+
+
+def read_preparation(
+    connection: Connection, facts: SourceFacts, publication: str, tables: Sequence[SourceTable]
+) -> list[Preparation]:
+    """Return what is to be done before these tables are replicated through this publication."""
+    try:
+        leaves = list_leaves(connection, sorted(table.name for table in tables))
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's privileges: {describe(error)}.") from None
+    return list(preparation(facts, publication, tables, leaves))
+
+
+def preparation(
+    facts: SourceFacts, publication: str, tables: Sequence[SourceTable], leaves: Sequence[Leaf]
+) -> Iterator[Preparation]:
+    """Yield what is to be done, in the order in which it is done."""
+    role = identifier(facts.user)
+    settings = list(_settings(facts))
+    if settings:
+        yield Preparation(
+            "Settings of the server, by a superuser; on a managed server, set its parameters instead.",
+            tuple(settings),
+            needs_restart=True,
+        )
+    if not facts.may_replicate:
+        yield Preparation(
+            "The right to replicate, by a superuser (on RDS: GRANT rds_replication TO the role).",
+            (f"ALTER ROLE {role} REPLICATION;",),
+        )
+    grants = list(_grants(role, leaves))
+    if grants:
+        yield Preparation("The right to read tables, by their owner.", tuple(grants))
+    if any(leaf.is_filtered for leaf in leaves):
+        yield Preparation(
+            "All rows of tables with row-level security, by a superuser.", (f"ALTER ROLE {role} BYPASSRLS;",)
+        )
+    if facts.is_standby:
+        yield Preparation(
+            "The server is a standby, where no publication can be created. Connect to its primary server."
+        )
+    elif publication not in facts.publications and not _may_publish(facts, tables):
+        names = ", ".join(identifier(*table.name) for table in tables)
+        yield Preparation(
+            "The publication, by a role that owns the tables and has CREATE on the database. Tables that"
+            " match later are added to it by that role.",
+            (f"CREATE PUBLICATION {identifier(publication)} FOR TABLE {names};",),
+        )
+
+
+def identifier(*names: str) -> str:
+    """Return a quoted identifier on one line: control characters of a name are written by their codes."""
+    return ".".join(
+        'U&"' + _CONTROL.sub(lambda found: f"\\+{ord(found[0]):06X}", escaped) + '"'
+        if _CONTROL.search(name)
+        else quote_identifier(name)
+        for name in names
+        for escaped in (name.replace("\\", "\\\\").replace('"', '""'),)
+    )
+
+
+def _settings(facts: SourceFacts) -> Iterator[str]:
+    if facts.wal_level != "logical":
+        yield "ALTER SYSTEM SET wal_level = 'logical';"
+    if len(facts.slots) >= facts.slot_limit:
+        yield f"ALTER SYSTEM SET max_replication_slots = {len(facts.slots) + 5};"
+    if facts.walsenders >= facts.walsender_limit:
+        yield f"ALTER SYSTEM SET max_wal_senders = {facts.walsenders + 5};"
+
+
+def _grants(role: str, leaves: Sequence[Leaf]) -> Iterator[str]:
+    closed = sorted({leaf.name.schema for leaf in leaves if not leaf.has_usage})
+    if closed:
+        yield f"GRANT USAGE ON SCHEMA {', '.join(map(identifier, closed))} TO {role};"
+    unreadable: dict[str, list[TableName]] = defaultdict(list)
+    for leaf in leaves:
+        if not leaf.has_select:
+            unreadable[leaf.name.schema].append(leaf.name)
+    for names in unreadable.values():
+        yield f"GRANT SELECT ON {', '.join(identifier(*name) for name in sorted(names))} TO {role};"
+
+
+def _may_publish(facts: SourceFacts, tables: Sequence[SourceTable]) -> bool:
+    return facts.is_superuser or (facts.may_create and all(table.is_owned for table in tables))
