@@ -56,6 +56,12 @@ class StorePipeline:
         rows = Lake(self.config.storage).table("silver", "public", table).rows(list(columns) or None)
         return Counter(tuple(row.values()) for row in rows.to_pylist())
 
+    def changes(self) -> list[dict[str, Any]]:
+        """Return what bronze has of each change, but for its values."""
+        columns = ["op", "commit_lsn", "ordinal", "xid"]
+        rows = Lake(self.config.storage).table("bronze", "changes").rows(columns)
+        return list(rows.to_pylist())
+
     def assert_equal(self, table: str, *columns: str) -> None:
         """Assert that columns of a table have the same rows here and there, duplicates counted."""
         query = f"SELECT {', '.join(columns)} FROM {table}"
