@@ -280,4 +280,4 @@ def _answered(request: Callable[[], _T]) -> _T:
 
 def _reason(error: BaseException) -> str:
     """Return the first line of a client's error, which names the request and no secrets."""
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    return str(error).strip().splitlines()[0][:900] if str(error).strip() else type(error).__name__
