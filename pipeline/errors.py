@@ -16,6 +16,11 @@ import traceback
 TRACES = logging.getLogger("pgdelta.traces")
 TRACES.propagate = False
 
+#: Receives sentences about what a run waits for.
+NOTICES = logging.getLogger("pgdelta.notices")
+NOTICES.setLevel(logging.INFO)
+NOTICES.propagate = False
+
 _DEBUG = "Run again with --debug for the stack trace."
 _FREE_SPACE = "Nothing is lost. Free some space and run again."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -70,7 +75,7 @@ class LakeError(PgdeltaError):
 
 
 class FencedError(LakeError):
-    """A commit that another ingest has overtaken: this ingest must end."""
+    """A commit of a job that another one of its kind has overtaken: this job must end."""
 
 
 def one_line(text: str) -> str:

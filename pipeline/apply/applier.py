@@ -30,6 +30,7 @@ from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
+from pipeline.delta.fence import raise_if_fenced
 from pipeline.delta.retry import ATTEMPTS, describe_conflict, is_conflict
 from pipeline.delta.store.looks import one_look
 from pipeline.delta.table import Lake
@@ -43,7 +44,6 @@ from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import Decision, Step
 from pipeline.silver.native_session import NativeWriting
-from pipeline.silver.range_plan import WriteResult
 from pipeline.silver.table import SilverTable
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
@@ -81,8 +81,7 @@ class Applier:
         self.manifest: Manifest | None = None
         self.summary = ApplySummary(config.pipeline)
         self.error: BaseException | None = None
-        # tables that their guards hold, with the changes of the last event
-        self.held_by_guards: dict[TableName, int] = {}
+        self.held_by_guards: dict[TableName, int] = {}  # with the changes of the last event
         self.has_work = threading.Event()  # a plan had something to do
         self.gate = WriteGate()
         self._rows = ChangeRows(self.bronze)
@@ -381,6 +380,7 @@ class Applier:
                 self._planner.record_write(name)
             return Outcome(state, entry, plan.end.lsn)
         except Exception as error:
+            raise_if_fenced(error, self.path(name))
             failure = describe_conflict(error) or report_error(error)
             self._planner.expected_versions.forget(name)
             is_repeated = is_conflict(error) or isinstance(error, ChangedError)
@@ -419,7 +419,6 @@ class Applier:
         if facts.lost:
             self.records.events.record([Event(*name, plan.manifest.lsn, "evolved", facts.lost)])
         changes, start = sum((facts.counts or {}).values()), InputStart(facts.offset)
-        written: WriteResult
         match table.step:
             case Step.START_FROM_COPY:
                 assert facts.copy is not None

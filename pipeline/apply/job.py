@@ -57,7 +57,7 @@ def run_apply(
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
-    with nullcontext() if is_alone else lock_apply(applier.lake), closing(applier):
+    with nullcontext() if is_alone else lock_apply(applier.lake, config.pipeline, stop), closing(applier):
         maintenance = _maintenance(applier, config, stop, progress)
         if trigger == "continuous":
             with maintenance.in_background():

@@ -22,6 +22,8 @@ from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import TableSurvey
 from pipeline.config.config import Config
+from pipeline.delta.fence import raise_if_fenced
+from pipeline.delta.locks import claim_table
 from pipeline.delta.table_log import look_at
 from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest
@@ -261,8 +263,10 @@ class Planner:
         entry = known.manifest.by_name.get(name) if name in known.registered else None
         try:
             self.shared.check(self.path(name))
+            claim_table(self.bronze.lake.table_at(self.path(name)))
             version, change = self.expected_versions.check(name, entry)
         except Exception as error:  # one table that cannot be read stops no other
+            raise_if_fenced(error, self.path(name))
             self.expected_versions.forget(name)
             return TableLog(unreadable=report_error(error))
         folder = TableLog(version.offset)

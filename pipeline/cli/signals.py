@@ -21,7 +21,7 @@ from enum import Enum
 from types import FrameType
 
 from pipeline.delta.spark.launcher import end_with_launcher, forward_signals
-from pipeline.errors import TRACES, PgdeltaError, describe_error, one_line
+from pipeline.errors import NOTICES, TRACES, PgdeltaError, describe_error, one_line
 
 # A stop must end within 60 s. A commit that is interrupted then has not happened.
 _GRACE_SECONDS = 50.0
@@ -72,6 +72,8 @@ def main_guard(
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     traces = logging.StreamHandler() if debug else logging.NullHandler()
     TRACES.addHandler(traces)
+    notices = _Notices()
+    NOTICES.addHandler(notices)
     TRACES.setLevel(logging.DEBUG if debug else logging.CRITICAL + 1)
     exit_codes: list[int] = []
 
@@ -108,6 +110,7 @@ def main_guard(
                 os._exit(int(kind in (Kind.ONCE, Kind.ANSWER)))
     finally:
         TRACES.removeHandler(traces)
+        NOTICES.removeHandler(notices)
         for number, handler in previous.items():
             signal.signal(number, handler)
         threading.excepthook = hook
@@ -118,6 +121,14 @@ def print_error(sentence: str) -> None:
     """Print a sentence on stderr, which may be a pipe without a reader."""
     with contextlib.suppress(OSError, ValueError):
         print(f"pgdelta: {one_line(sentence)}", file=sys.stderr, flush=True)
+
+
+class _Notices(logging.Handler):
+    """Prints sentences about what a run waits for."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one."""
+        print_error(record.getMessage())
 
 
 def _print_thread_error(arguments: threading.ExceptHookArgs) -> None:

@@ -2,7 +2,10 @@
 
 If the lake is on a file system of this machine, a run holds an operating-system lock on a plain file of the
 lake. The lock ends with the process, however that ends, and a copy of the lake is not locked. The text of the
-file names the holder, for people only. On other storage, and on file systems without locks, nothing is held:
+file names the holder, for people only.
+
+If the lake is on an object store, a run holds a lease (`store/lease`), which fences its commits (`fence`). A
+lease ends a while after its process. On other storage, and on file systems without locks, nothing is held:
 there Delta refuses the second of two commits for the same offset (docs/operations/limits.md describes what
 remains).
 """
@@ -11,23 +14,100 @@ import errno
 import fcntl
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.delta.table import Lake
-from pipeline.errors import LakeError
+from pipeline.delta.commit_files import commit_files
+from pipeline.delta.fence import Fence, announce_fences, fence_of, fenced, withdraw_fence
+from pipeline.delta.filesystem import folders_in
+from pipeline.delta.store.lease import SECONDS, Lease
+from pipeline.delta.store.looks import look_again
+from pipeline.delta.store.mirror import mirror_at
+from pipeline.delta.store.store import is_store
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind
+from pipeline.errors import NOTICES, LakeError
+from pipeline.protocol.lsn import LSN
 
+SECONDS_VARIABLE = "PGDELTA_LEASE_SECONDS"  # another length of a lease, for tests
+_LEASE = "_pgdelta/locks/apply"
+_METADATA = "_pgdelta"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def lock_apply(lake: Lake) -> Iterator[None]:
-    """Hold the lake's apply lock; raise LakeError if another apply holds it."""
-    if lake.local_root is None:
+def lock_apply(lake: Lake, pipeline: str, stop: threading.Event | None = None) -> Iterator[None]:
+    """Hold the lake's apply lock; raise LakeError if another apply holds it.
+
+    On an object store this waits for the lease of a run that has died, until `stop` is set.
+    """
+    if lake.local_root is not None:
+        with _file_lock(lake, lake.local_root):
+            yield
+    elif is_store(lake.root):
+        with _lease(lake, pipeline, stop):
+            yield
+    else:
         yield
+
+
+def refuse_while_apply_runs(lake: Lake) -> None:
+    """Raise LakeError if an apply of the lake is running now."""
+    if lake.local_root is not None:
+        with _file_lock(lake, lake.local_root):
+            pass
+    elif is_store(lake.root):
+        lease = _lease_of(lake)
+        lease.acquire(NOTICES.info)
+        lease.release()
+
+
+def claim_table(table: LakeTable) -> None:
+    """Let earlier owners of the lease of apply commit to a table no more, if one of them still could."""
+    fence = fence_of(table.path)
+    if fence is None or table.path in fence.claimed:
         return
-    path = Path(lake.local_root, "_pgdelta", "locks", "apply")
+    snapshot = table.snapshot()
+    if snapshot.version >= 0:
+        if fence.claims(table.path, snapshot.offsets):
+            commit_files(table, [], TableCommit(fence.txn, LSN(fence.lease.number)))
+            look_again(table.local_path)  # an earlier owner may have committed before it
+        fence.claimed.add(table.path)
+
+
+@contextmanager
+def _lease(lake: Lake, pipeline: str, stop: threading.Event | None) -> Iterator[None]:
+    lease = _lease_of(lake)
+    lease.acquire(NOTICES.info, stop)
+    is_clean = False
+    try:
+        with fenced(Fence(lake.root, TxnId(pipeline, kind=TxnKind.FENCE), lease)):
+            if (spark := lake.sessions.started) is not None:
+                announce_fences(spark)
+            for name in folders_in(lake.sessions, lake.path(_METADATA)):
+                claim_table(lake.table(_METADATA, name))
+            yield
+        is_clean = True
+    finally:
+        lease.release(is_clean=is_clean)
+        if (spark := lake.sessions.started) is not None:
+            with suppress(Exception):  # the JVM may have ended
+                withdraw_fence(spark, lake.root)
+
+
+def _lease_of(lake: Lake) -> Lease:
+    mirror = mirror_at(lake.root)
+    assert mirror is not None, lake.root
+    seconds = float(os.environ.get(SECONDS_VARIABLE, SECONDS))
+    # a request must have ended long before the lease does
+    return Lease(mirror.store.with_patience(seconds / 6), _LEASE, "apply", seconds)
+
+
+@contextmanager
+def _file_lock(lake: Lake, root: str) -> Iterator[None]:
+    path = Path(root, "_pgdelta", "locks", "apply")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -43,12 +123,6 @@ def lock_apply(lake: Lake) -> Iterator[None]:
             _write_holder(file, "")
     finally:
         os.close(file)  # releases the lock
-
-
-def refuse_while_apply_runs(lake: Lake) -> None:
-    """Raise LakeError if an apply of the lake is running now."""
-    with lock_apply(lake):
-        pass
 
 
 def _acquire(file: int, lake: Lake) -> None:

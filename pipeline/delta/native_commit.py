@@ -268,9 +268,12 @@ def _check(table: Path, version: int, actions: Sequence[Action], reads: Reads) -
     removed = {_file_key(action["remove"]) for action in actions if "remove" in action}
     for action in theirs:
         if "txn" in action and action["txn"]["appId"] in ours:
-            raise SameWriteError(
-                f"A concurrent commit, version {version} of {table}, recorded {action['txn']['appId']} too."
+            app_id = action["txn"]["appId"]
+            error = SameWriteError(
+                f"A concurrent commit, version {version} of {table}, recorded {app_id} too."
             )
+            error.app_id, error.version = app_id, int(action["txn"]["version"])
+            raise error
     for action in theirs:
         if "metaData" in action or "protocol" in action:
             raise ConflictError(f"The columns or properties of {table} were changed by a concurrent commit.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pipeline.delta.checkpoints import checkpoint_if_due
+from pipeline.delta.fence import fence_of
 from pipeline.delta.log_retention import LOG_COMMITS, SET_BY_US
 from pipeline.delta.native_commit import (
     Action,
@@ -116,6 +117,9 @@ def create(
     The history shows it as Spark's CREATE TABLE with `by_statement`, else as a write of no rows.
     """
     actions = [protocol_action(schema), metadata_action(schema, properties)]
+    fence = fence_of(str(folder))
+    if fence is not None:
+        actions += txn_actions(fence.claims(str(folder), {}))
     name, parameters = "WRITE", {"mode": "Ignore", "partitionBy": "[]"}
     if by_statement:
         described = json.dumps(dict(properties))
@@ -130,7 +134,12 @@ def create(
     try:
         commit_version(folder, -1, actions, operation)
     except ConflictError:
+        if fence is not None:  # an earlier owner may have created it after this one found no table
+            raise
         return  # version 0 is another writer's
+    except SameWriteError as error:
+        if fence is not None:
+            fence.refuse_creation(str(folder), error)
 
 
 def append(folder: Path, snapshot: Snapshot, rows: Any, commit: TableCommit | None) -> int:
@@ -231,7 +240,18 @@ def commit_actions(
     reads: Reads | None = None,
 ) -> int:
     """Commit actions and versions by application id, write a checkpoint if one is due, return the version."""
-    version = commit_version(folder, snapshot.version, [*txn_actions(versions), *actions], operation, reads)
+    fence = fence_of(snapshot.path)
+    if fence is not None:
+        versions = {**versions, **fence.claims(snapshot.path, snapshot.offsets)}
+        reads = fence.reads(reads)
+    try:
+        version = commit_version(
+            folder, snapshot.version, [*txn_actions(versions), *actions], operation, reads
+        )
+    except SameWriteError as error:
+        if fence is not None:
+            fence.refuse(snapshot.path, error)
+        raise
     try:
         checkpoint_if_due(folder, version, snapshot.configuration, {*snapshot.offsets, *versions})
     except Exception as error:  # the commit is made; the log is only longer

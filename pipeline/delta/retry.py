@@ -36,7 +36,13 @@ class ConflictError(LakeError):
 
 
 class SameWriteError(LakeError):
-    """A commit that was not made, because another writer recorded the same offset meanwhile."""
+    """A commit that was not made, because another writer recorded the same offset meanwhile.
+
+    It did so by `app_id`, with `version`.
+    """
+
+    app_id = ""
+    version = 0
 
 
 def is_same_write(error: BaseException) -> bool:

@@ -17,6 +17,7 @@ counted separately, because Delta skips a write whose id and version the table h
     COPY_CHUNKS #copy/<copy id>     the same, of one copy; earlier versions of pgdelta recorded it
     PREPARED    #prepared           LSN up to which prepared transactions are recorded
     EPOCH       #epoch              number of starts of ingest
+    FENCE       #fence              number of the lease of apply under which the table was claimed
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class TxnKind(enum.Enum):
     COPY_CHUNKS = "#copy/{}"
     PREPARED = "#prepared"
     EPOCH = "#epoch"
+    FENCE = "#fence"
 
     @property
     def is_part(self) -> bool:

@@ -93,7 +93,8 @@ def run_forget(
 @contextmanager
 def _stopped_jobs(config: Config, lake: Lake) -> Iterator[None]:
     """Hold the locks of both jobs; raise LakeError if one is running."""
-    with lock_apply(lake), connect(config.source.conninfo, application_name="pgdelta forget") as source:
+    conninfo = config.source.conninfo
+    with lock_apply(lake, config.pipeline), connect(conninfo, application_name="pgdelta forget") as source:
         try:
             lock_slot(source, config.source.slot, busy_timeout=_BUSY_SECONDS)
         except SlotBusyError:

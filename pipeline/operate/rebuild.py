@@ -42,7 +42,7 @@ def apply_tables(
     applier = Applier(spark or start_session(f"pgdelta apply {config.pipeline}"), config, progress)
     prepare(applier, globs, confirms=confirms)
     if applier.bronze.changes.exists():
-        with lock_apply(applier.lake):
+        with lock_apply(applier.lake, config.pipeline):
             applier.apply_pending()
             StatusWriter(applier, config).write(always=True)
             CatalogRegistrar(config, applier).finish(threading.Event())
@@ -82,7 +82,7 @@ def run_rebuild(
     applier = Applier(spark or start_session(f"pgdelta rebuild {config.pipeline}"), config)
     prepare(applier, globs, confirms=confirms)
     if applier.bronze.changes.exists():
-        with lock_apply(applier.lake):
+        with lock_apply(applier.lake, config.pipeline, stop):
             applier.apply_pending()
             _rebuild(applier, match_tables(globs), stop)
             StatusWriter(applier, config).write(always=True)

@@ -69,7 +69,7 @@ def run_both(
             stop.set()
             raise
 
-    with lock_apply(lake):
+    with lock_apply(lake, config.pipeline, stop):
         if trigger == "available-now":
             captured = ingest()
             return RunSummary(captured, apply())

@@ -6,11 +6,13 @@ never changes a run; what only some runs need, such as prometheus_client, is imp
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PgdeltaError, describe_error, one_line
+from pipeline.errors import NOTICES, PgdeltaError, describe_error, one_line
 from pipeline.report.progress import CopyBoard
 from pipeline.report.run_log import Alerts, RunLog
 
@@ -31,6 +33,26 @@ class WatchOptions:
     log: str = "text"
     json: bool = False
     debug: bool = False
+
+
+@contextmanager
+def _notices_in(log: RunLog) -> Iterator[None]:
+    """Log notices as JSON, and not as lines for people."""
+
+    class Notices(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            log.on_notice(record.getMessage())
+
+    before, handler = list(NOTICES.handlers), Notices()
+    for each in before:
+        NOTICES.removeHandler(each)
+    NOTICES.addHandler(handler)
+    try:
+        yield
+    finally:
+        NOTICES.removeHandler(handler)
+        for each in before:
+            NOTICES.addHandler(each)
 
 
 class Observers:
@@ -57,6 +79,7 @@ class Observers:
             self._board = self._open.enter_context(CopyBoard(is_quiet=self._options.json))
         else:
             self._log.start(self._options.trigger)
+            self._open.enter_context(_notices_in(self._log))
         return self
 
     def __exit__(

@@ -73,6 +73,11 @@ class RunLog:
         with self._lock:
             self._log("start", trigger=trigger, version=__version__)
 
+    def on_notice(self, sentence: str) -> None:
+        """Log what the run waits for."""
+        with self._lock:
+            self._log("waiting", sentence=sentence)
+
     def on_ingest(self, summary: IngestSummary) -> None:
         """Log what bronze gained since the last call: a commit, and copies that ended."""
         with self._lock:

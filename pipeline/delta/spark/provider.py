@@ -43,9 +43,11 @@ class SparkProvider:
         look_again()
         with self._lock:
             if self._spark is None:
+                from pipeline.delta.fence import announce_fences
                 from pipeline.delta.spark.session import start_session
 
                 self._spark = start_session(self._name)
+                announce_fences(self._spark)
             while self._hadoop:
                 _set_unless_set(self._spark, *self._hadoop.popitem())
             self._check(self._spark)

@@ -94,7 +94,7 @@ def test_a_second_ingest_of_a_slot_is_refused(
                 second()
     query = "SELECT FROM pg_replication_slots WHERE database = current_database()"
     assert pipeline.source.execute(query).rowcount == 0, "nothing was made"
-    with lock_apply(Lake(pipeline.root, pipeline.spark)):
+    with lock_apply(Lake(pipeline.root, pipeline.spark), "shop"):
         pipeline.run(ITEMS)
         assert pipeline.ingest().captured_offset
 

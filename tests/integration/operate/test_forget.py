@@ -287,7 +287,7 @@ def test_what_cannot_be_promised_is_refused(small: Pipeline) -> None:
     small.catch_up()
     with refused(small, "the row lives on"):
         forget_keys(small, ("2", "1"))
-    with lock_apply(Lake(small.root, small.spark)), refused(small, "Another apply is writing"):
+    with lock_apply(Lake(small.root, small.spark), "shop"), refused(small, "Another apply is writing"):
         forget_keys(small, ("1.5", "1"))
     source = small.config.source
     with (

@@ -27,7 +27,7 @@ import sys, time
 from types import SimpleNamespace
 from pipeline.delta.locks import lock_apply
 
-with lock_apply(SimpleNamespace(local_root=sys.argv[1], root=sys.argv[1])):
+with lock_apply(SimpleNamespace(local_root=sys.argv[1], root=sys.argv[1]), "shop"):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -37,7 +37,7 @@ def lake_at(folder: Path | None) -> Lake:
     """Return the part of a lake that a lock uses; None is a lake on other storage."""
     return cast(
         Lake,
-        SimpleNamespace(local_root=folder and str(folder), root=f"file:{folder}" if folder else "s3a://b"),
+        SimpleNamespace(local_root=folder and str(folder), root=f"file:{folder}" if folder else "hdfs://b"),
     )
 
 
@@ -62,7 +62,7 @@ def test_a_second_apply_is_refused_until_the_first_has_ended(tmp_path: Path) -> 
         except LakeError as error:
             errors.append(error)
 
-    with lock_apply(lake):
+    with lock_apply(lake, "shop"):
         thread = threading.Thread(target=second)
         thread.start()
         thread.join()
@@ -74,14 +74,14 @@ def test_the_lock_is_released_by_every_exception(tmp_path: Path) -> None:
     lake = lake_at(tmp_path)
 
     def fail(error: BaseException) -> None:
-        with lock_apply(lake):
+        with lock_apply(lake, "shop"):
             raise error
 
     for error in (KeyboardInterrupt(), SystemExit(1), ValueError()):
         with pytest.raises(type(error)):
             fail(error)
         refuse_while_apply_runs(lake)
-    with lock_apply(lake), pytest.raises(LakeError):
+    with lock_apply(lake, "shop"), pytest.raises(LakeError):
         refuse_while_apply_runs(lake)
     refuse_while_apply_runs(lake)
 
@@ -110,7 +110,7 @@ def test_a_copy_of_a_locked_lake_is_not_locked(tmp_path: Path, holder: subproces
 
 def test_on_other_storage_nothing_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with lock_apply(lake_at(None)):
+    with lock_apply(lake_at(None), "shop"):
         refuse_while_apply_runs(lake_at(None))
     assert not list(tmp_path.iterdir())
 
@@ -122,7 +122,7 @@ def test_on_a_file_system_without_locks_nothing_is_held(
         raise OSError(number, "no locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with lock_apply(lake_at(tmp_path)):
+    with lock_apply(lake_at(tmp_path), "shop"):
         refuse_while_apply_runs(lake_at(tmp_path))
     monkeypatch.setattr(fcntl, "flock", lambda *arguments: refuse(number=errno.EIO))
     with pytest.raises(OSError, match="no locks"):

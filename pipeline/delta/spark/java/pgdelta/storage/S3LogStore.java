@@ -26,6 +26,8 @@ import org.apache.hadoop.fs.Path;
  * <p>If the answer to a request is lost, the client repeats the request, and the store refuses it because of the
  * first one. So after each failure the entry is read: if it is the one that was written, the commit is made.
  *
+ * <p>A commit under a lease that another process has taken over is refused (Fence).
+ *
  * <p>Set as spark.delta.logStore.s3a.impl and spark.delta.logStore.s3.impl. Throws FileAlreadyExistsException if
  * the version exists.
  */
@@ -47,6 +49,7 @@ public class S3LogStore extends HadoopFileSystemLogStore {
       }
       return;
     }
+    Fence.check(path, configuration);
     try {
       create(files, path, content);
     } catch (IOException error) {
