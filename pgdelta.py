@@ -1,8 +1,8 @@
-"""What a session of an analyst imports: `import pgdelta; pgdelta.as_of(spark, root)`.
+"""What a session of an analyst imports: `import pgdelta; pgdelta.as_of(spark, root)`, `pgdelta.live()`.
 
 The code is in `pipeline`; this is its name for people who only read the lake.
 """
 
-from pipeline import __version__, as_of
+from pipeline import __version__, as_of, live
 
-__all__ = ["__version__", "as_of"]
+__all__ = ["__version__", "as_of", "live"]

@@ -19,3 +19,11 @@ def as_of(spark: Any, root: str, *, lsn: Any = None, timestamp: Any = None) -> A
     What it needs is imported when it is called: the package itself needs no Spark.
     """
     return import_module("pipeline.silver.as_of").as_of(spark, root, lsn=lsn, timestamp=timestamp)
+
+
+def live(spark: Any = None, config: str | None = None) -> Any:
+    """Return all silver tables as of the last commit of bronze, as described in `pipeline.operate.live`.
+
+    With a session the tables are its frames; without one they are Arrow datasets, and no JVM starts.
+    """
+    return import_module("pipeline.operate.live").live(spark, config)

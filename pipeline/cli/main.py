@@ -26,6 +26,7 @@ from pipeline.cli.commands.init import init
 from pipeline.cli.commands.maintain import maintain
 from pipeline.cli.commands.optimize import optimize
 from pipeline.cli.commands.plan import plan
+from pipeline.cli.commands.query import query
 from pipeline.cli.commands.rebuild import rebuild
 from pipeline.cli.commands.reconcile import reconcile
 from pipeline.cli.commands.resync import resync
@@ -63,6 +64,7 @@ for _command in (
     status,
     plan,
     as_of,
+    query,
     tail,
     history,
     reconcile,

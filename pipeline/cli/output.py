@@ -6,6 +6,8 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.cli.signals import print_error
@@ -66,11 +68,18 @@ def finish(result: PageWithExitCode | SummaryWithExitCode, *, as_json: bool, str
 
 def show(result: Page | Summary, *, as_json: bool) -> None:
     """Print a result for people, or as one line of JSON; a closed pipe is no failure."""
-    try:
+    with printing():
         if as_json:
             print(json.dumps(result.as_json()))
         else:
             _print(result)
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Write to stdout in a block; a closed pipe ends it and is no failure."""
+    try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         # What is still buffered goes nowhere, so that the end of the process does not fail on it.

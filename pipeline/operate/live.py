@@ -10,6 +10,7 @@ has the changes that follow its own offset.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
@@ -22,9 +23,10 @@ from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
+from pipeline.config.load import load_config
 from pipeline.delta.spark.provider import NoSpark, SparkProvider
 from pipeline.delta.table import Lake
-from pipeline.errors import LakeError, report_error
+from pipeline.errors import ConfigError, LakeError, report_error
 from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.operate.pinned_lake import PinnedLake, PinnedTable
@@ -36,10 +38,12 @@ from pipeline.silver.live_rows import fold_onto, refuse_plan
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.range_plan import RangePlan, WriteResult
 from pipeline.silver.swap import BufferedRecords
+from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self
 
     from pipeline.silver.overlay import Overlay
     from pipeline.silver.silver_rows import SilverRows
@@ -60,6 +64,7 @@ class LiveTable:
     writer: BatchWriter | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     overlay: Overlay | None = None  # once the changes are folded without Spark
+    frame: DataFrame | None = None  # once they are folded by Spark
 
     @property
     def version(self) -> int:
@@ -93,6 +98,12 @@ class Live(Mapping[TableName, Any]):
             raise LakeError(self.refused[name])
         return self._found.tables[name]
 
+    def refresh(self) -> Self:
+        """Return silver as of the commit that is the last one of bronze now."""
+        found = self._found.reader.read()
+        assert isinstance(found, type(self))
+        return found
+
     def __contains__(self, name: object) -> bool:
         return name in self._found.tables
 
@@ -116,8 +127,11 @@ class Live(Mapping[TableName, Any]):
 class Found:
     """What one read found, and what the fold of its tables needs."""
 
+    reader: LiveReader
     lake: PinnedLake
     bronze: Bronze
+    changes: PinnedTable  # of bronze
+    writer: WriterSetting
     end: BronzeOffset
     commit_time: datetime | None
     records: Records
@@ -126,24 +140,34 @@ class Found:
     refused: dict[TableName, str] = field(default_factory=dict)
 
     def rows(self, table: LiveTable) -> SilverRows:
-        """Return the rows of a table without Spark; raise LakeError if only Spark can fold its changes."""
+        """Return the rows of a table without Spark; they are folded when they are first read."""
         from pipeline.silver.silver_rows import SilverRows
 
-        assert table.table.local_path is not None
+        local_path = table.table.local_path
+        assert local_path is not None
+        read = None if table.plan is None else lambda: self._folded(table)
+        return SilverRows(local_path, table.table.snapshot(), read)
+
+    def _folded(self, table: LiveTable) -> Overlay:
         overlay = self.overlay(table)
-        if overlay is None and table.plan is not None:
+        if overlay is None:
             raise LakeError(
                 f"The changes of table {table.name} after version {table.version} cannot be added without "
                 f"Spark. {_ONLY_SPARK}"
             )
-        return SilverRows(table.table.local_path, table.table.snapshot(), overlay)
+        return overlay
 
-    def overlay(self, table: LiveTable) -> Overlay | None:
-        """Return the folded changes of a table, None if it has none or only Spark can fold them."""
+    def overlay(self, table: LiveTable, *, may_load: bool = True) -> Overlay | None:
+        """Return the folded changes of a table, None if it has none or only Spark can fold them.
+
+        With `may_load` all rows of a small table with features that only Spark writes are read.
+        """
         with table.lock:
             if table.plan is not None and table.overlay is None:
                 records = buffered(self.records)
-                table.overlay = fold_onto(table.table, table.plan, self.change_rows, records, table.name)
+                table.overlay = fold_onto(
+                    table.table, table.plan, self.change_rows, records, table.name, may_load=may_load
+                )
             return table.overlay
 
 
@@ -194,7 +218,7 @@ class LiveReader:
         for name in registered:
             if config.rule_for(name) is not None:
                 lake.table_at(planner.path(name)).snapshot()
-        bronze.changes = PinnedTable(bronze.changes.path, lake.sessions)
+        changes = bronze.changes = PinnedTable(bronze.changes.path, lake.sessions)
         end = bronze.captured_offset() if bronze.changes.exists() else None
         if end is None:
             raise LakeError(f"The lake {lake.root} has no changes yet. Run pgdelta ingest first.")
@@ -204,12 +228,15 @@ class LiveReader:
         bronze = copy(bronze)  # the next read pins other versions
         rows = ChangeRows(bronze)
         rows.begin_batch(manifest.lsn)
-        found = Found(lake, bronze, end, plan.commit_time, records, rows)
+        writer = config.silver.writer
+        found = Found(self, lake, bronze, changes, writer, end, plan.commit_time, records, rows)
         for name, table in plan.tables.items():
             try:
                 entry = manifest.by_name.get(name)
                 since = entry.version if entry else -1
-                found.tables[name] = self._plan(found, table, planner, registered.get(name), since)
+                shown = self._plan(found, table, planner, registered.get(name), since)
+                shown.table.name_files()
+                found.tables[name] = shown
             except Exception as error:  # one table stops no other
                 found.refused[name] = report_error(error)
         return found
@@ -259,3 +286,29 @@ class LiveReader:
 
 def _no_rebuild(plan: RangePlan) -> WriteResult:
     raise AssertionError(f"a live read rebuilds nothing up to {plan.end_lsn}")
+
+
+def live(spark: SparkSession | None = None, config: str | None = None) -> Live:
+    """Return silver as of the last commit of bronze: frames of a session, without one Arrow datasets.
+
+    `config` is the path of the pipeline's YAML file, by default that in PGDELTA_CONFIG. Raises LakeError if
+    bronze is empty, ConfigError if the file is not valid.
+    """
+    path = config or os.environ.get("PGDELTA_CONFIG")
+    if not path:
+        raise ConfigError("No configuration is given. Pass config, or set PGDELTA_CONFIG to the YAML file.")
+    return open_live(load_config(path), spark).read()
+
+
+def open_live(config: Config, spark: SparkSession | None = None) -> LiveReader:
+    """Return what reads silver live with a session, or without Spark."""
+    if spark is None:
+        return LiveReader(config)
+    if not hasattr(spark, "_jsparkSession"):
+        raise LakeError(
+            "live reads Delta's log in the JVM of the session, and a Spark Connect session has none. Read "
+            "without a session, or start one with a JVM."
+        )
+    from pipeline.operate.live_frames import LiveFrames
+
+    return LiveReader(config, spark, LiveFrames)

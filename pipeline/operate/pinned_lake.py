@@ -25,6 +25,17 @@ class PinnedTable(LakeTable):
             self._pinned = super().snapshot()
         return self._pinned
 
+    def name_files(self) -> None:
+        """Read which files the pinned version has, which later commits may replace, on this machine."""
+        if self.local_path is not None:
+            len(self.snapshot().files)
+
+    def in_session(self, spark: SparkProvider) -> PinnedTable:
+        """Return the same version in another session."""
+        found = PinnedTable(self.path, spark)
+        found._pinned = self.snapshot()
+        return found
+
     def frame(self, version: int | None = None) -> DataFrame:
         """Return the rows of a version, default the pinned one."""
         return super().frame(self.snapshot().version if version is None else version)

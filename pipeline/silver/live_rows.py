@@ -48,11 +48,18 @@ def pending_writes(table: LakeTable, plan: RangePlan) -> list[Write]:
 
 
 def fold_onto(
-    table: LakeTable, plan: RangePlan, rows: ChangeRows, records: Records, name: TableName
+    table: LakeTable,
+    plan: RangePlan,
+    rows: ChangeRows,
+    records: Records,
+    name: TableName,
+    *,
+    may_load: bool = True,
 ) -> Overlay | None:
     """Return the table with the changes of a plan, None if only Spark can fold them.
 
-    `records` must record nothing that lasts.
+    `records` must record nothing that lasts. With `may_load` a small table with a feature that only Spark
+    writes is read into memory.
     """
     snapshot = table.snapshot()
     assert table.local_path is not None
@@ -62,10 +69,11 @@ def fold_onto(
         return None
     if writes and unsupported_feature(snapshot) is not None:
         # such files have other names or places than their rows have
-        if sum(int(add["size"]) for add in overlay.files.values()) > MOST_COMPARED_BYTES:
+        size = sum(int(add["size"]) for add in overlay.files.values())
+        if not may_load or size > MOST_COMPARED_BYTES:
             return None
         found = read_rows(table.local_path, snapshot).cast(overlay.rows.schema)
-        overlay = Overlay({}, found)
+        overlay = Overlay({}, found, is_replaced=True)
     for write in writes:
         start, end, step = plan.start, plan.end_lsn, write.step
         is_log = write.fold.mode == "append"

@@ -46,6 +46,7 @@ class Overlay:
     files: Mapping[str, Add]
     rows: pa.Table
     gone: dict[str, Places] = field(default_factory=dict)
+    is_replaced: bool = False  # the files of the version are left out
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Overlay:
@@ -56,7 +57,7 @@ class Overlay:
     @property
     def is_empty(self) -> bool:
         """Whether the version is shown as it is."""
-        return not self.gone and not self.rows.num_rows
+        return not (self.is_replaced or self.gone or self.rows.num_rows)
 
 
 class OverlayTarget(NativeTarget):
@@ -98,6 +99,7 @@ class OverlayTarget(NativeTarget):
         overlay = self._overlay
         if write.kind is WriteKind.OVERWRITE:
             overlay.files, overlay.gone, overlay.rows = {}, {}, self._arrow.empty_table()
+            overlay.is_replaced = True
         overlay.rows = pa.concat_tables([overlay.rows, *added])
 
     def _rewrite(

@@ -7,7 +7,7 @@ rows follow. A read needs the memory of a few row groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -27,13 +27,20 @@ _FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
 
 
 class SilverRows(ds.Dataset):  # type: ignore[misc]
-    """A version of a silver table on this machine, whose files are named when it is made."""
+    """A version of a silver table on this machine.
 
-    def __init__(self, path: str, snapshot: Snapshot, overlay: Overlay | None = None) -> None:
+    The overlay may be a function, which is called when rows are first read. `failures` has what has gone
+    wrong in a scan, because a program that reads it may raise an error of its own.
+    """
+
+    def __init__(
+        self, path: str, snapshot: Snapshot, overlay: Overlay | Callable[[], Overlay] | None = None
+    ) -> None:
         # no call of the constructor of Arrow's class, which has none
         self.path = path
         self.snapshot = snapshot
-        self._overlay = Overlay.of(snapshot) if overlay is None else overlay
+        self.failures: list[Exception] = []
+        self._found = overlay
         fields = [pa.field(field.name, field.type) for field in arrow_schema(snapshot)]
         self._schema = pa.schema(fields)
 
@@ -41,6 +48,14 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
     def schema(self) -> pa.Schema:
         """The columns, in the order of the table."""
         return self._schema
+
+    @property
+    def _overlay(self) -> Overlay:
+        if self._found is None:
+            self._found = Overlay.of(self.snapshot)
+        elif not isinstance(self._found, Overlay):
+            self._found = self._found()
+        return self._found
 
     @property
     def has_changes(self) -> bool:
@@ -76,7 +91,7 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
         return sum(int(batch.num_rows) for batch in self._batches(first, filter))
 
     def _batches(self, columns: list[str], filter: pc.Expression | None) -> Iterator[pa.RecordBatch]:
-        with _with_names(self.path):
+        with self._reading():
             for rows in self._tables(columns, filter):
                 yield from rows.to_batches(_BATCH_ROWS) if columns else _without_columns(rows.num_rows)
 
@@ -115,6 +130,23 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
                 begin += count
         yield chosen(self._conformed(overlay.rows, needed))
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep what goes wrong; raise LakeError for a file that is missing."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            self.failures.append(
+                LakeError(
+                    f"A file of the table in {self.path} is missing: VACUUM removes what is older than "
+                    "delta.deletedFileRetentionDuration. Read the table again."
+                )
+            )
+            raise self.failures[-1] from error
+        except Exception as error:
+            self.failures.append(error)
+            raise
+
     def _conformed(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         return rows.select(columns).cast(pa.schema([self._schema.field(name) for name in columns]))
 
@@ -147,15 +179,3 @@ def _without_columns(count: int) -> list[pa.RecordBatch]:
     """Return rows without columns, whose number counts."""
     rows = pa.RecordBatch.from_arrays([pa.nulls(count)], ["all"])
     return [rows.select([])]
-
-
-@contextmanager
-def _with_names(path: str) -> Iterator[None]:
-    """Raise LakeError for a file that is missing."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise LakeError(
-            f"A file of the table in {path} is missing: VACUUM removes what is older than "
-            f"delta.deletedFileRetentionDuration. Read the table again. ({error.filename or error})"
-        ) from error

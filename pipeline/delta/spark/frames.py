@@ -23,3 +23,12 @@ def local_frame(spark: SparkSession, rows: Rows, ddl: str) -> DataFrame:
     text = json.dumps(rows, default=lambda value: value.isoformat())
     parsed = F.from_json(F.lit(text), f"ARRAY<STRUCT<{ddl}>>")
     return spark.range(0, 1, 1, 1).select(F.inline(parsed))
+
+
+def in_session(frame: DataFrame, spark: SparkSession) -> DataFrame:
+    """Return a frame as one of another session of the same application."""
+    from pyspark.sql import DataFrame as Frame
+
+    plan = frame._jdf.queryExecution().analyzed()
+    datasets = spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
+    return Frame(datasets.ofRows(spark._jsparkSession, plan), spark)

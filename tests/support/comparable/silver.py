@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.comparable.source import Rows, SourceColumn, Value, double_text, real_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 
@@ -40,7 +40,11 @@ def silver_rows(
     target: str | None = None,
 ) -> Rows:
     """Return the multiset of a silver table's rows over `columns`, as comparable values."""
-    frame = spark.read.format("delta").load(silver_path(root, schema, table, target))
+    return frame_rows(spark.read.format("delta").load(silver_path(root, schema, table, target)), columns)
+
+
+def frame_rows(frame: DataFrame, columns: Sequence[str]) -> Rows:
+    """Return the multiset of a frame's rows over `columns`, as comparable values."""
     types = {f.name: f.dataType for f in frame.schema.fields}
     selected = [
         collectable(frame[backticked(name)], types[name]).alias(f"c{i}") for i, name in enumerate(columns)

@@ -1,0 +1,84 @@
+"""`pgdelta query`: one SELECT about silver tables, without Spark."""
+
+import sys
+import threading
+
+import click
+
+from pipeline.cli.arrow import use_lean_arrow
+from pipeline.cli.command import command, option
+from pipeline.cli.options import OUTPUT, config_option, debug_option, json_option
+from pipeline.cli.output import load_config, printing
+from pipeline.errors import ConfigError
+
+_POINT = "Point in time"
+
+
+@command(
+    "query",
+    section="Observe",
+    short_help="Run a SELECT over silver tables, also live.",
+    examples=[
+        (
+            "with what apply has not written yet",
+            'pgdelta query --config conf/pipeline.yaml --live "SELECT count(*) FROM shop.orders"',
+        ),
+        (
+            "the end of January, as CSV",
+            'pgdelta query --config conf/pipeline.yaml --as-of 2026-01-31 --csv "FROM shop.orders"',
+        ),
+    ],
+)
+@click.argument("sql", metavar="SQL")
+@config_option
+@option("--live", "is_live", group=_POINT, is_flag=True, help="Read silver as of the last commit of bronze.")
+@option(
+    "--as-of",
+    "point",
+    group=_POINT,
+    metavar="LSN|TIME",
+    help="Use the newest manifest at or before this LSN, or this commit time such as 2026-01-31T12:00:00Z. "
+    "Without a zone it is UTC. The default is the newest manifest.",
+)
+@option(
+    "--limit",
+    group=OUTPUT,
+    type=click.IntRange(min=0),
+    metavar="ROWS",
+    help="Print at most this many rows. A table for people has 1000 by default.",
+)
+@option("--csv", "as_csv", group=OUTPUT, is_flag=True, help="Print CSV with a line of names; NULL is empty.")
+@json_option("Print one JSON object; its rows are arrays of values.")
+@debug_option
+def query(
+    sql: str,
+    config: str,
+    is_live: bool,
+    point: str | None,
+    limit: int | None,
+    as_csv: bool,
+    as_json: bool,
+    debug: bool,
+    stop: threading.Event,
+) -> int:
+    """Run one SELECT of DuckDB's SQL over silver tables, all at one LSN, without Spark. Tables are named
+    schema.table, quoted where PostgreSQL needs it ("Sales"."Order items"); those of schema public need no
+    schema.
+
+    Nothing is written, and no file or network is read but the tables. THE VALUES OF ROWS ARE PRINTED. A query
+    uses at most 1 GB of memory, and temporary files.
+    """
+    if is_live and point is not None:
+        raise ConfigError("--live and --as-of exclude each other. Give one of them.")
+    if as_csv and as_json:
+        raise ConfigError("--csv and --json exclude each other. Give one of them.")
+    loaded = load_config(config)
+    use_lean_arrow()
+    from pipeline.operate.query import run_query, silver_as_of, silver_live
+    from pipeline.terminal import make_console
+
+    silver = silver_live(loaded) if is_live else silver_as_of(loaded, point)
+    style = "csv" if as_csv else "json" if as_json else "table"
+    with printing():
+        run_query(silver, sql, sys.stdout, make_console(), style=style, limit=limit)
+    return 0

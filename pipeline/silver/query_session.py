@@ -1,0 +1,175 @@
+"""Answer SQL about rows of silver tables by DuckDB, in memory.
+
+The session reads the rows that it is given, and nothing else: no file, no network, no extension. Only one
+SELECT statement is accepted. What needs more than its memory is spilled to a temporary folder.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from pipeline.engine import DUCKDB
+from pipeline.errors import ConfigError, LakeError
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.silver.silver_rows import SilverRows
+
+SETTINGS: Mapping[str, Any] = {
+    "memory_limit": "1GB",
+    "max_temp_directory_size": "16GB",
+    "threads": 2,
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,  # names are relations, never variables of this program
+}
+_BATCH_ROWS = 2048
+_NUMBER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
+_FLOATS = ("FLOAT", "DOUBLE")
+_ONLY_SELECT = "pgdelta query runs one SELECT statement. Write one, without others before or after it."
+_MISTAKES = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """A column of a result: its name, DuckDB's type, and whether the values are numbers."""
+
+    name: str
+    type: str
+
+    @property
+    def is_number(self) -> bool:
+        """Whether values are aligned as numbers."""
+        return self.type.split("(")[0].removeprefix("U") in _NUMBER_TYPES
+
+
+class QuerySession:
+    """A database with a view for each table, `"schema"."table"`; `close` ends it.
+
+    `refused` are tables without rows, each with the reason, which an error names if the query does.
+    """
+
+    def __init__(self, tables: Mapping[TableName, SilverRows], refused: Mapping[TableName, str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="pgdelta-query-")
+        self._tables = tables
+        self._refused = dict(refused)
+        self._connection = duckdb.connect(
+            ":memory:", config={**SETTINGS, "temp_directory": self._folder.name}
+        )
+        connection = self._connection
+        connection.execute("SET TimeZone = 'UTC'")
+        for number, (name, rows) in enumerate(sorted(tables.items())):
+            source = f"pgdelta rows {number}"
+            connection.register(source, rows)
+            rows_of = DUCKDB.quoted(source)
+            schema, table = (DUCKDB.quoted(part) for part in name)
+            try:
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+                connection.execute(f"CREATE VIEW {schema}.{table} AS SELECT * FROM {rows_of}")
+            except duckdb.Error:
+                self._refused[name] = (
+                    f"Table {name} cannot be queried, because DuckDB does not tell its name from another one."
+                )
+        if any(name.schema == "public" for name in tables):
+            connection.execute("SET search_path = 'public'")
+        connection.execute("SET lock_configuration = true")
+
+    def columns(self, sql: str) -> list[ResultColumn]:
+        """Return the columns of a query; raise ConfigError if it is not one SELECT statement or is wrong."""
+        query = self._checked(sql)
+        try:
+            found = self._connection.sql(query)
+            return [ResultColumn(n, str(t)) for n, t in zip(found.columns, found.types, strict=True)]
+        except _MISTAKES as error:
+            raise self._mistake(sql, error) from None
+        except duckdb.Error as error:
+            raise self._failure(error) from None
+
+    def texts(self, sql: str, count: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query with `count` columns, each value as DuckDB's text."""
+        values = ", ".join(f"CAST(#{i + 1} AS VARCHAR) AS c{i}" for i in range(count))
+        return self._rows(f"SELECT {values} FROM (\n{self._checked(sql)}\n) AS q")
+
+    def csv_rows(self, sql: str, count: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query with `count` columns, each as a line of CSV as PostgreSQL writes it."""
+        values = ", ".join(f"#{i + 1}::VARCHAR" for i in range(count))
+        cell = (
+            "CASE WHEN e IS NULL THEN '' WHEN e = '' OR regexp_matches(e, '[\",\\r\\n]') "
+            "THEN concat('\"', replace(e, '\"', '\"\"'), '\"') ELSE e END"
+        )
+        row = f"array_to_string(list_transform([{values}], lambda e: {cell}), ',')"
+        return self._rows(f"SELECT {row} AS row FROM (\n{self._checked(sql)}\n) AS q")
+
+    def json_rows(self, sql: str, columns: Sequence[ResultColumn]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query with these columns, each as the text of a JSON array."""
+        values = ", ".join(_json_value(f"#{i + 1}", column.type) for i, column in enumerate(columns))
+        row = f"CAST(json_array({values}) AS VARCHAR)"
+        return self._rows(f"SELECT {row} AS row FROM (\n{self._checked(sql)}\n) AS q")
+
+    def _rows(self, query: str) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._connection.sql(query).to_arrow_reader(_BATCH_ROWS)
+        except Exception as error:  # of Arrow too, which reads the rows of DuckDB
+            raise self._failure(error) from None
+
+    def _checked(self, sql: str) -> str:
+        """Return the text of the one SELECT statement that SQL has; raise ConfigError for anything else."""
+        try:
+            statements = duckdb.extract_statements(sql)
+        except duckdb.Error as error:
+            raise ConfigError(_sentence(error)) from None
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise ConfigError(_ONLY_SELECT)
+        return str(statements[0].query).strip().rstrip(";")
+
+    def _mistake(self, sql: str, error: Exception) -> Exception:
+        """Return the error about a query, or why a table that it names cannot be read."""
+        for name, reason in sorted(self._refused.items()):
+            if name.table.lower() in sql.lower() and name.table.lower() in str(error).lower():
+                return LakeError(reason)
+        return ConfigError(_sentence(error))
+
+    def _failure(self, error: Exception) -> Exception:
+        """Return why rows could not be read or computed, without a value."""
+        for rows in self._tables.values():
+            if rows.failures:
+                return rows.failures[0]
+        if isinstance(error, duckdb.PermissionException):
+            return ConfigError("pgdelta query reads silver tables only, no files. Name them schema.table.")
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return LakeError(
+                "The query needs more memory or temporary files than it may use. Read fewer rows."
+            )
+        kind = str(error).split(":")[0]
+        return LakeError(f"The query failed while it ran ({kind}). Check casts and functions of its values.")
+
+    def close(self) -> None:
+        """End the session and remove its temporary files."""
+        self._connection.close()
+        with suppress(OSError):
+            self._folder.cleanup()
+
+
+def _json_value(value: str, kind: str) -> str:
+    """Return SQL for what JSON has of a value; numbers that it does not have are texts."""
+    if kind in _FLOATS:
+        return f"CASE WHEN isfinite({value}) THEN to_json({value}) ELSE to_json({value}::VARCHAR) END"
+    if kind.removesuffix("[]") in _FLOATS:
+        number = "CASE WHEN isfinite(e) THEN to_json(e) ELSE to_json(e::VARCHAR) END"
+        return f"list_transform({value}, lambda e: {number})"
+    return f"{value}::VARCHAR" if any(name in kind for name in _FLOATS) else value
+
+
+def _sentence(error: Exception) -> str:
+    """Return the first line of DuckDB's message about SQL, as a sentence."""
+    line = str(error).split("\n")[0].strip().rstrip(".!")
+    return f"{line}. Check the query; tables are named schema.table."
