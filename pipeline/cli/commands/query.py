@@ -21,11 +21,11 @@ _POINT = "Point in time"
     examples=[
         (
             "with what apply has not written yet",
-            'pgdelta query --config conf/pipeline.yaml --live "SELECT count(*) FROM shop.orders"',
+            'pgdelta query --config p.yaml --live "SELECT count(*) FROM shop.orders"',
         ),
         (
             "the end of January, as CSV",
-            'pgdelta query --config conf/pipeline.yaml --as-of 2026-01-31 --csv "FROM shop.orders"',
+            'pgdelta query --config p.yaml --as-of 2026-02-01 --csv "FROM shop.orders"',
         ),
     ],
 )
