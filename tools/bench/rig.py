@@ -210,6 +210,11 @@ class Rig:
             name, [*command, "--config", str(config), "--trigger", "continuous", "--log", "json"]
         )
 
+    def live_reader(self, config: Path) -> AbstractContextManager[Job]:
+        """Start a process that reads silver live again and again."""
+        command = [sys.executable, "-m", "tools.bench.live_reader", str(config)]
+        return processes.started("live reader", command)
+
     def follow(self, pipeline: str, tables: list[str]) -> AbstractContextManager[Logs]:
         """Read the logs of bronze and of silver tables during a block."""
         return Logs(self.root(pipeline), tables).reading()

@@ -340,6 +340,20 @@ class FakeJob:
         self.is_stopped = True
 
 
+class FakeReader(FakeJob):
+    """Reads that end half a second after a commit."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.fake = clock
+        self.lines: list[str] = []
+
+    @property
+    def output(self) -> str:
+        read = {"lsn": self.fake.lsn + 1, "at": self.fake.now + 0.5, "seconds": 0.25, "rows": 20_000}
+        self.lines.append(json.dumps(read) + "\n")
+        return "".join(self.lines) + '{"lsn": 1'
+
+
 class FakeIdeal(Ideal):
     """Merges and writes that take three seconds."""
 
@@ -409,6 +423,12 @@ class FakeRig(Rig):
         self.jobs.append(FakeJob())
         yield cast(Job, self.jobs[-1])
 
+    @contextmanager
+    def live_reader(self, config: Path) -> Iterator[Job]:
+        assert config.exists()
+        self.jobs.append(FakeReader(self.fake))
+        yield cast(Job, self.jobs[-1])
+
     def follow(self, pipeline: str, tables: list[str]) -> AbstractContextManager[Logs]:
         return contextlib.nullcontext(FakeLogs(tables, self.fake))
 
@@ -432,6 +452,7 @@ EXPECTED: dict[str, dict[str, float]] = {
     "commands": {"commands_58": 0.9, "commands_1000": 0.9},
     "tables": {"first_load": 8.0, "first_load_ingest": 2.0, "native_table": 6.0, "spark_table": 6.0},
     "latency": {"ingest_memory": 123.0, "apply_memory": 123.0},
+    "live": {"live_read": 0.25, "live_memory": 123.0},
     "mixed": {
         "reference": 4.0,
         "capture": 2.0,

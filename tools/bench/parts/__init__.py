@@ -8,6 +8,7 @@ from tools.bench.parts.commands import measure_commands
 from tools.bench.parts.copy import measure_copy
 from tools.bench.parts.demo import measure_demo
 from tools.bench.parts.latency import measure_latency
+from tools.bench.parts.live import measure_live
 from tools.bench.parts.mixed import measure_mixed
 from tools.bench.parts.modes import measure_modes
 from tools.bench.parts.start import measure_start
@@ -19,6 +20,7 @@ PARTS: dict[str, Callable[[Rig], Iterator[Measured]]] = {
     "commands": measure_commands,
     "tables": measure_tables,
     "latency": measure_latency,
+    "live": measure_live,
     "mixed": measure_mixed,
     "apply": measure_apply,
     "copy": measure_copy,

@@ -45,11 +45,11 @@ def measure_latency(rig: Rig) -> Iterator[Measured]:
             logs.wait(0, check)
             rig.say("warm-up")
             load(rig, source, tables, rig.size(WARM_SECONDS, 3))
-            logs.wait(_close(source, tables), check)
+            logs.wait(close(source, tables), check)
             seconds = rig.size(SECONDS, 5)
             rig.say(f"{PER_SECOND} changes per second for {seconds} s")
             samples = load(rig, source, tables, seconds)
-            logs.wait(_close(source, tables), check)
+            logs.wait(close(source, tables), check)
             bronze = delays([s._replace(table="bronze") for s in samples], {"bronze": logs.bronze.seen})
             silver = delays(samples, {table: log.seen for table, log in logs.silver.items()})
             apply.stop()
@@ -78,7 +78,7 @@ def load(rig: Rig, source: Source, tables: list[str], seconds: int) -> list[Samp
     return samples
 
 
-def _close(source: Source, tables: list[str]) -> int:
+def close(source: Source, tables: list[str]) -> int:
     """Change every table once more; return an LSN before."""
     lsn = source.lsn()
     source.transaction(*(f"UPDATE {table} SET customer = 0 WHERE id = {ROWS}" for table in tables))
