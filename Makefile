@@ -16,7 +16,7 @@ setup: $(READY) ## leave everything the pipeline needs in .venv (Python packages
 
 LOG_STORE := $(wildcard pipeline/delta/spark/java/pgdelta/storage/*.java)
 
-$(READY): pyproject.toml pipeline/delta/spark/jars.py pipeline/delta/spark/settings.py $(LOG_STORE)
+$(READY): pyproject.toml pipeline/delta/spark/jars.py pipeline/delta/spark/releases.py pipeline/delta/spark/settings.py $(LOG_STORE)
 	@$(PYTHON) -c 'import sys; sys.exit("pgdelta needs Python 3.10 or newer: make setup PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"

@@ -21,11 +21,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.delta.spark.log_store import JAR_NAME
-from pipeline.delta.spark.settings import DELTA_JARS, LOG4J_PROPERTIES
+from pipeline.delta.spark.releases import installed_release
+from pipeline.delta.spark.settings import LOG4J_PROPERTIES
 from pipeline.errors import LakeError, describe_error
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-JAR_NAMES = (*(f"{artifact}-{version}.jar" for _, artifact, version in DELTA_JARS), JAR_NAME)
 PACKAGES = "packages.tar.gz"
 README = """\
 What a Spark {spark} cluster needs to run the pipeline. Set PYSPARK_DRIVER_PYTHON to the driver's Python and
@@ -54,10 +54,16 @@ were tested with --driver-memory 3g.
 """
 
 
+def jar_names() -> list[str]:
+    """Return the names of the JARs that a cluster with the Spark of this environment needs."""
+    delta = installed_release().delta_jars
+    return [*(f"{artifact}-{version}.jar" for _, artifact, version in delta), JAR_NAME]
+
+
 def submit_line(job: str, config: str) -> str:
     """Return the spark-submit command of a job, to be run in the built folder."""
     return (
-        f"spark-submit --master spark://HOST:7077 --py-files pipeline.zip --jars {','.join(JAR_NAMES)} "
+        f"spark-submit --master spark://HOST:7077 --py-files pipeline.zip --jars {','.join(jar_names())} "
         f"--driver-java-options -Dlog4j2.configurationFile=log4j2.properties jobs/{job}.py --config {config}"
     )
 
@@ -73,7 +79,7 @@ def build_dist(folder: Path, *, with_packages: bool = True) -> str:
     for job in (CHECKOUT / "jobs").glob("*.py"):
         shutil.copy(job, folder / "jobs")
     jars = spark_folder() / "jars"
-    for name in JAR_NAMES:
+    for name in jar_names():
         if not (jars / name).exists():
             raise LakeError(f"{name} is not in Spark's JARs. Run make setup.")
         shutil.copy(jars / name, folder)

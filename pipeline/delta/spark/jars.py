@@ -21,7 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.delta.spark.log_store import COMPILER, JAR_NAME, build_jar, is_current
-from pipeline.delta.spark.settings import DELTA_JARS, LOG4J_PROPERTIES, S3_JARS, SPARK_SETTINGS
+from pipeline.delta.spark.releases import SparkRelease, installed_release
+from pipeline.delta.spark.settings import LOG4J_PROPERTIES, SPARK_SETTINGS
 from pipeline.errors import LakeError
 
 _OLDEST_JAVA = 17
@@ -46,10 +47,10 @@ fi
 """
 
 
-def prepare_spark(spark_home: Path, scripts: Path) -> list[str]:
+def prepare_spark(spark_home: Path, scripts: Path, release: SparkRelease) -> list[str]:
     """Prepare Spark for Delta; return one line for each change that was necessary."""
     check_java()
-    changes = [f"{name} placed in Spark's jars" for name in _add_jars(spark_home, DELTA_JARS)]
+    changes = [f"{name} placed in Spark's jars" for name in _add_jars(spark_home, release.delta_jars)]
     # before the settings, with which Delta loads its class
     if not is_current(spark_home / "jars" / JAR_NAME):
         with retrieved(spark_home, [COMPILER]) as (compiler,):
@@ -117,9 +118,9 @@ def retrieved(spark_home: Path, jars: Sequence[tuple[str, str, str]]) -> Iterato
         )
 
 
-def add_s3_client(spark_home: Path) -> list[str]:
+def add_s3_client(spark_home: Path, release: SparkRelease) -> list[str]:
     """Add Hadoop's client for S3 to Spark's JARs; return one line if something was missing."""
-    added = _add_jars(spark_home, S3_JARS)
+    added = _add_jars(spark_home, release.s3_jars)
     return [f"the client for S3 placed in Spark's jars ({len(added)} files)"] if added else []
 
 
@@ -149,10 +150,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if spec is None or spec.origin is None:
             raise LakeError("pyspark is not installed in this environment. Run make setup.")
-        spark_home = Path(spec.origin).parent
-        changes = prepare_spark(spark_home, Path(sys.prefix, "bin"))
+        spark_home, release = Path(spec.origin).parent, installed_release()
+        changes = prepare_spark(spark_home, Path(sys.prefix, "bin"), release)
         if "s3" in arguments:
-            changes += add_s3_client(spark_home)
+            changes += add_s3_client(spark_home, release)
         for change in changes:
             print(change)
     except (LakeError, OSError) as error:

@@ -8,12 +8,14 @@ one step. The Eclipse compiler compiles it, which needs a Java runtime and no JD
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.delta.spark.releases import SAFE_S3_HADOOP
 from pipeline.delta.spark.settings import LOG_STORES, log_store_setting
 from pipeline.errors import LakeError
 
@@ -75,6 +77,21 @@ def require_log_store(spark: SparkSession, scheme: str) -> None:
         raise LakeError(
             f"{JAR_NAME} is not on Spark's class path. Run `make setup`, or pass the JAR that `make dist` "
             "builds to spark-submit in --jars."
+        )
+    if found == needed and scheme != "file":
+        _require_conditional_creation(spark, scheme)
+
+
+def _require_conditional_creation(spark: SparkSession, scheme: str) -> None:
+    jvm: Any = spark._jvm
+    version = str(jvm.org.apache.hadoop.util.VersionInfo.getVersion())
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    if numbers < SAFE_S3_HADOOP:
+        oldest = ".".join(map(str, SAFE_S3_HADOOP))
+        raise LakeError(
+            f"This Spark has Hadoop {version}, whose client for {scheme}: cannot create a commit on the "
+            f"condition that it does not exist. Run `make setup-s3`, or use a Spark with Hadoop {oldest} or "
+            "newer."
         )
 
 

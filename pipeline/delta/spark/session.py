@@ -10,12 +10,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import delta.exceptions  # noqa: F401 - gives Delta's errors their Python classes
+import pyspark
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.spark.log_store import is_on_class_path
-from pipeline.delta.spark.settings import DELTA_JARS, RUNTIME_SETTINGS, SPARK_SETTINGS
+from pipeline.delta.spark.releases import release_of
+from pipeline.delta.spark.settings import RUNTIME_SETTINGS, SPARK_SETTINGS
 from pipeline.errors import LakeError
 
 _JVM_LOCK = threading.Lock()
@@ -23,7 +25,11 @@ _pools = threading.local()  # the context in which the thread has its pool
 
 
 def start_session(name: str) -> SparkSession:
-    """Return a session that can read and write Delta; raise LakeError if the JARs are missing."""
+    """Return a session that can read and write Delta.
+
+    Raises LakeError if this Spark is not supported, or lacks the JARs.
+    """
+    release = release_of(pyspark.__version__)
     with _JVM_LOCK:  # two threads would start a JVM each
         if SparkContext._gateway is None:
             SparkContext._ensure_initialized(gateway=_launch_gateway())
@@ -33,7 +39,7 @@ def start_session(name: str) -> SparkSession:
     conf.setIfMissing("spark.app.name", name)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_on_class_path(spark, "io.delta.tables.DeltaTable"):
-        group, artifact, version = DELTA_JARS[0]
+        group, artifact, version = release.delta_jars[0]
         raise LakeError(
             "Delta Lake's JARs are not on Spark's class path. Run `make setup`, or start spark-submit with "
             f"--packages {group}:{artifact}:{version}."

@@ -5,30 +5,6 @@ needs no options; `session` sets them on the sessions that it builds. A `--conf`
 `spark-defaults.conf`, overrides them.
 """
 
-DELTA_VERSION = "4.4.0"
-DELTA_JARS = (
-    ("io.delta", "delta-spark_4.2_2.13", DELTA_VERSION),
-    ("io.delta", "delta-storage", DELTA_VERSION),
-)
-
-# Hadoop's client for S3, of Spark's Hadoop, with the parts of Amazon's SDK that it uses: 12 MB, where the
-# bundle that it asks for has 600 MB. Spark has its other dependencies.
-_SDK = "software.amazon.awssdk"
-_SDK_VERSION = "2.35.4"
-_SDK_PARTS = (
-    "annotations apache-client arns auth aws-core aws-query-protocol aws-xml-protocol checksums "
-    "checksums-spi crt-core endpoints-spi http-auth http-auth-aws http-auth-aws-eventstream http-auth-spi "
-    "http-client-spi identity-spi json-utils metrics-spi netty-nio-client profiles protocol-core regions "
-    "retries retries-spi s3 s3-transfer-manager sdk-core sts third-party-jackson-core utils utils-lite"
-)
-S3_JARS = (
-    ("org.apache.hadoop", "hadoop-aws", "3.5.0"),
-    *((_SDK, part, _SDK_VERSION) for part in _SDK_PARTS.split()),
-    ("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.1"),
-    ("software.amazon.eventstream", "eventstream", "1.0.1"),
-    ("org.reactivestreams", "reactive-streams", "1.0.4"),
-)
-
 # The log store that commits by Spark use, by the scheme of storage.root; only the driver commits. Delta's own
 # stores for these schemes can lose commits of two processes.
 LOG_STORES = {

@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.delta.spark.dist import spark_folder
 from pipeline.delta.spark.jars import retrieved
-from pipeline.delta.spark.settings import LOG_STORES, S3_JARS
+from pipeline.delta.spark.releases import installed_release
+from pipeline.delta.spark.settings import LOG_STORES
 from tests.support.races.log_stores import Outcome, Race, txn_ids
 from tests.support.stores.s3 import BUCKET, S3Server, s3_server
 
@@ -23,7 +24,7 @@ LOG = "table/_delta_log"
 def s3_jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with Hadoop's client for S3."""
     folder = tmp_path_factory.mktemp("s3-jars")
-    with retrieved(spark_folder(), S3_JARS) as jars:
+    with retrieved(spark_folder(), installed_release().s3_jars) as jars:
         for jar in jars:
             shutil.copy(jar, folder)
     return folder

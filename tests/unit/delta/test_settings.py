@@ -20,10 +20,12 @@ import pytest
 
 from pipeline.delta.spark.jars import check_java, prepare_spark
 from pipeline.delta.spark.log_store import JAR_NAME, manifest, require_log_store
-from pipeline.delta.spark.settings import DELTA_JARS, LOG_STORES, SPARK_SETTINGS, log_store_setting
+from pipeline.delta.spark.releases import SPARK_RELEASES, installed_release, release_of
+from pipeline.delta.spark.settings import LOG_STORES, SPARK_SETTINGS, log_store_setting
 from pipeline.errors import LakeError
 from tests.support.paths import ROOT
 
+RELEASE = installed_release()
 SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
 
 
@@ -43,7 +45,7 @@ def spark_home(tmp_path: Path) -> Path:
     """Return a Spark that has Delta's JARs and the log store, but no settings."""
     (tmp_path / "jars").mkdir()
     (tmp_path / "bin").mkdir()
-    for _, artifact, version in DELTA_JARS:
+    for _, artifact, version in RELEASE.delta_jars:
         with zipfile.ZipFile(tmp_path / "jars" / f"{artifact}-{version}.jar", "w") as jar:
             jar.writestr("x", "")
     with zipfile.ZipFile(tmp_path / "jars" / JAR_NAME, "w") as jar:
@@ -52,22 +54,23 @@ def spark_home(tmp_path: Path) -> Path:
 
 
 def test_a_second_setup_changes_nothing(spark_home: Path) -> None:
-    assert len(prepare_spark(spark_home, spark_home / "bin")) == 3
-    assert prepare_spark(spark_home, spark_home / "bin") == []
+    assert len(prepare_spark(spark_home, spark_home / "bin", RELEASE)) == 3
+    assert prepare_spark(spark_home, spark_home / "bin", RELEASE) == []
     lines = (spark_home / "conf" / "spark-defaults.conf").read_text().splitlines()
     assert dict(line.split(" ", 1) for line in lines) == SPARK_SETTINGS
 
 
 def test_a_file_that_was_changed_is_written_again(spark_home: Path) -> None:
-    prepare_spark(spark_home, spark_home / "bin")
+    prepare_spark(spark_home, spark_home / "bin", RELEASE)
     (spark_home / "conf" / "spark-defaults.conf").write_text("spark.master yarn\n")
-    assert prepare_spark(spark_home, spark_home / "bin") == ["spark-defaults.conf written"]
+    assert prepare_spark(spark_home, spark_home / "bin", RELEASE) == ["spark-defaults.conf written"]
 
 
 def test_a_spark_without_ivy_is_named(spark_home: Path) -> None:
-    (spark_home / "jars" / f"{DELTA_JARS[0][1]}-{DELTA_JARS[0][2]}.jar").write_bytes(b"half a jar")
+    _, artifact, version = RELEASE.delta_jars[0]
+    (spark_home / "jars" / f"{artifact}-{version}.jar").write_bytes(b"half a jar")
     with pytest.raises(LakeError, match="has no Ivy"):
-        prepare_spark(spark_home, spark_home / "bin")
+        prepare_spark(spark_home, spark_home / "bin", RELEASE)
 
 
 def test_a_log_store_of_another_source_is_compiled_again(spark_home: Path) -> None:
@@ -75,13 +78,13 @@ def test_a_log_store_of_another_source_is_compiled_again(spark_home: Path) -> No
     with zipfile.ZipFile(jar, "w") as archive:
         archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\nSource-SHA-256: 0\n")
     with pytest.raises(LakeError, match="has no Ivy"):  # to fetch the compiler with
-        prepare_spark(spark_home, spark_home / "bin")
+        prepare_spark(spark_home, spark_home / "bin", RELEASE)
 
 
 def test_a_session_with_another_log_store_is_refused() -> None:
     setting, log_store = log_store_setting("file"), LOG_STORES["file"]
 
-    def session(store: str | None, *, has_class: bool) -> Any:
+    def session(store: str | None, *, has_class: bool, hadoop: str = "3.5.0") -> Any:
         def for_name(*_: object) -> None:
             if not has_class:
                 raise RuntimeError("ClassNotFoundException")
@@ -89,7 +92,9 @@ def test_a_session_with_another_log_store_is_refused() -> None:
         java = SimpleNamespace(lang=SimpleNamespace(Class=SimpleNamespace(forName=for_name)))
         thread = SimpleNamespace(currentThread=lambda: SimpleNamespace(getContextClassLoader=lambda: None))
         context = SimpleNamespace(getConf=lambda: {setting: store})
-        return SimpleNamespace(sparkContext=context, _jvm=SimpleNamespace(java=java, Thread=thread))
+        version = SimpleNamespace(VersionInfo=SimpleNamespace(getVersion=lambda: hadoop))
+        org = SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(util=version)))
+        return SimpleNamespace(sparkContext=context, _jvm=SimpleNamespace(java=java, Thread=thread, org=org))
 
     require_log_store(session(log_store, has_class=True), "file")
     require_log_store(session(None, has_class=True), "hdfs")
@@ -99,11 +104,28 @@ def test_a_session_with_another_log_store_is_refused() -> None:
     with pytest.raises(LakeError, match=f"{JAR_NAME} is not on Spark's class path. Run `make setup`"):
         require_log_store(session(log_store, has_class=False), "file")
     setting, log_store = log_store_setting("s3a"), LOG_STORES["s3a"]
-    require_log_store(session(log_store, has_class=True), "s3a")
+    for hadoop in ("3.4.2", "3.4.3-amzn-0"):
+        require_log_store(session(log_store, has_class=True, hadoop=hadoop), "s3a")
+    with pytest.raises(
+        LakeError, match=r"has Hadoop 3\.4\.1-amzn-2, .* Run `make setup-s3`, or .* 3\.4\.2 or"
+    ):
+        require_log_store(session(log_store, has_class=True, hadoop="3.4.1-amzn-2"), "s3a")
     require_log_store(session("io.delta.storage.S3DynamoDBLogStore", has_class=False), "s3a")
     for store in (None, "io.delta.storage.S3SingleDriverLogStore"):
         with pytest.raises(LakeError, match=rf"commit to s3a: .* --conf {setting}={log_store}\.$"):
             require_log_store(session(store, has_class=True), "s3a")
+
+
+def test_each_release_of_spark_has_jars_of_its_own() -> None:
+    for version, release in zip(("4.0.1", "4.1.4", "4.2.0"), SPARK_RELEASES, strict=True):
+        assert release_of(version) is release
+        assert release.delta_jars[0][1] == f"delta-spark_{version[:3]}_2.13"
+        assert ("org.apache.hadoop", "hadoop-aws", release.hadoop) in release.s3_jars
+    for version in ("3.5.7", "4.3.0", "4.20.0"):
+        with pytest.raises(
+            LakeError, match=rf"^Spark {version} is not supported\. Use Spark 4\.0, 4\.1 or 4\.2\.$"
+        ):
+            release_of(version)
 
 
 def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +144,7 @@ def test_this_environment_needs_no_setup() -> None:
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
-    assert prepare_spark(Path(spec.origin).parent, Path(sys.executable).parent) == []
+    assert prepare_spark(Path(spec.origin).parent, Path(sys.executable).parent, RELEASE) == []
 
 
 JOB = """

@@ -13,7 +13,6 @@ import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileSystem;
-import org.apache.hadoop.fs.Options.CreateFileOptionKeys;
 import org.apache.hadoop.fs.Path;
 
 /**
@@ -32,6 +31,9 @@ import org.apache.hadoop.fs.Path;
  * the version exists.
  */
 public class S3LogStore extends HadoopFileSystemLogStore {
+
+  // Hadoop's constant for it is newer than Spark 4.0's Hadoop, against which this class must compile too.
+  private static final String CREATE_IF_ABSENT = "fs.option.create.conditional.overwrite";
 
   public S3LogStore(Configuration configuration) {
     super(configuration);
@@ -76,7 +78,7 @@ public class S3LogStore extends HadoopFileSystemLogStore {
   private static void create(FileSystem files, Path path, byte[] content) throws IOException {
     FSDataOutputStreamBuilder<?, ?> builder = files.createFile(path);
     builder.overwrite(false);
-    builder.must(CreateFileOptionKeys.FS_OPTION_CREATE_CONDITIONAL_OVERWRITE, true);
+    builder.must(CREATE_IF_ABSENT, true);
     try (FSDataOutputStream stream = builder.build()) {
       stream.write(content);
     }
