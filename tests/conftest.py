@@ -11,6 +11,7 @@ pytest_plugins = [  # those that others import come first
     "tests.support.pipelines",
     "tests.support.lives",
     "tests.support.races.racer",
+    "tests.support.stores.jars",
     "tests.support.silver.small_session",
     "tests.support.modes.workloads",
 ]

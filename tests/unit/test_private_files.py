@@ -58,6 +58,8 @@ BY_UMASK = {
         "(folder / 'log4j2.properties').write_text(LOG4J_PROPERTIES)",
         "(folder / 'README.txt').write_text(text)",
     },
+    # the user's, and without a secret
+    "pipeline/operate/init.py": {"open(choices.file, 'x', encoding='utf-8')"},
     # in a data folder of mode 0700
     "pipeline/postgres/embedded.py": {"(data / 'postgresql.conf').open('a', encoding='utf-8')"},
 }

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from pipeline.delta.spark.dist import spark_folder
-from pipeline.delta.spark.jars import retrieved
-from pipeline.delta.spark.releases import installed_release
 from pipeline.delta.spark.settings import LOG_STORES
 from tests.support.races.log_stores import Outcome, Race, txn_ids
 from tests.support.stores.s3 import BUCKET, S3Server, s3_server
@@ -18,16 +14,6 @@ pytestmark = pytest.mark.spark
 LOG_STORE = LOG_STORES["s3a"]
 DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"
 LOG = "table/_delta_log"
-
-
-@pytest.fixture(scope="module")
-def s3_jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with Hadoop's client for S3."""
-    folder = tmp_path_factory.mktemp("s3-jars")
-    with retrieved(spark_folder(), installed_release().s3_jars) as jars:
-        for jar in jars:
-            shutil.copy(jar, folder)
-    return folder
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +13,6 @@ import psycopg
 import pytest
 
 from pipeline.config.load import load_config
-from pipeline.delta.spark.dist import spark_folder
-from pipeline.delta.spark.jars import retrieved
-from pipeline.delta.spark.settings import S3_JARS
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.paths import ROOT
 from tests.support.servers import Database
@@ -52,16 +48,6 @@ OPTIONS = ("--conf", "spark.hadoop.fs.s3a.connection.expect.continue=false")
 def s3() -> Iterator[S3Server]:
     with s3_server() as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def s3_jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with Hadoop's client for S3."""
-    folder = tmp_path_factory.mktemp("s3-jars")
-    with retrieved(spark_folder(), S3_JARS) as jars:
-        for jar in jars:
-            shutil.copy(jar, folder)
-    return folder
 
 
 @dataclass(slots=True)

@@ -53,12 +53,12 @@ def race(storage: Storage, count: int) -> None:
 @pytest.mark.parametrize("count", [15, pytest.param(350, marks=pytest.mark.slow)])
 def test_no_commit_is_lost_on_s3(count: int) -> None:
     with s3_server() as server:
-        race(Storage(f"s3://{BUCKET}/race", server.options), count)
+        race(Storage(f"s3://{BUCKET}/race{count}", server.options), count)
 
 
 def test_no_commit_is_lost_or_repeated_if_answers_are() -> None:
     with s3_server(loses=4) as server:
-        race(Storage(f"s3://{BUCKET}/race", server.options), 8)
+        race(Storage(f"s3://{BUCKET}/lost", server.options), 8)
         assert server.lost > 3
 
 
@@ -66,4 +66,4 @@ def test_no_commit_is_lost_or_repeated_if_answers_are() -> None:
 @pytest.mark.skipif(weed() is None, reason="make stores installs SeaweedFS")
 def test_no_commit_is_lost_on_seaweedfs(tmp_path: Path) -> None:
     with seaweed_server(tmp_path) as options:
-        race(Storage("s3://lake/race", options), 350)
+        race(Storage("s3://lake/weed", options), 350)

@@ -1,0 +1,22 @@
+"""Hadoop's client for S3, for the class path of a JVM."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.delta.spark.dist import spark_folder
+from pipeline.delta.spark.jars import retrieved
+from pipeline.delta.spark.releases import installed_release
+
+
+@pytest.fixture(scope="session")
+def s3_jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with Hadoop's client for S3."""
+    folder = tmp_path_factory.mktemp("s3-jars")
+    with retrieved(spark_folder(), installed_release().s3_jars) as jars:
+        for jar in jars:
+            shutil.copy(jar, folder)
+    return folder
