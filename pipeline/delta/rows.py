@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.schema import PHYSICAL_NAME, arrow_field
+from pipeline.delta.store.mirror import mirror_of
 from pipeline.delta.table_log import Snapshot, data_file, local_path
 from pipeline.errors import LakeError
 
@@ -256,7 +257,12 @@ def _read_by_deltalake(path: str, snapshot: Snapshot, schema: pa.Schema, columns
 
     names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
     try:
-        table = DeltaTable(local_path(path), version=snapshot.version)
+        mirror = mirror_of(snapshot.path)
+        if mirror is None:
+            table = DeltaTable(local_path(path), version=snapshot.version)
+        else:  # the library reads the store itself
+            url = f"{mirror.store.url}/{mirror.name(snapshot.path)}"
+            table = DeltaTable(url, version=snapshot.version, storage_options=mirror.store.client_options)
         query = QueryBuilder().register("rows", table).execute(f"SELECT {names} FROM rows")
         found = pa.table(query.read_all())
     except Exception as error:  # Rust's, of many types

@@ -22,6 +22,7 @@ from pipeline.config.config import Config
 from pipeline.crash_steps import RebuildStep, crash_step
 from pipeline.delta.filesystem import is_local, path_exists
 from pipeline.delta.sql import literal, to_microseconds
+from pipeline.delta.store.store import is_store
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import local_path
 from pipeline.delta.txn import metadata_settings
@@ -202,7 +203,7 @@ def _check_target(target: LakeTable, pipeline: str, name: TableName) -> None:
 
 def _is_free(target: LakeTable) -> bool:
     """Return whether nothing is at a path, or what a run left that was killed before its first commit."""
-    if target.local_path is None or not os.path.isdir(target.local_path):
+    if target.local_path is None or is_store(target.path) or not os.path.isdir(target.local_path):
         return not path_exists(target.sessions, target.path)
     files = [os.path.join(place, each) for place, _, names in os.walk(target.local_path) for each in names]
     return all(os.path.basename(os.path.dirname(each)) == "_delta_log" for each in files)

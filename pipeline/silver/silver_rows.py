@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from pipeline.delta.rows import arrow_schema, file_rows, read_rows
+from pipeline.delta.store.mirror import fetch_all
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 from pipeline.silver.overlay import Overlay, Places
@@ -110,7 +111,7 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
             return
         whole = [key for key in overlay.files if key not in overlay.gone]
         if unsupported_feature(self.snapshot) is None and columns:
-            paths = [data_path(self.path, overlay.files[key]["path"]) for key in whole]
+            paths = fetch_all(data_path(self.path, overlay.files[key]["path"]) for key in whole)
             if paths:
                 scan = ds.dataset(paths, schema=self._schema, format=_FORMAT).scanner(
                     columns=columns,

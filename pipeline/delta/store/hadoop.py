@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlparse
 
+from pipeline.delta.store.store import endpoint_of
+
 _S3A = {
-    "endpoint": "endpoint",
     "region": "endpoint.region",
     "access_key_id": "access.key",
     "secret_access_key": "secret.key",
@@ -22,7 +23,8 @@ def hadoop_settings(root: str, options: Mapping[str, str]) -> dict[str, str]:
     settings = {"fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
     plain = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
     settings |= {f"fs.s3a.{_S3A[name]}": value for name, value in plain.items() if name in _S3A}
-    if "endpoint" in plain:
+    if endpoint := endpoint_of(options):
+        settings["fs.s3a.endpoint"] = endpoint
         is_hosted = plain.get("virtual_hosted_style_request", "false") == "true"
         settings["fs.s3a.path.style.access"] = str(not is_hosted).lower()
     if "session_token" in plain or "token" in plain:

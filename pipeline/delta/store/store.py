@@ -78,11 +78,17 @@ class Store:
         self.url = url.rstrip("/")
         self._prefix = urlparse(self.url).path.strip("/")
         self._options = dict(options or {})
+        self._allows_http = endpoint_of(self._options).startswith("http://")
         self._store = _open(self.url, self._options, timedelta(seconds=patience))
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self.requests = 0
         """The number of requests that were made, repeated ones not counted."""
+
+    @property
+    def client_options(self) -> dict[str, str]:
+        """What other clients of Rust's `object_store` need to use the store; some may be credentials."""
+        return {**self._options, **({"allow_http": "true"} if self._allows_http else {})}
 
     def with_patience(self, seconds: float) -> Store:
         """Return the same store with another patience."""
@@ -252,18 +258,22 @@ def _open(url: str, options: dict[str, str], patience: timedelta) -> Any:
 
     scheme = urlparse(url).scheme
     bucket = f"{scheme}://{urlparse(url).netloc}"
-    names = ("aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url")
-    given = [options[name] for name in names if name in options]
-    given += [os.environ[name.upper()] for name in names[::2] if name.upper() in os.environ]
-    endpoint = next(iter(given), "")
     client: Any = {"timeout": patience, "connect_timeout": min(patience, timedelta(seconds=10))}
-    if endpoint.startswith("http://"):
+    if endpoint_of(options).startswith("http://"):
         client["allow_http"] = True
     retry: Any = {"max_retries": 10, "retry_timeout": 2 * patience}
     try:
         return from_url(bucket, config=options or None, client_options=client, retry_config=retry)  # type: ignore[arg-type]
     except (BaseError, ValueError, TypeError) as error:
         raise ConfigError(f"storage.options do not fit {bucket} ({_reason(error)}). Correct them.") from None
+
+
+def endpoint_of(options: Mapping[str, str]) -> str:
+    """Return the address of a store that is not the cloud's own, as the client finds it; empty if none."""
+    names = ("aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url")
+    given = [options[name] for name in names if name in options]
+    given += [os.environ[name.upper()] for name in names[::2] if name.upper() in os.environ]
+    return next(iter(given), "")
 
 
 def _answered(request: Callable[[], _T]) -> _T:

@@ -11,6 +11,8 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.config.storage import Storage
 from pipeline.delta.retry import SameWriteError
+from pipeline.delta.rows import _read_by_deltalake, arrow_schema
+from pipeline.delta.store.hadoop import hadoop_settings
 from pipeline.delta.store.looks import is_looked_at, look_again, one_look
 from pipeline.delta.store.mirror import Mirror, mirror_at
 from pipeline.delta.table import Lake, LakeTable
@@ -19,7 +21,7 @@ from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
 from tests.support.native_lakes import NativeLake, make_config
-from tests.support.stores.s3 import BUCKET, S3Server, s3_server
+from tests.support.stores.s3 import BUCKET, S3Server, s3_process, s3_server
 
 TABLES = 12
 DDL = "id INT, name STRING"
@@ -154,3 +156,29 @@ def test_a_mirror_keeps_no_more_than_it_may(storage: Storage, monkeypatch: pytes
     monkeypatch.setattr(mirror_of(storage), "_most_bytes", 1)
     assert table.rows().num_rows == 4
     assert len(list(folder.glob("*.parquet"))) <= 1
+
+
+def test_rows_are_read_by_deltalake_too() -> None:
+    with s3_process() as options:
+        table = Lake(Storage(f"s3://{BUCKET}/deltalake", options)).table("t")
+        table.ensure(DDL)
+        table.append_rows([{"id": 1, "name": "x"}, {"id": 2, "name": "y"}], DDL)
+        snapshot = table.snapshot()
+        found = _read_by_deltalake(snapshot.path, snapshot, arrow_schema(snapshot), ["name"])
+    assert found.to_pylist() == [{"name": "x"}, {"name": "y"}]
+
+
+def test_hadoop_gets_what_the_store_needs(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hadoop_settings("s3://b/lake", {**server.options, "aws_session_token": "t"}) == {
+        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "fs.s3a.endpoint": server.url,
+        "fs.s3a.endpoint.region": "us-east-1",
+        "fs.s3a.path.style.access": "true",
+        "fs.s3a.access.key": "test",
+        "fs.s3a.secret.key": "test",
+        "fs.s3a.session.token": "t",
+        "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",
+    }
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store")
+    assert hadoop_settings("s3a://b", {})["fs.s3a.endpoint"] == "https://store"
+    assert hadoop_settings("hdfs://b", {"endpoint": "x"}) == {}

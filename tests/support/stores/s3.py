@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +15,8 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.support.paths import ROOT
 
 BUCKET = "lake"
 _KEY = "test"  # of the server's only user, and its secret
@@ -168,3 +173,25 @@ def s3_server(*, loses: int = 0, latency: float = 0.0) -> Iterator[S3Server]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def s3_process(*, latency: float = 0.0) -> Iterator[dict[str, str]]:
+    """Serve an empty bucket from a process of its own, and yield the options of its storage.
+
+    A client in this process that does not let other threads run while it waits needs that.
+    """
+    command = [sys.executable, "-m", "tests.support.stores.s3", str(latency)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        options: dict[str, str] = json.loads(process.stdout.readline())
+        yield options
+    finally:
+        process.communicate()  # the end of its input ends it
+
+
+if __name__ == "__main__":
+    with s3_server(latency=float(sys.argv[1])) as started:
+        print(json.dumps(started.options), flush=True)
+        sys.stdin.read()
