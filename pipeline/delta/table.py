@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlparse
@@ -53,6 +54,7 @@ COMPACTION_INTERVAL = 50
 _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
 
 
+@lru_cache(maxsize=4096)
 def path_segment(name: str) -> str:
     """Return a name as a path segment: unchanged if it is a valid one, else percent-encoded."""
     if name in {".", ".."}:

@@ -16,7 +16,7 @@ from pipeline.config.load import load_config
 from pipeline.errors import LakeError
 from pipeline.operate.live import open_live
 
-PAUSE_SECONDS = 0.2
+PAUSE_SECONDS = 0.1
 
 
 def main(path: str) -> None:

@@ -9,16 +9,19 @@ from random import Random
 import pytest
 
 from pipeline.apply.applier import Applier
-from pipeline.config.config import Config
+from pipeline.config.config import Config, Protocol
 from pipeline.config.tables import RowMode, TableRule
+from pipeline.crash_steps import CrashStep
 from pipeline.ingest.job import run_ingest
-from pipeline.operate.live import Live, LiveReader
+from pipeline.operate.live import LiveReader
 from pipeline.table_name import TableName
 from tests.support.comparable.arrow import arrow_rows, comparable_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import Rows, snapshot, source_columns, source_rows
+from tests.support.fault_points import crash_at
+from tests.support.pipelines import Crash
 from tests.support.seeds import seed_of_run
-from tests.support.servers import Database
+from tests.support.servers import Database, MakeServer
 from tests.support.workload.tables import Connection, Schema, Table, create_schema
 from tests.support.workload.transactions import Step, run_workload
 
@@ -113,5 +116,78 @@ def differing(name: TableName, wanted: Rows, found: Rows) -> object:
     return name, list((wanted - found).items())[:3], list((found - wanted).items())[:3]
 
 
-def live_of(config: Config) -> Live:
-    return LiveReader(config).read()
+def test_streamed_and_prepared_transactions_are_shown_once_they_are_committed(
+    make_server: MakeServer, tmp_path: Path
+) -> None:
+    server = make_server({"max_prepared_transactions": "5", "logical_decoding_work_mem": "64kB"})
+    database = Database(server, "postgres", server.conninfo)
+    protocol = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
+    config = database.config(root=str(tmp_path / "lake"), create_publication="all", protocol=protocol)
+    config = replace(config, silver=replace(config.silver, writer="auto"))
+    run_ingest(config)
+    database.run("CREATE TABLE items (id int PRIMARY KEY, v text)", "INSERT INTO items VALUES (0, 'first')")
+    run_ingest(config)
+    assert Applier(None, config).apply_pending().exit_code(strict=True) == 0
+    reader, name = LiveReader(config), TableName("public", "items")
+
+    def ids() -> list[int]:
+        run_ingest(config)
+        live = reader.read()
+        assert not live.refused
+        found: list[int] = live[name].to_table(columns=["id"]).column("id").to_pylist()
+        return sorted(found)
+
+    large = "INSERT INTO items SELECT g, repeat(md5(g::text), 20) FROM generate_series({}, {}) g"
+    with database.connect() as open_one, database.connect() as rolled_back:
+        for session, first in ((open_one, 1), (rolled_back, 1001)):
+            session.execute("BEGIN")
+            session.execute(large.format(first, first + 499).encode())
+        with database.connect() as other:
+            for statement in ("BEGIN", large.format(2001, 2400), "PREPARE TRANSACTION 'one'"):
+                other.execute(statement.encode())
+        assert ids() == [0]
+        rolled_back.execute("ROLLBACK")
+        open_one.execute("COMMIT")
+        assert ids() == [0, *range(1, 501)]
+        database.run("COMMIT PREPARED 'one'")
+        assert ids() == [0, *range(1, 501), *range(2001, 2401)]
+    assert Applier(None, config).apply_pending().exit_code(strict=True) == 0
+    assert ids() == [0, *range(1, 501), *range(2001, 2401)]
+    assert not reader.read()[name].has_changes
+
+
+def test_a_table_that_an_apply_has_written_in_part_is_shown_whole(database: Database, tmp_path: Path) -> None:
+    """Rows are identified in another way after the ALTER TABLE, so apply writes the changes in two steps."""
+    config = database.config(root=str(tmp_path / "lake"), create_publication="all")
+    config = replace(config, silver=replace(config.silver, writer="auto"))
+    run_ingest(config)
+    with database.connect() as source:
+        source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        source.execute("INSERT INTO t SELECT g, 'first' FROM generate_series(1, 20) g")
+        run_ingest(config)
+        assert Applier(None, config).apply_pending().exit_code(strict=True) == 0
+        with source.transaction():
+            source.execute("UPDATE t SET v = 'by key' WHERE id < 5")
+            source.execute("DELETE FROM t WHERE id = 6")
+            source.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+            source.execute("UPDATE t SET v = v || ', by row' WHERE id < 3")
+            source.execute("DELETE FROM t WHERE id = 7")
+            source.execute("INSERT INTO t VALUES (30, 'new')")
+        run_ingest(config)
+        name = TableName("public", "t")
+        schema = Schema("public", [Table("public", "t", [])], has_truncate=True)
+
+        def shown() -> dict[TableName, Rows]:
+            live = LiveReader(config).read()
+            plan = live.table(*name).plan
+            assert plan is not None
+            assert len(plan.writes) == 2
+            return {name: comparable_rows(live[name].to_table())}
+
+        before = shown()
+        assert_equal_source(source, before, schema)
+        with crash_at(CrashStep.WRITE_TABLE, "after"), pytest.raises(Crash):
+            Applier(None, config).apply_pending()
+        assert LiveReader(config).read().table(*name).version > 1
+        assert shown() == before
+        assert_equal_after_apply(config, before)

@@ -1,7 +1,7 @@
 """Live reads: 1,000 changes per second in ten tables, from each COMMIT to the end of a read that shows it.
 
-Both jobs run, continuously and warm. Another process reads all rows of all tables, five times per second at
-most.
+Both jobs run, continuously and warm. Another process reads all rows of all tables, a tenth of a second after
+the end of the last read.
 """
 
 from __future__ import annotations
