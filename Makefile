@@ -49,7 +49,8 @@ faults: $(READY) ## every fault at every step of a run: about an hour
 
 races: $(READY) ## processes that commit to one table at the same moments: 50,000 times the log, 1,000 times jobs
 	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/delta/test_log_store_races.py \
-		tests/integration/delta/test_s3_log_store_races.py tests/integration/delta/test_job_races.py
+		tests/integration/delta/test_s3_log_store_races.py \
+		tests/integration/delta/test_hdfs_log_store_races.py tests/integration/delta/test_job_races.py
 
 soak: $(READY) ## an hour under load with a fault each minute, and proofs that silver equals the source
 	$(VENV)/bin/python -m tools.soak
