@@ -281,11 +281,12 @@ class TableState:
     held: str | None = None
     failure: str | None = None
     waits: str | None = None  # for a copy, since a change that this run reached
+    paused: str | None = None
 
     @property
     def is_behind(self) -> bool:
         """Whether it was applied only up to a change before the end."""
-        return bool(self.held or self.waits)
+        return bool(self.held or self.waits or self.paused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +363,8 @@ class ApplySummary:
                 lines.append(f"held: {state.held}")
             if state.waits:
                 lines.append(f"waits: {state.waits}")
+            if state.paused:
+                lines.append(f"paused: {state.paused}")
             if state.failure:
                 lines.append(f"failed: {name}: {state.failure}")
         return [*lines, *self.catalog.lines(), *self.maintenance.lines()]
@@ -388,6 +391,7 @@ class ApplySummary:
                     "held": state.held,
                     "failure": state.failure,
                     "waits": state.waits,
+                    "paused": state.paused,
                 }
                 for name, state in sorted(self.tables.items())
             ],

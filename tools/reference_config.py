@@ -95,6 +95,8 @@ def _values(field: dict[str, Any]) -> str:
         elif isinstance(kind.get("type"), list):
             is_time = "min" in kind["pattern"]
             words.append("time: `30s`, `5min`, `1h`" if is_time else "bytes: `500kB`, `20MB`, `1GB`")
+        elif "-[0-9]{2}" in kind.get("pattern", ""):
+            words.append("hours: `22:00-06:00`")
         elif "forever" in kind.get("pattern", ""):
             words.append("`forever`, time: `12h`, `30d`")
         elif "string" in kind.get("items", {}).get("type", ()):

@@ -242,7 +242,7 @@ class Applier:
         unfinished |= {
             name
             for name, table in plan.stopped.items()
-            if table.step in (Step.POSTPONE, Step.BACK_OFF) or table.is_guarded
+            if table.step in (Step.POSTPONE, Step.BACK_OFF, Step.PAUSE) or table.is_guarded
         }
         for name in archive_detached(
             self._config, self.records, detached, self.summary.tables, end, self.path, unfinished
@@ -494,6 +494,6 @@ class Applier:
 
     def _show_stopped(self, manifest: Manifest) -> None:
         """Put tables that cannot be read or written into the summary, and record why they are held."""
-        states, events = stopped_tables(manifest, self._planner.decisions)
+        states, events = stopped_tables(manifest, self._planner.decisions, self.summary.tables)
         self.summary.tables |= states
         self.records.events.record(events)

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timezone
 
 from pipeline.apply.back_off import BackOff
 from pipeline.apply.expected_versions import ExpectedVersions, TableChange, describe_change
@@ -230,7 +230,15 @@ class Planner:
         self.copies_version = history.version
         self._read_relations()  # after the copies, which name them
         lake = LakeFacts.of(
-            self._config, end, manifest, registered, history, self.relations.values(), self.path
+            self._config,
+            end,
+            manifest,
+            registered,
+            history,
+            self.relations.values(),
+            self.path,
+            self._records.pauses.read(),
+            datetime.now(timezone.utc),
         )
         self._replaced = {n: copy for n, copy in self._replaced.items() if copy == lake.copies.get(n)}
         return replace(lake, waiting=lake.waiting | self._replaced.keys())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from pipeline.apply.planner import TablePlan
 from pipeline.metadata.events import Event
@@ -14,15 +15,21 @@ from pipeline.table_name import TableName
 
 
 def stopped_tables(
-    manifest: Manifest, decisions: Mapping[TableName, Decision]
+    manifest: Manifest, decisions: Mapping[TableName, Decision], shown: Mapping[TableName, TableState]
 ) -> tuple[dict[TableName, TableState], list[Event]]:
-    """Return the states of tables that cannot be read or written, and events that say why they are held."""
+    """Return the states of tables that cannot be read or written, and events that say why they are held.
+
+    `shown` are the states so far; a table that is not paused any more is among the returned ones, too.
+    """
     entries, behind = manifest.by_name, manifest.behind
-    states: dict[TableName, TableState] = {}
+    states = {name: replace(state, paused=None) for name, state in shown.items() if state.paused}
     events = []
     for name, decision in decisions.items():
         if decision.row == "log unreadable":
             states[name] = TableState(behind.get(name, INVALID), failure=decision.sentence)
+        elif decision.row == "paused":
+            before, applied = shown.get(name, TableState()), behind.get(name, manifest.lsn)
+            states[name] = TableState(applied, before.changes, before.misfits, paused=decision.sentence)
         elif decision.row in STOPPED_BY_RECORD and decision.sentence:
             states[name] = TableState(behind.get(name, manifest.lsn), held=decision.sentence)
             lsn = entries[name].applied_lsn if name in entries else INVALID

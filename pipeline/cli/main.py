@@ -25,6 +25,7 @@ from pipeline.cli.commands.ingest import ingest
 from pipeline.cli.commands.init import init
 from pipeline.cli.commands.maintain import maintain
 from pipeline.cli.commands.optimize import optimize
+from pipeline.cli.commands.pause import pause, resume
 from pipeline.cli.commands.plan import plan
 from pipeline.cli.commands.query import query
 from pipeline.cli.commands.rebuild import rebuild
@@ -61,6 +62,8 @@ for _command in (
     ingest,
     apply,
     run,
+    pause,
+    resume,
     status,
     plan,
     as_of,

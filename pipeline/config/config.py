@@ -25,6 +25,7 @@ from pipeline.config.jobs import (
     Maintenance,
 )
 from pipeline.config.scalars import Flag, Internal, Root, Seconds, Text, Word
+from pipeline.config.schedule import NO_SCHEDULE, Schedule
 from pipeline.config.source import DEFAULT_SOURCE, Copying, Create, Protocol, Source
 from pipeline.config.storage import DEFAULT_STORAGE, Storage
 from pipeline.config.tables import (
@@ -159,6 +160,13 @@ class Silver:
             examples=["30s", "5min"],
         ),
     ] = 0
+    schedule: Annotated[
+        Schedule,
+        Field(
+            description="At which hours of the day a continuous run writes tables how often. It applies to"
+            " tables that have no `min_interval` of their own."
+        ),
+    ] = NO_SCHEDULE
     guards: Annotated[
         Guards,
         Field(

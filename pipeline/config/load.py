@@ -104,6 +104,8 @@ def _resolve(config: Config, document: Document) -> Config:
         guarded = replace(silver.guards, **limits)
         history = each.history if _keys(document.get("tables", index, "history")) else silver.history
         found = replace(each, columns=columns, misfit=silver.misfits, guards=guarded, history=history)
+        if "min_interval" in left_out:
+            left_out["schedule"] = silver.schedule
         rules.append(replace(found, **left_out))
         _check_mode(rules[-1], index, document)
         _check_shared(rules[-1], index, document, rules[:-1])

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import parse_qsl
+from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
@@ -33,6 +35,7 @@ _SECONDS = re.compile(r"([0-9]{1,9})\s*(s|min|h)?")
 _RETENTION_UNITS = {**_TIME_UNITS, "d": 86_400}
 _RETENTION = re.compile(r"([0-9]{1,9})\s*(s|min|h|d)")
 _SECONDS_SCHEMA = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^[0-9]{1,9}\s*(s|min|h)?$"}
+_DAY_MINUTES = 24 * 60
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SILVER_TYPE = re.compile(
     r"BOOLEAN|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|STRING|BINARY|DATE|TIMESTAMP|TIMESTAMP_NTZ|VARIANT"
@@ -128,6 +131,46 @@ def read_limit(node: Node) -> int | None:
     if text != "none" and not _NUMBER.fullmatch(text):
         raise ValueError("Expected a whole number, or none for no limit.")
     return None if text == "none" else int(text)
+
+
+@lru_cache(maxsize=64)
+def minutes_of(hours: str) -> tuple[int, int]:
+    """Return the first minute of the day and the one after the last; raise ValueError for anything else."""
+    parts = [part.split(":") for part in hours.split("-")]
+    if len(parts) != 2 or any(len(part) != 2 or not _are_digits(*part) for part in parts):
+        raise ValueError("Expected hours of the day, such as 22:00-06:00.")
+    start, end = (int(hour) * 60 + int(minute) for hour, minute in parts)
+    if (
+        not (start < _DAY_MINUTES and 0 < end <= _DAY_MINUTES)
+        or start == end
+        or any(int(part[1]) > 59 for part in parts)
+    ):
+        raise ValueError(
+            "Expected two different times from 00:00 to 24:00, such as 22:00-06:00, or 00:00-24:00 for all"
+            " day."
+        )
+    return start, end
+
+
+def _are_digits(*parts: str) -> bool:
+    return all(len(part) == 2 and part.isascii() and part.isdigit() for part in parts)
+
+
+def read_hours(node: Node) -> str:
+    """Return hours of the day."""
+    text = node.expand() if isinstance(node, Scalar) else ""
+    minutes_of(text)
+    return text
+
+
+def read_time_zone(node: Node) -> str:
+    """Return the name of a time zone that this machine has."""
+    name = read_text(node)
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        raise ValueError("Unknown time zone. Write an IANA name, such as Europe/Berlin or UTC.") from None
+    return name
 
 
 def read_at_once(node: Node) -> int | str:
@@ -278,6 +321,12 @@ Retention = Annotated[
     BeforeValidator(read_retention),
     WithJsonSchema({"type": "string", "pattern": r"^(forever|0*[1-9][0-9]*\s*(s|min|h|d))$"}),
 ]
+Hours = Annotated[
+    str,
+    BeforeValidator(read_hours),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9]{2}:[0-9]{2}-[0-9]{2}:[0-9]{2}$"}),
+]
+TimeZone = Annotated[str, BeforeValidator(read_time_zone)]
 Limit = Annotated[
     int | None,
     BeforeValidator(read_limit),

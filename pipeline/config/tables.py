@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
@@ -24,6 +25,7 @@ from pipeline.config.scalars import (
     Text,
     Word,
 )
+from pipeline.config.schedule import NO_SCHEDULE, Schedule, interval_at
 from pipeline.table_name import TableGlob, TableName
 
 FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -346,6 +348,8 @@ class TableRule:
         ),
     ] = None
 
+    schedule: Internal[Schedule] = NO_SCHEDULE
+
     def without_layout(self) -> TableRule:
         """Return the rule for a table that is not read before it is swapped in."""
         return replace(self.without_properties(), comment=None)
@@ -353,6 +357,10 @@ class TableRule:
     def without_properties(self) -> TableRule:
         """Return the rule without what it says of properties."""
         return replace(self, properties={}, change_feed=None)
+
+    def interval_at(self, now: datetime) -> int:
+        """Return the least seconds between two writes that apply at a moment."""
+        return interval_at(self.schedule, self.min_interval, now).min_interval
 
     @property
     def is_shared(self) -> bool:

@@ -28,6 +28,7 @@ OWN_TABLES = (
     ("_pgdelta", "erasures"),
     ("_pgdelta", "catalog_entries"),
     ("_pgdelta", "comments"),
+    ("_pgdelta", "pauses"),
 )
 """Paths, below the root, of the tables that are not silver."""
 

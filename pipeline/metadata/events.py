@@ -26,6 +26,8 @@ CATALOG = "catalog"
 """The kind of the events about a table's name in Spark's catalog."""
 PUBLISHED, UNPUBLISHED, DETACHED = "published", "unpublished", "detached"
 """Kinds of events about a table's membership in the publication, which say nothing of its rows either."""
+PAUSED, RESUMED = "paused", "resumed"
+"""Kinds of events about what an operator lets apply write."""
 _MEMBERSHIP = (PUBLISHED, UNPUBLISHED, DETACHED)
 
 _IDENTITY = ["schema_name", "table_name", "lsn", "kind", "sentence"]
@@ -35,8 +37,8 @@ _IDENTITY = ["schema_name", "table_name", "lsn", "kind", "sentence"]
 class Event:
     """One event of a table.
 
-    `kind` is evolved, refused, held, resync, diverged, published, unpublished, detached, maintenance
-    or catalog.
+    `kind` is evolved, refused, held, resync, diverged, published, unpublished, detached, paused,
+    resumed, maintenance or catalog.
     """
 
     schema_name: str
@@ -139,7 +141,7 @@ class EventLog:
         rows.sort(key=lambda row: (row["recorded_at"], row["lsn"]))
         events = [_event(row) for row in rows]
         membership = {event.name: event for event in events if event.kind in _MEMBERSHIP}
-        left_out = (MAINTENANCE_FAILED, CATALOG, *_MEMBERSHIP)
+        left_out = (MAINTENANCE_FAILED, CATALOG, PAUSED, RESUMED, *_MEMBERSHIP)
         return NewestEvents(
             {event.name: event for event in events if event.kind not in left_out},
             {name: event.sentence for name, event in membership.items() if event.kind == UNPUBLISHED},

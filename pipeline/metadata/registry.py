@@ -22,6 +22,7 @@ from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
 from pipeline.metadata.events import EventLog
 from pipeline.metadata.misfits import MisfitLog
+from pipeline.metadata.pauses import PauseTable
 from pipeline.metadata.source_comments import CommentTable
 from pipeline.metadata.waiting import Waiting
 from pipeline.protected_columns import ProtectedColumn, read_protected
@@ -210,7 +211,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
 
 
 class Records:
-    """`tables`, `events`, `misfits` and `comments` of a lake; threads of one apply may share them."""
+    """What a lake records of silver tables but manifests; threads of one apply may share it."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -218,6 +219,7 @@ class Records:
         self.events = EventLog(lake)
         self.misfits = MisfitLog(lake)
         self.comments = CommentTable(lake)
+        self.pauses = PauseTable(lake)
 
     def ensure(self) -> None:
         """Create the Delta tables unless they exist."""

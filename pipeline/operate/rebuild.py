@@ -105,7 +105,8 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
         decision = applier.decisions.get(name)
         if decision is not None and decision.blocks_rebuild:
-            state.held = decision.sentence  # bronze lacks rows of it, or the folder is another table's
+            # bronze lacks rows of it, or the folder is another table's; that it is paused is shown already
+            state.held = None if state.paused else decision.sentence
             continue
         try:
             writer = applier.writer(name, history)

@@ -17,6 +17,7 @@ from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest, CopyState
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
+from pipeline.config.schedule import interval_at
 from pipeline.delta.log import user_metadata_of
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
@@ -35,6 +36,7 @@ from pipeline.report.status_page import (
     CURRENT,
     DETACHED,
     HOLDING,
+    PAUSED,
     UNPUBLISHED,
     Status,
     TableStatus,
@@ -125,6 +127,8 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
         unreachable,
         wal_rate(activity.since, source) if source else None,
         MaintenanceTable(bronze.lake).read(),
+        schedule=config.silver.schedule,
+        interval=interval_at(config.silver.schedule, config.silver.min_interval, now),
     )
 
 
@@ -161,7 +165,8 @@ def read_tables(
         relations = bronze.source_relations() if bronze.relations.exists() else {}
     path = partial(silver_path, bronze.lake, config)
     end = point or BronzeOffset(-1, INVALID)
-    lake = LakeFacts.of(config, end, manifest, registered, history, relations.values(), path)
+    pauses = records.pauses.read()
+    lake = LakeFacts.of(config, end, manifest, registered, history, relations.values(), path, pauses)
 
     def chunks(copy: CopyState) -> int:
         return max(bronze.chunk_count(copy.name) - copy.snapshots[0].chunks_before, 0)
@@ -210,6 +215,9 @@ def describe_tables(
         before = found.get(name, TableStatus(name, DETACHED, INVALID, -1, {}))
         if lake.config.rule_for(name) is not None and before.state not in (*HOLDING, FAILED):
             found[name] = replace(before, state=UNPUBLISHED, sentence=sentence)
+    for name in lake.paused.keys() & found.keys() & captured:
+        if found[name].state not in (COPYING, DETACHED):
+            found[name] = replace(found[name], state=PAUSED, sentence=lake.paused[name].sentence(name))
     return [found[name] for name in sorted(found)]
 
 

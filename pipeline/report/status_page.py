@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape as escape_markup
 from rich.text import Text
 
+from pipeline.config.schedule import NO_SCHEDULE, Schedule, ScheduledInterval
 from pipeline.delta.sql import utc_text
 from pipeline.errors import one_line
 from pipeline.metadata.catalog_entries import CatalogEntry
@@ -39,7 +40,7 @@ def escape(text: str) -> str:
 
 
 BEHIND, COPYING, CURRENT, DETACHED = "behind", "copying", "current", "detached"
-UNPUBLISHED = "unpublished"
+UNPUBLISHED, PAUSED = "unpublished", "paused"
 HOLDING = ("held", "refused")
 OPERATIONS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
 _STYLES = {
@@ -47,6 +48,7 @@ _STYLES = {
     "held": "red",
     "refused": "red",
     UNPUBLISHED: "red",
+    PAUSED: "yellow",
     BEHIND: "yellow",
     COPYING: "cyan",
     DETACHED: "dim",
@@ -64,7 +66,7 @@ _SHORTEST_EVENT = 30  # cells of an event that are worth a column
 class TableStatus:
     """One table: `sentence` says why it is in its state.
 
-    `state` is failed, held, refused, unpublished, behind, copying, detached or current.
+    `state` is failed, held, refused, unpublished, paused, behind, copying, detached or current.
 
     `version` is -1 before the first copy is in silver. `commit_time` is that of the last transaction up to
     `applied`. `operations` counts what committed within the last day, by the operation's letter. `verified`
@@ -102,7 +104,7 @@ class TableStatus:
     @property
     def notice(self) -> str | None:
         """The sentence of a table that needs a person or a copy, None if there is nothing to do."""
-        needs_person = self.state in (FAILED, *HOLDING, UNPUBLISHED, DETACHED)
+        needs_person = self.state in (FAILED, *HOLDING, UNPUBLISHED, PAUSED, DETACHED)
         needs_copy = self.state == BEHIND and self.event is not None and self.event.kind in NEEDS_RESYNC
         return self.sentence if needs_person or needs_copy or self.awaits_copy else None
 
@@ -146,6 +148,8 @@ class Status:
     unreachable: str | None = None
     rate: float | None = None
     maintenance: Mapping[str, Maintained] = field(default_factory=dict)
+    schedule: Schedule = NO_SCHEDULE
+    interval: ScheduledInterval | None = None
 
     @property
     def is_held(self) -> bool:
@@ -164,6 +168,17 @@ class Status:
             "source": self._source_json(),
             "source_failure": self.unreachable,
             "maintenance": [maintained_json(self.maintenance[name]) for name in sorted(self.maintenance)],
+            "schedule": self._schedule_json(),
+        }
+
+    def _schedule_json(self) -> dict[str, Any] | None:
+        if self.interval is None or not self.schedule.windows:
+            return None
+        return {
+            "time_zone": self.schedule.time_zone,
+            "hours": self.interval.window and self.interval.window.hours,
+            "min_interval": self.interval.min_interval,
+            "until": utc_text(self.interval.until),
         }
 
     def _source_json(self) -> dict[str, Any] | None:
@@ -226,6 +241,8 @@ class Status:
             yield plain(f"source: {self.unreachable} Lag is behind bronze.")
         else:
             yield plain("source: not read. Lag is behind bronze.")
+        if self.interval is not None and self.schedule.windows:
+            yield plain(_schedule_line(self.schedule, self.interval))
         if self.maintenance:
             yield plain(_maintenance_line(list(self.maintenance.values())))
 
@@ -302,6 +319,13 @@ def _notices(tables: Sequence[TableStatus]) -> Iterator[Text]:
         is_named = len(found) == 1 and str(found[0].name) in notice
         style = found[0].style
         yield Text.assemble((f"{label}: ", style), plain(notice if is_named else f"{names}: {notice}"))
+
+
+def _schedule_line(schedule: Schedule, interval: ScheduledInterval) -> str:
+    hours = f"{interval.window.hours} {schedule.time_zone}" if interval.window else "outside of all windows"
+    until = f"; next change at {interval.until:%Y-%m-%d %H:%M} UTC" if interval.until else ""
+    least = f"{interval.min_interval} s" if interval.min_interval else "no time"
+    return f"schedule: {hours}; at least {least} between two writes to a table{until}"
 
 
 def _maintenance_line(done: Sequence[Maintained]) -> str:

@@ -32,6 +32,7 @@ class Step(enum.Enum):
     PARTIAL_RESYNC = "put copied keys"
     REBUILD = "rebuild from bronze"
     WRITING = "being written"
+    PAUSE = "wait for an operator"
     POSTPONE = "wait for its interval"
     BACK_OFF = "try again later"
     HOLD = "hold"
@@ -43,7 +44,7 @@ class Step(enum.Enum):
         return self in _WRITING
 
 
-STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL, Step.POSTPONE, Step.BACK_OFF, Step.WRITING)
+STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL, Step.POSTPONE, Step.BACK_OFF, Step.WRITING, Step.PAUSE)
 STOPPED_BY_RECORD = ("folder taken", "keeps past", "other mode")
 """The rows that stop a table without an attempt to write it, for a reason that a person removes."""
 _WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Step.REBUILD})
@@ -70,6 +71,7 @@ class TableFacts:
     offset: LSN = INVALID
     is_behind: bool = False  # in the newest manifest
     is_being_written: bool = False  # an earlier batch of this run still writes it; nothing else was read
+    paused: str | None = None  # by an operator
     waits: bool = False  # for a copy that is not complete yet
     unreadable: str | None = None  # its log cannot be read
     folder: str | None = None  # its folder belongs to another table, or another table was put there
@@ -134,11 +136,12 @@ class Row:
     holds: Callable[[TableFacts], object]
     step: Step
     sentence: Callable[[TableFacts], str | None] = lambda facts: None
-    blocks_rebuild: bool = False  # bronze lacks rows of the table, or its folder is not its own
+    blocks_rebuild: bool = False  # bronze lacks rows of it, its folder is not its own, or it is paused
 
 
 TABLE = (
     Row("being written", lambda t: t.is_being_written, Step.WRITING, lambda t: _is_being_written(t.name)),
+    Row("paused", lambda t: t.paused, Step.PAUSE, lambda t: t.paused, True),
     Row("copy awaited", lambda t: t.waits, Step.WAIT, lambda t: awaits_copy(t.name), True),
     Row("log unreadable", lambda t: t.unreadable, Step.FAIL, lambda t: t.unreadable),
     Row("folder taken", lambda t: t.folder, Step.HOLD, lambda t: t.folder, True),

@@ -7,8 +7,10 @@ log of each table and what it surveys in bronze. So the same records lead to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
 
 from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory, Gap
 from pipeline.bronze.log import BronzeOffset
@@ -16,6 +18,7 @@ from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.tables import NO_LIMITS, TableRule
 from pipeline.metadata.manifests import Manifest
+from pipeline.metadata.pauses import Pause, paused_names
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import TableFacts
@@ -49,6 +52,8 @@ class LakeFacts:
     gaps: Mapping[TableName, Gap]
     key_requests: Set[TableName]
     type_changes: Mapping[TableName, LSN]  # after which a copy was requested
+    paused: Mapping[TableName, Pause]
+    now: datetime | None  # by which hours of a schedule count
 
     @classmethod
     def of(
@@ -60,8 +65,13 @@ class LakeFacts:
         history: CopyHistory,
         relations: Collection[SourceRelation],
         path: Callable[[TableName], str],
+        pauses: Sequence[Pause] = (),
+        now: datetime | None = None,
     ) -> LakeFacts:
         """Return what the records say up to a bronze offset; `path` gives the path of a silver table."""
+        names_by_oid: dict[int, set[TableName]] = defaultdict(set)
+        for relation in relations if pauses else ():
+            names_by_oid[relation.oid].add(relation.name)
         newest = history.newest(end.lsn)
         archived = {
             name
@@ -90,6 +100,8 @@ class LakeFacts:
             gaps,
             {n for n, found in requests if n in registered and all(r.key_ranges for r in found)},
             {name: lsn for name, lsn in type_changes.items() if lsn > INVALID},
+            paused_names(pauses, names_by_oid),
+            now,
         )
 
     @property
@@ -118,6 +130,7 @@ class LakeFacts:
             self.end.lsn,
             offset,
             is_behind=name in manifest.behind,
+            paused=self.paused[name].sentence(name) if name in self.paused else None,
             waits=name in self.waiting,
             unreadable=log.unreadable if log else None,
             folder=log.taken if log else None,
@@ -130,8 +143,13 @@ class LakeFacts:
             has_key_requests=name in self.key_requests,
             partial_copies=tuple(p for p in partial if p.id > max(started, 0) and p.end_lsn < self.end.lsn),
             guards=rule.applied_guards if rule else NO_LIMITS,
-            min_interval=rule.min_interval if rule else 0,
+            min_interval=self._min_interval(rule),
         )
+
+    def _min_interval(self, rule: TableRule | None) -> int:
+        if rule is None:
+            return 0
+        return rule.min_interval if self.now is None else rule.interval_at(self.now)
 
     def _past(self, rule: TableRule, table: RegisteredTable, copy: CompleteCopy | None) -> str | None:
         """Return why a copy would remove rows of a table, None if it would not."""

@@ -17,6 +17,7 @@ from pipeline.metadata.events import EVENTS
 from pipeline.metadata.maintenance import MAINTENANCE
 from pipeline.metadata.manifests import MANIFESTS
 from pipeline.metadata.misfits import MISFITS
+from pipeline.metadata.pauses import PAUSES
 from pipeline.metadata.reconciliations import DIFFERENCES, RECONCILIATIONS
 from pipeline.metadata.registry import TABLES
 from pipeline.metadata.source_comments import COMMENTS
@@ -34,6 +35,7 @@ SCHEMAS = {
     "_pgdelta/misfits": MISFITS,
     "_pgdelta/status": STATUS,
     "_pgdelta/requests": REQUESTS,
+    "_pgdelta/pauses": PAUSES,
     "_pgdelta/maintenance": MAINTENANCE,
     "_pgdelta/reconciliations": RECONCILIATIONS,
     "_pgdelta/differences": DIFFERENCES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.manifests import Manifest, ManifestEntry
+from pipeline.metadata.pauses import Pause
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.operate import plan as plan_module
 from pipeline.operate import resync as resync_module
@@ -42,7 +44,7 @@ from pipeline.operate.plan_report import Plan, TablePlan
 from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.status import describe_tables
-from pipeline.report.status_page import COPYING, CURRENT, DETACHED, TableStatus
+from pipeline.report.status_page import COPYING, CURRENT, DETACHED, PAUSED, TableStatus
 from pipeline.silver.decision import STOPPED, Step, TableFacts, decide
 from pipeline.silver.lake_facts import LakeFacts, TableLog, why_detached
 from pipeline.table_name import TableName
@@ -71,6 +73,7 @@ class World:
     history: CopyHistory
     relations: dict[int, SourceRelation]
     logs: dict[TableName, LSN]
+    pauses: tuple[Pause, ...] = ()
     planner: Planner = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,7 +91,10 @@ class World:
             survey=lambda end, lsn, starts: {},
             survey_tables=lambda offsets, end_lsn: {},
         )
-        records = SimpleNamespace(tables=SimpleNamespace(read=lambda: self.registered))
+        records = SimpleNamespace(
+            tables=SimpleNamespace(read=lambda: self.registered),
+            pauses=SimpleNamespace(read=lambda: self.pauses),
+        )
         self.planner = Planner(self.config, cast(Any, bronze), cast(Any, records))
         self.planner.expected_versions = cast(Any, Logs(self.logs))
 
@@ -108,6 +114,7 @@ class World:
             self.history,
             self.relations.values(),
             path,
+            self.pauses,
         )
 
     def status(self) -> dict[TableName, TableStatus]:
@@ -280,6 +287,28 @@ def test_status_says_of_a_table_that_it_waits_where_apply_waits(seeds: range) ->
             if table.step.writes and shown is not None and shown.state == CURRENT:
                 assert name in found.manifest.by_name
                 assert name not in found.manifest.behind
+
+
+@pytest.mark.parametrize("seeds", GROUPS, ids=str)
+def test_a_paused_table_is_not_written_and_the_others_do_not_notice(seeds: range) -> None:
+    for seed in seeds:
+        found, before = world(seed), world(seed)
+        before.decide()
+        names = sorted(before.planner.tables)
+        if not names:
+            continue
+        now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        found.pauses = (Pause(*names[seed % len(names)], None, LSN(1), None, now),)
+        found.decide()
+        paused = found.pauses[0].name
+        for name, table in found.planner.tables.items():
+            if name == paused:
+                assert (table.step, table.decision.row) == (Step.PAUSE, "paused")
+                shown = found.status().get(name)
+                assert shown is None or shown.state in (PAUSED, COPYING, DETACHED)
+                assert decide(found.lake().recorded(name)) == table.decision
+            else:
+                assert table.decision == before.planner.tables[name].decision
 
 
 @pytest.mark.parametrize("seeds", GROUPS, ids=str)

@@ -224,7 +224,7 @@ def test_completion_is_a_script_that_asks_pgdelta(shell: str, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("pgdelta re", {"reconcile", "resync", "rebuild"}),
+        ("pgdelta re", {"reconcile", "resync", "rebuild", "resume"}),
         ("pgdelta apply --co", {"--config", "--confirm"}),
         ("pgdelta run --trigger ", {"available-now", "continuous"}),
     ],

@@ -40,10 +40,11 @@ FIELDS = dict(fields(schema()))
 def file_with(path: Path_, value: object) -> dict[str, Any]:
     """Return a file in which one key has a value."""
     nested = value
+    needed_of_item = {"source": "a.b"} if path[0] == "tables" else {"hours": "00:00-24:00"}
     for part in reversed(path):
         if part == 0:
             assert isinstance(nested, dict)
-            nested = [{"source": "a.b", **nested}]
+            nested = [{**needed_of_item, **nested}]
         else:
             nested = {part: nested}
     assert isinstance(nested, dict)
@@ -89,7 +90,11 @@ def test_every_key_is_described_and_has_a_default_where_it_can(path: Path_) -> N
     field = FIELDS[path]
     assert field["description"].endswith(".")
     is_section = "$ref" in field or field.get("type") == "object"
-    is_required = path in (("pipeline",), ("tables", 0, "source"))
+    is_required = path in (
+        ("pipeline",),
+        ("tables", 0, "source"),
+        ("silver", "schedule", "windows", 0, "hours"),
+    )
     assert is_section or is_required or "default" in field or "x-default" in field
 
 

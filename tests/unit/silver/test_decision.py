@@ -25,6 +25,7 @@ NONE = {"I": 0, "U": 0, "D": 0, "T": 0}
 # row → facts for which it decides, its step and words of its sentence
 ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
     "being written": (replace(AT_REST, is_being_written=True), Step.WRITING, "still writes table"),
+    "paused": (replace(AT_REST, paused="Table public.orders is paused."), Step.PAUSE, "is paused"),
     "copy awaited": (replace(AT_REST, waits=True), Step.WAIT, "waits for its copy"),
     "log unreadable": (replace(AT_REST, unreadable="No such file."), Step.FAIL, "No such file."),
     "folder taken": (replace(AT_REST, folder="Another table is there."), Step.HOLD, "Another table"),
@@ -146,6 +147,6 @@ def test_lost_rows_come_back_with_copied_keys_too() -> None:
     assert decide(lost).step is Step.REBUILD
 
 
-def test_a_table_that_needs_rows_of_a_copy_cannot_be_rebuilt_from_bronze() -> None:
+def test_a_table_that_needs_rows_of_a_copy_or_is_paused_is_not_rebuilt() -> None:
     blocked = {name for name, (facts, _, _) in ROWS.items() if decide(facts).blocks_rebuild}
-    assert blocked == {"copy awaited", "folder taken", "table replaced", "gap"}
+    assert blocked == {"paused", "copy awaited", "folder taken", "table replaced", "gap"}

@@ -1,0 +1,208 @@
+"""`pgdelta pause` and `resume`: apply writes nothing to a paused table, and loses nothing of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.config.schedule import Schedule, Window
+from pipeline.errors import ConfigError
+from pipeline.metadata.events import EventLog
+from pipeline.metadata.pauses import PauseTable
+from pipeline.operate.pause import pause_tables, resume_tables
+from pipeline.operate.plan import make_plan
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.report.status import read_status
+from pipeline.silver.decision import Step
+from pipeline.silver.writer_choice import WriterSetting
+from pipeline.table_name import TableName
+from tests.support.pipelines import Crash, Pipeline, crash, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+A, B = TableName("public", "a"), TableName("public", "b")
+
+
+@pytest.fixture(params=["native", pytest.param("spark", marks=pytest.mark.slow)])
+def life(request: pytest.FixtureRequest, pipeline: Pipeline) -> Pipeline:
+    """Give a pipeline with two filled tables, by each writer."""
+    writer: WriterSetting = request.param
+    pipeline = with_writer(pipeline, writer)
+    pipeline.run(
+        "CREATE TABLE a (id int PRIMARY KEY, name text)",
+        "CREATE TABLE b (id int PRIMARY KEY, name text)",
+    )
+    pipeline.ingest()
+    change(pipeline, 0)
+    pipeline.catch_up()
+    return pipeline
+
+
+def change(pipeline: Pipeline, number: int) -> None:
+    for table in ("a", "b"):
+        pipeline.transact(
+            f"INSERT INTO {table} SELECT g, 'x' FROM generate_series({number * 10}, {number * 10 + 9}) g",
+            f"UPDATE {table} SET name = name || '{number}' WHERE id % 3 = 0",
+            f"DELETE FROM {table} WHERE id % 10 = 7",
+        )
+
+
+def states(pipeline: Pipeline) -> dict[TableName, str]:
+    return {table.name: table.state for table in read_status(pipeline.config, spark=pipeline.spark).tables}
+
+
+def events(pipeline: Pipeline, *kinds: str) -> list[tuple[str, str]]:
+    return [(kind, sentence) for kind, sentence in pipeline.events("a") if kind in kinds]
+
+
+def test_a_paused_table_stays_as_it_is_and_has_everything_after_it_is_resumed(life: Pipeline) -> None:
+    before = life.version("a")
+    summary = pause_tables(life.config, ["public.a"], reason="a report", spark=life.spark)
+    assert summary.done == (A,)
+    for number in (1, 2):
+        change(life, number)
+        life.ingest()
+        applied = life.apply()  # each is a run of its own
+        assert applied.exit_code(strict=True) == 0
+        assert applied.tables[A].paused is not None
+        assert "is paused since" in "\n".join(applied.lines())
+        life.assert_equal("b")
+    assert life.version("a") == before
+    assert states(life) == {A: "paused", B: "current"}
+    [shown] = [table for table in read_status(life.config, spark=life.spark).tables if table.name == A]
+    assert "(a report)" in (shown.notice or "")
+    assert "pgdelta resume --table public.a" in (shown.notice or "")
+    planned = {table.name: table for table in make_plan(life.config, spark=life.spark).tables}
+    assert any(step.holds and "is paused" in step.sentence for step in planned[A].steps)
+
+    assert resume_tables(life.config, ["public.*"], spark=life.spark).done == (A,)
+    change(life, 3)
+    life.catch_up()
+    life.assert_equal("a", "b")
+    assert states(life) == {A: "current", B: "current"}
+    kinds = [kind for kind, _ in events(life, "paused", "resumed")]
+    assert sorted(kinds) == ["paused", "resumed"]
+
+
+def test_a_continuous_run_pauses_and_resumes_a_table_while_it_runs(life: Pipeline) -> None:
+    applier = Applier(life.spark, life.config)
+    applier.run_continuously()
+    applier.apply_pending()
+    pause_tables(life.config, ["public.a"], spark=life.spark)
+    change(life, 1)
+    life.ingest()
+    applier.apply_pending()
+    assert applier.decisions[A].step is Step.PAUSE
+    assert applier.summary.tables[A].paused is not None
+    life.assert_equal("b")
+    resume_tables(life.config, ["public.a"], spark=life.spark)
+    applier._batch_at -= 3600
+    applier.retry_when_due()  # bronze has nothing new
+    while applier._pool.busy:
+        applier._pool.wait()
+        applier.apply_pending()
+    life.assert_equal("a", "b")
+    assert applier.summary.tables[A].paused is None
+
+
+def test_a_table_stays_paused_when_it_is_renamed(life: Pipeline) -> None:
+    source = replace(life.config.source, copy="initial")  # silver follows names: it copies the new one
+    life = replace(life, config=replace(life.config, source=source))
+    life.catch_up()
+    pause_tables(life.config, ["public.a"], spark=life.spark)
+    change(life, 1)
+    life.run("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (1000, 'renamed')")
+    life.ingest()
+    life.apply()
+    assert not life.path("silver", "public", "c").exists()
+    assert resume_tables(life.config, ["public.c"], spark=life.spark).done == (A,)
+    life.catch_up()
+    life.assert_equal("b", "c")
+
+
+def test_a_rebuild_leaves_a_paused_table_as_it_is(life: Pipeline) -> None:
+    pause_tables(life.config, ["public.a"], spark=life.spark)
+    change(life, 1)
+    life.ingest()
+    before = life.version("a")
+    summary = run_rebuild(life.config, spark=life.spark)
+    assert summary.rebuilt == [B]
+    assert summary.tables[A].paused is not None
+    assert life.version("a") == before
+    resume_tables(life.config, ["public.a"], spark=life.spark)
+    life.catch_up()
+    life.assert_equal("a", "b")
+
+
+def test_what_is_done_twice_is_recorded_once(life: Pipeline) -> None:
+    pause_tables(life.config, ["public.a"], spark=life.spark)
+    assert pause_tables(life.config, ["public.a"], spark=life.spark).done == ()
+    assert len(events(life, "paused")) == 1
+    resume_tables(life.config, ["public.a"], spark=life.spark)
+    assert len(events(life, "resumed")) == 1
+    with pytest.raises(ConfigError, match="No table is paused, so there is nothing to resume"):
+        resume_tables(life.config, ["public.a"], spark=life.spark)
+
+
+def test_a_command_that_is_killed_between_its_commits_is_repeated(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(EventLog, "record", crash)
+        with pytest.raises(Crash):
+            pause_tables(life.config, ["public.a"], spark=life.spark)
+    assert states(life)[A] == "paused"
+    pause_tables(life.config, ["public.a"], spark=life.spark)
+    assert len(events(life, "paused")) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(PauseTable, "resume", crash)
+        with pytest.raises(Crash):
+            resume_tables(life.config, ["public.a"], spark=life.spark)
+    assert states(life)[A] == "paused"
+    resume_tables(life.config, ["public.a"], spark=life.spark)
+    assert len(events(life, "resumed")) == 1
+    life.catch_up()
+
+
+def test_a_table_that_does_not_exist_is_refused(life: Pipeline) -> None:
+    with pytest.raises(ConfigError, match="No table of the lake"):
+        pause_tables(life.config, ["public.nothing"], spark=life.spark)
+    with pytest.raises(ConfigError, match="--reason is one line"):
+        pause_tables(life.config, ["public.a"], reason="two\nlines", spark=life.spark)
+
+
+def test_the_hours_of_a_schedule_are_in_status_and_decide_how_often_tables_are_written(
+    life: Pipeline,
+) -> None:
+    def scheduled(seconds: int) -> Pipeline:
+        schedule = Schedule("Europe/Berlin", (Window("00:00-24:00", seconds),))
+        rules = tuple(replace(rule, schedule=schedule) for rule in life.config.tables)
+        silver = replace(life.config.silver, schedule=schedule)
+        return replace(life, config=replace(life.config, silver=silver, tables=rules))
+
+    slow, fast = scheduled(3600), scheduled(0)
+    for each, shown in ((slow, 1), (fast, 2)):
+        applier = Applier(each.spark, each.config)
+        applier.run_continuously()
+        for number in (1, 2):
+            life.run(f"UPDATE a SET name = '{number}' WHERE id = 1")
+            life.ingest()
+            applier.apply_pending()
+            while applier._pool.busy:
+                applier._pool.wait()
+                applier.apply_pending()
+        assert (applier.decisions[A].step is Step.POSTPONE) == (each is slow)
+        [row] = life.frame("silver", "public", "a").where("id = 1").collect()
+        assert row.name == str(shown)
+    status = read_status(slow.config, spark=life.spark).as_json()
+    assert status["schedule"] == {
+        "time_zone": "Europe/Berlin",
+        "hours": "00:00-24:00",
+        "min_interval": 3600,
+        "until": None,
+    }
+    assert read_status(life.config, spark=life.spark).as_json()["schedule"] is None
+    life.catch_up()
+    life.assert_equal("a", "b")
