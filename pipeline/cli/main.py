@@ -19,6 +19,7 @@ from pipeline.cli.commands.audit import audit
 from pipeline.cli.commands.check import check
 from pipeline.cli.commands.completion import completion
 from pipeline.cli.commands.demo import demo
+from pipeline.cli.commands.fidelity import fidelity
 from pipeline.cli.commands.forget import forget
 from pipeline.cli.commands.history import history
 from pipeline.cli.commands.ingest import ingest
@@ -71,6 +72,7 @@ for _command in (
     tail,
     history,
     reconcile,
+    fidelity,
     audit,
     resync,
     rebuild,

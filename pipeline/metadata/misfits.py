@@ -81,3 +81,13 @@ class MisfitLog:
             for (schema, table, column), count in found.items():
                 counts.setdefault(TableName(schema, table), {})[column] = count
         return counts
+
+    def counts_by_policy(self) -> dict[TableName, dict[str, dict[str, int]]]:
+        """Return how many misfits are recorded, by table, column and policy."""
+        found: dict[TableName, dict[str, dict[str, int]]] = {}
+        if self._table.exists():
+            rows = self._table.rows(["schema_name", "table_name", "column_name", "policy"])
+            counted = Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+            for (schema, table, column, policy), count in counted.items():
+                found.setdefault(TableName(schema, table), {}).setdefault(column, {})[policy] = count
+        return found

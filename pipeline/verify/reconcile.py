@@ -49,7 +49,7 @@ from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.publication import list_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
-from pipeline.postgres.snapshot.hashed_rows import Kind
+from pipeline.postgres.snapshot.hashed_rows import Kind, ValueCount
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.clone import (
     CloneFolder,
@@ -110,7 +110,14 @@ class Reconciler:
     """Compares tables with their source, several under one snapshot."""
 
     def __init__(
-        self, spark: SparkSession, config: Config, *, wait: float, runs: bool, stop: threading.Event
+        self,
+        spark: SparkSession,
+        config: Config,
+        *,
+        wait: float,
+        runs: bool,
+        stop: threading.Event,
+        counts_values: bool = False,
     ) -> None:
         self._spark = spark
         self._config = config
@@ -122,7 +129,9 @@ class Reconciler:
         self._reports = Reconciliations(self._lake)
         self._run_id = uuid4().hex
         self._verdicts: dict[TableName, Reconciliation] = {}
+        self._counts_values = counts_values
         self.requests: list[CopyRequest] = []  # for the rows that differ
+        self.values: dict[TableName, Mapping[str, ValueCount]] = {}  # of tables that were compared
 
     def run(self, matches: Matches) -> Reconciled:
         """Compare the tables that match; try again those that cannot be compared just then."""
@@ -254,6 +263,8 @@ class Reconciler:
         compared = reads.plan(read, of_silver.columns, of_silver.fields)
         if not compared.silver:
             raise LakeError("No column can be compared.")
+        if self._counts_values:
+            self.values[pinned.name] = reads.count_values(pinned.name, compared.shape)
         of_source = reads.side(read, compared.shape)
         found = find_differences(of_source, SilverRows(of_silver.frame, compared.silver, compared.shape.key))
         if not found.is_equal:

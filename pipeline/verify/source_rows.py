@@ -17,7 +17,14 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.export import Snapshot
-from pipeline.postgres.snapshot.hashed_rows import HashedColumns, RangeSum, RowHash, SourceRows, SourceTable
+from pipeline.postgres.snapshot.hashed_rows import (
+    HashedColumns,
+    RangeSum,
+    RowHash,
+    SourceRows,
+    SourceTable,
+    ValueCount,
+)
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.messages import Relation
 from pipeline.silver.clone import fields_by_physical_name
@@ -73,6 +80,11 @@ class SourceReads:
     def side(self, read: SourceRead, shape: HashedColumns) -> SourceSide:
         """Return the source's side of a comparison in a shape."""
         return SourceSide(read, shape, lambda: self._open(read.name))
+
+    def count_values(self, name: TableName, shape: HashedColumns) -> Mapping[str, ValueCount]:
+        """Return the number of values and misfits of a table's columns in a shape, by a scan of its own."""
+        with self._open(name) as source:
+            return SourceRows(source, shape).count_values()
 
     def plan(
         self, read: SourceRead, registered: Sequence[RegisteredColumn], fields: Fields

@@ -122,6 +122,14 @@ class SourceTable:
             raise RowsMoved(f"The table {self._name} was truncated or rewritten while it was compared.")
 
 
+@dataclass(frozen=True, slots=True)
+class ValueCount:
+    """How many values a column has that are not NULL, and how many of them their form cannot represent."""
+
+    values: int
+    misfits: int
+
+
 class SourceRows:
     """The rows of a table, with hashes of the compared columns."""
 
@@ -147,6 +155,29 @@ class SourceRows:
         texts = [names[i] for i in self._shape.key]
         found = self._read(_ROWS, within, *(sql.SQL(", ").join(some) for some in (short, texts)))
         return [RowHash(key, row, tuple(columns), tuple(texts)) for key, row, columns, texts in found]
+
+    def count_values(self) -> dict[str, ValueCount]:
+        """Return the number of values and misfits of each column, by one scan; clamped values are misfits."""
+        columns = [(name, form) for name, form in self._shape.columns if not form.is_misfit]
+        table = self._source.table
+        if not columns or not table.leaves:
+            return {name: ValueCount(0, 0) for name, _ in columns}
+        counts = sql.SQL(", ").join(
+            sql.SQL(
+                "pg_catalog.count(*) FILTER (WHERE v{0}), pg_catalog.count(*) FILTER (WHERE m{0})"
+            ).format(sql.SQL(str(i)))
+            for i in range(len(columns))
+        )
+        flags = sql.SQL(", ").join(
+            sql.SQL("{0} IS DISTINCT FROM NULL AS v{1}, {2} AS m{1}").format(
+                sql.Identifier(name), sql.SQL(str(i)), is_misfit(form, sql.Identifier(name))
+            )
+            for i, (name, form) in enumerate(columns)
+        )
+        leaves = sql.SQL(" UNION ALL ").join(_leaf(table, leaf, flags) for leaf in table.leaves)
+        [row] = self._source.execute(sql.SQL("SELECT {} FROM ({}) r").format(counts, leaves))
+        pairs = zip(row[::2], row[1::2], strict=True)
+        return {name: ValueCount(*pair) for (name, _), pair in zip(columns, pairs, strict=True)}
 
     def _read(self, query: str, within: Sequence[str] | None, *more: sql.Composable) -> list[tuple[Any, ...]]:
         if not self._source.table.leaves:
@@ -292,6 +323,20 @@ def canonical(form: Form, value: sql.Composable) -> sql.Composable:
     written = _array(form, value) if form.is_array else _scalar(form, value)
     # IS DISTINCT FROM, because a composite of NULLs IS NULL although it is not.
     return sql.SQL("CASE WHEN {} IS DISTINCT FROM NULL THEN {} END").format(value, written)
+
+
+def is_misfit(form: Form, value: sql.Composable) -> sql.Composable:
+    """Return SQL for whether a value, or an element of it, is one that silver's type cannot hold."""
+    if not form.counts_misfits:
+        return sql.SQL("false")
+    held = replace(form, clamps=False)
+    lost: sql.Composable = sql.SQL("({}) IS NULL").format(canonical(held, value))
+    if form.is_array and form.kind is not Kind.TEXT:
+        element = is_misfit(replace(held, is_array=False), sql.SQL("u.e"))
+        lost = sql.SQL("({} OR EXISTS (SELECT FROM pg_catalog.unnest({}) AS u (e) WHERE {}))").format(
+            lost, value, element
+        )
+    return sql.SQL("({} IS DISTINCT FROM NULL AND {})").format(value, lost)
 
 
 def _array(form: Form, value: sql.Composable) -> sql.Composable:
