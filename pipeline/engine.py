@@ -153,6 +153,10 @@ class Engine(enum.Enum):
         """Return SQL that is true if a text contains a constant."""
         return f"contains({text}, {self.literal(part)})"
 
+    def byte_count(self, text: str) -> str:
+        """Return SQL for how many bytes a text has in UTF-8."""
+        return f"{'octet_length' if self is Engine.SPARK else 'strlen'}({text})"
+
     def inner(self, text: str) -> str:
         """Return SQL for a text without its first and last character."""
         # DuckDB counts backwards if a length is negative.

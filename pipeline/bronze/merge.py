@@ -57,7 +57,7 @@ def plan_changes(path: str, snapshot: Snapshot, limits: MergeLimits) -> list[lis
 
 def changes_layout() -> FileLayout:
     """Return how files of `changes` are written: as ingest does, sorted by the sequence key."""
-    return FileLayout(CHANGES, _ChangesWriter, sort_changes)
+    return FileLayout(CHANGES, lambda folder, _: _ChangesWriter(folder), sort_changes)
 
 
 def sort_changes(rows: pa.Table) -> pa.Table:

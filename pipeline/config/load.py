@@ -37,6 +37,9 @@ _DELTA_PROPERTIES = frozenset(("delta.dataSkippingNumIndexedCols", "delta.dataSk
 _CREDENTIAL = re.compile("key|token|secret|password|sas")
 _RESERVED = frozenset(("comment", "location", "provider", "owner", "external", "is_managed_location"))
 _NO_VERSIONS = "Only the mode history has versions. Leave the key out, or write mode: history."
+_MOST_PARTITION_COLUMNS = 4
+NOT_FOR_PARTITIONS = ("FLOAT", "DOUBLE", "BINARY", "VARIANT", "ARRAY<", "MAP<")
+"""Silver types whose values cannot be those of partitions, as they begin."""
 _VARIABLE = {
     "type": "string",
     "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}",
@@ -75,7 +78,9 @@ def load_text(text: str, file: str, environ: Mapping[str, str] | None = None) ->
     _check_properties(config.tables, document)
     _check_catalog(config.catalog, document)
     _check_store_options(config.storage, document)
-    _check_cluster_by(config.tables, document)
+    _check_columns_of_layout("cluster_by", config.tables, document)
+    _check_columns_of_layout("partition_by", config.tables, document)
+    _check_partition_by(config.tables, document)
     return _resolve(config, document)
 
 
@@ -280,20 +285,53 @@ def _check_catalog(catalog: Catalog, document: Document) -> None:
         raise document.error(fault, "catalog", "table")
 
 
-def _check_cluster_by(rules: Sequence[TableRule], document: Document) -> None:
-    """Raise ConfigError for columns that files cannot be sorted by."""
+def _check_columns_of_layout(key: str, rules: Sequence[TableRule], document: Document) -> None:
+    """Raise ConfigError for columns that files cannot be sorted or divided by."""
     for index, rule in enumerate(rules):
-        place = ("tables", index, "cluster_by")
-        written = document.get(*place)
+        place = ("tables", index, key)
+        written, names = document.get(*place), getattr(rule, key)
         if isinstance(written, Items) and not written:
             raise document.error("No column is named. Name some, or leave the key out.", *place)
-        for number, name in enumerate(rule.cluster_by):
-            if name in rule.cluster_by[:number]:
+        for number, name in enumerate(names):
+            if name in names[:number]:
                 raise document.error("The column is named twice. Remove one of the two.", *place, number)
             if rule.columns.excludes(name):
                 raise document.error(
                     "The column is not captured. Remove it here, or capture it.", *place, number
                 )
+
+
+def _check_partition_by(rules: Sequence[TableRule], document: Document) -> None:
+    """Raise ConfigError for columns whose values cannot be those of partitions."""
+    for index, rule in enumerate(rules):
+        place = ("tables", index, "partition_by")
+        if len(rule.partition_by) > _MOST_PARTITION_COLUMNS:
+            raise document.error(
+                f"A table has at most {_MOST_PARTITION_COLUMNS} columns of partitions, because each"
+                " combination of their values has files of its own. Name fewer, and sort by the others with"
+                " cluster_by.",
+                *(*place, _MOST_PARTITION_COLUMNS),
+            )
+        for number, name in enumerate(rule.partition_by):
+            kind = rule.types.get(name)
+            if kind is not None and kind.startswith(NOT_FOR_PARTITIONS):
+                raise document.error(
+                    f"types gives the column {kind}, whose values cannot be those of partitions. Remove it"
+                    " here, or give it another type.",
+                    *(*place, number),
+                )
+            if rule.columns.mask.get(name, "") is None:
+                raise document.error(
+                    "All values of the column are masked by NULL. Remove it here, or mask it otherwise.",
+                    *(*place, number),
+                )
+        if rule.partition_by and rule.is_shared:
+            raise document.error(
+                "The partitions of a table that several sources share are its sources. Leave the key out, or"
+                " give the tables targets without {table}.",
+                *place,
+                at_key=True,
+            )
 
 
 def _column_places(columns: ColumnRules, index: int, document: Document) -> dict[str, str]:

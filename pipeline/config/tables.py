@@ -329,6 +329,15 @@ class TableRule:
             examples=[{"owner.team": "sales", "delta.dataSkippingNumIndexedCols": "8"}],
         ),
     ] = field(default_factory=dict, hash=False)
+    partition_by: Annotated[
+        tuple[Name, ...],
+        Field(
+            description="Columns by whose values the files of these tables are divided into folders, at most"
+            " 4: a query that filters by them opens the files of these values only.",
+            examples=[["country"], ["ordered_on", "status"]],
+            json_schema_extra={"x-default": "none", "minItems": 1},
+        ),
+    ] = ()
     cluster_by: Annotated[
         tuple[Name, ...],
         Field(

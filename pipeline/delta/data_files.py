@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.delta.native_commit import now_milliseconds
+from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided
 from pipeline.delta.schema import TableSchema, arrow_type
 
 INDEXED_COLUMNS = 32  # Delta's default: the first columns have statistics
@@ -33,23 +34,29 @@ _BATCH_ROWS = 16_384  # that are read before their size is looked at
 _MILLISECOND = timedelta(milliseconds=1)
 _MOST_ROWS = 1 << 20  # in a row group
 _ROW_GROUP = 16 << 20  # bytes in memory: a reader needs no more than one row group at a time
+_MOST_WAITING = 64 << 20  # bytes in memory of the rows of all partitions that are written together
+_MOST_OPEN = 64  # files of as many partitions
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file in the table's folder that no version contains yet; `stats` are JSON for the log."""
+    """A Parquet file in the table's folder that no version contains yet; `stats` are JSON for the log.
+
+    `name` is its path in the folder.
+    """
 
     name: str
     size: int  # bytes
     row_count: int
     stats: str
     tags: Mapping[str, str] | None = None
+    partition: Partition = WHOLE_TABLE
 
     def action(self, *, data_change: bool = True) -> dict[str, Any]:
         """Return the `add` action."""
         add = {
-            "path": quote(self.name),
-            "partitionValues": {},
+            "path": quote(self.name, safe="/="),
+            "partitionValues": dict(self.partition.values),
             "size": self.size,
             "modificationTime": now_milliseconds(),
             "dataChange": data_change,
@@ -100,9 +107,9 @@ def arrow_columns(schema: TableSchema) -> pa.Schema:
     return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema.fields])
 
 
-def write_data_file(folder: Path, rows: pa.Table) -> DataFile:
-    """Write rows, with the columns of the table's files, to a new file in its folder."""
-    return write_whole(DataFileWriter(folder, rows.schema), rows)
+def write_data_file(folder: Path, rows: pa.Table, partition: Partition = WHOLE_TABLE) -> DataFile:
+    """Write rows of one partition, with the columns of the table's files, to a new file in its folder."""
+    return write_whole(DataFileWriter(folder, rows.schema, partition), rows)
 
 
 class RowWriter(Protocol):
@@ -131,9 +138,12 @@ def write_whole(writer: RowWriter, rows: pa.Table) -> DataFile:
 class DataFileWriter:
     """A new file in a table's folder, written in parts; memory holds one part."""
 
-    def __init__(self, folder: Path, schema: pa.Schema) -> None:
-        self._name = f"part-{uuid4()}.snappy.parquet"
+    def __init__(self, folder: Path, schema: pa.Schema, partition: Partition = WHOLE_TABLE) -> None:
+        self._partition = partition
+        self._name = f"{partition.folder}part-{uuid4()}.snappy.parquet"
         self._path = folder / self._name
+        if partition.values:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
         self._sink = pa.OSFile(str(self._path), "wb")
         self._statistics = Statistics(schema.names)
         self._parquet = pq.ParquetWriter(
@@ -165,7 +175,8 @@ class DataFileWriter:
         self._parquet.close()
         size = self.size
         self._sink.close()
-        return DataFile(self._name, size, self._statistics.row_count, self._statistics.json())
+        statistics = self._statistics
+        return DataFile(self._name, size, statistics.row_count, statistics.json(), partition=self._partition)
 
     def discard(self) -> None:
         """Remove the file."""
@@ -188,9 +199,11 @@ class DataFiles:
         schema: pa.Schema,
         size_of_next: Callable[[int], int],
         most_bytes_in_memory: int,
+        partition: Partition = WHOLE_TABLE,
     ) -> None:
         self._folder = folder
         self._schema = schema
+        self._partition = partition
         self._size_of_next = size_of_next
         self._size = 0  # of the files that are finished
         self._most_bytes_in_memory = most_bytes_in_memory
@@ -202,15 +215,15 @@ class DataFiles:
         part = max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes))
         for start in range(0, rows.num_rows, part):
             if self._writer is None:
-                self._writer = DataFileWriter(self._folder, self._schema)
+                self._writer = DataFileWriter(self._folder, self._schema, self._partition)
             self._writer.write(rows.slice(start, part))
             is_large = self._writer.size >= self._size_of_next(self._size)
             if is_large or self._writer.nbytes >= self._most_bytes_in_memory:
-                self._end_file()
+                self.end_file()
 
     def close(self) -> list[DataFile]:
         """Finish the files."""
-        self._end_file()
+        self.end_file()
         return self._files
 
     def discard(self) -> None:
@@ -220,11 +233,78 @@ class DataFiles:
         for file in self._files:
             (self._folder / file.name).unlink(missing_ok=True)
 
-    def _end_file(self) -> None:
+    def end_file(self) -> None:
+        """Finish the file that is written, if there is one: the next row is written to another."""
         if self._writer is not None:
             self._files.append(self._writer.close())
             self._size += self._files[-1].size
             self._writer = None
+
+
+class PartitionedFiles:
+    """New files of a table, for rows of all partitions that are added in parts, with all columns.
+
+    The rows of each partition are written as `DataFiles` writes them. Memory holds few rows of each.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        columns: Sequence[str],
+        schema: pa.Schema,
+        size_of_next: Callable[[int], int],
+        most_bytes_in_memory: int,
+    ) -> None:
+        """Write files with a schema, which has no partition columns; `columns` are these."""
+        self._folder = folder
+        self._columns = columns
+        self._schema = schema
+        self._size_of_next = size_of_next
+        self._most_bytes_in_memory = most_bytes_in_memory
+        self._files: dict[Partition, DataFiles] = {}
+        self._waiting: dict[Partition, list[pa.Table]] = {}
+        self._waiting_bytes = 0
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+        if not self._columns:
+            self._files_of(WHOLE_TABLE).write(rows)
+            return
+        for partition, part in divided(rows, self._columns):
+            self._waiting.setdefault(partition, []).append(part.select(self._schema.names))
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= _MOST_WAITING:
+            self._write_waiting()
+
+    def close(self) -> list[DataFile]:
+        """Finish the files."""
+        self._write_waiting()
+        return [file for files in self._files.values() for file in files.close()]
+
+    def discard(self) -> None:
+        """Remove the files."""
+        for files in self._files.values():
+            files.discard()
+
+    def _write_waiting(self) -> None:
+        many = len(self._files.keys() | self._waiting.keys()) > _MOST_OPEN
+        while self._waiting:
+            partition, parts = self._waiting.popitem()
+            files = self._files_of(partition)
+            files.write(pa.concat_tables(parts))
+            if many:
+                files.end_file()
+        self._waiting_bytes = 0
+        if many:
+            for files in self._files.values():
+                files.end_file()
+
+    def _files_of(self, partition: Partition) -> DataFiles:
+        if partition not in self._files:
+            self._files[partition] = DataFiles(
+                self._folder, self._schema, self._size_of_next, self._most_bytes_in_memory, partition
+            )
+        return self._files[partition]
 
 
 def _columns_with_statistics(schema: pa.Schema) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,12 @@ from pipeline.delta.data_files import (
     DataFileWriter,
     RowWriter,
     TooLargeError,
-    arrow_columns,
     read_data_file,
     write_whole,
 )
 from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order
 from pipeline.delta.native_commit import Operation, remove_action, removing_uncommitted
-from pipeline.delta.schema import TableSchema
+from pipeline.delta.partitions import Partition, file_columns, partition_of
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError
@@ -45,23 +45,26 @@ class FileLayout:
     """How the files of a table are written: their columns, their writer, and the order of rows in them.
 
     Merged files become one, or as many as they are if the layout `keeps_count`. `tags_of` gives the tags of
-    the new files from the `add` actions of those that they replace.
+    the new files from the `add` actions of those that they replace. Files of one group belong to one
+    partition; `schema` has no column of `partition_by`.
     """
 
     schema: pa.Schema
-    open_writer: Callable[[Path], RowWriter]
+    open_writer: Callable[[Path, Partition], RowWriter]
     arrange: Callable[[pa.Table], pa.Table] = _unchanged
     keeps_count: bool = False
     tags_of: Callable[[Sequence[Add]], Mapping[str, str]] | None = None
+    partition_by: tuple[str, ...] = ()
 
     def write(self, folder: Path, replaced: Sequence[Add], rows: pa.Table) -> Iterator[DataFile]:
         """Write the rows of the files that are replaced, and yield each new file; none without rows."""
         count = len(replaced) if self.keeps_count else 1
         size = -(-rows.num_rows // count)
         tags = self.tags_of(replaced) if self.tags_of is not None else None
+        partition = partition_of(self.partition_by, replaced[0])
         arranged = self.arrange(rows)
         for start in range(0, rows.num_rows, max(1, size)):
-            file = write_whole(self.open_writer(folder), arranged.slice(start, size))
+            file = write_whole(self.open_writer(folder, partition), arranged.slice(start, size))
             yield replace(file, tags=tags)
 
 
@@ -84,16 +87,30 @@ class _Part:
 
 def plain_layout(snapshot: Snapshot) -> FileLayout:
     """Return how the files of a table without an order of rows are written."""
-    schema = TableSchema.of_json(snapshot.schema_string)
-    columns = arrow_columns(schema)
-    return FileLayout(columns, lambda folder: DataFileWriter(folder, columns))
+    columns = file_columns(snapshot)
+    return FileLayout(columns, partial(_open, columns), partition_by=snapshot.partition_columns)
+
+
+def _open(columns: pa.Schema, folder: Path, partition: Partition) -> RowWriter:
+    return DataFileWriter(folder, columns, partition)
+
+
+def by_partition(snapshot: Snapshot) -> list[dict[str, Add]]:
+    """Return the files of each partition by their keys in the snapshot."""
+    found: dict[Partition, dict[str, Add]] = {}
+    for key, add in snapshot.files.items():
+        found.setdefault(partition_of(snapshot.partition_columns, add), {})[key] = add
+    return [*found.values()]
 
 
 def plan_table(snapshot: Snapshot, limits: MergeLimits) -> list[list[Add]]:
     """Return the groups of files to merge of a table whose rows are in no order, oldest files first."""
-    adds = sorted(snapshot.files.items(), key=lambda item: (item[1].get("modificationTime") or 0, item[0]))
-    sized = (SizedFile(key, int(add["size"]), not add.get("deletionVector")) for key, add in adds)
-    return [[snapshot.files[key] for key in group] for group in plan_in_any_order(sized, limits)]
+    groups: list[list[Add]] = []
+    for files in by_partition(snapshot):
+        adds = sorted(files.items(), key=lambda item: (item[1].get("modificationTime") or 0, item[0]))
+        sized = (SizedFile(key, int(add["size"]), not add.get("deletionVector")) for key, add in adds)
+        groups += [[files[key] for key in group] for group in plan_in_any_order(sized, limits)]
+    return groups
 
 
 def merge_groups(

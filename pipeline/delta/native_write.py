@@ -25,6 +25,7 @@ from pipeline.delta.native_commit import (
     remove_action,
     txn_actions,
 )
+from pipeline.delta.partitions import may_be_partition_column
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.rows import read_rows
 from pipeline.delta.schema import DeltaType, TableSchema
@@ -88,19 +89,25 @@ _FIELD_METADATA = (
 
 
 def is_supported(snapshot: Snapshot, *, removes: bool = False) -> bool:
-    """Return whether a table needs no more of a writer than adding and, with `removes`, removing files."""
+    """Return whether a table needs no more of a writer than adding and, with `removes`, removing files.
+
+    Files of a partitioned table belong to partitions, which the functions that write rows here do not know.
+    """
     protocol, configuration = snapshot.protocol, snapshot.configuration
     if int(protocol.get("minWriterVersion", 0)) > _LAST_LEGACY_VERSION and not _FEATURES.issuperset(
         protocol.get("writerFeatures") or ()
     ):
         return False
-    if snapshot.partition_columns or any(name.startswith(_CONSTRAINT) for name in configuration):
+    if any(name.startswith(_CONSTRAINT) for name in configuration):
         return False
     if any(configuration.get(name, value).lower() != value for name, value in _INACTIVE.items()):
         return False
     if removes and configuration.get("delta.appendOnly", "false").lower() == "true":
         return False
     fields = TableSchema.of_json(snapshot.schema_string).fields
+    divides = [field for field in fields if field.name in snapshot.partition_columns]
+    if not all(may_be_partition_column(field.ddl) for field in divides):
+        return False
     return not any(name in field.metadata for field in fields for name in _FIELD_METADATA)
 
 
@@ -111,21 +118,25 @@ def create(
     user_metadata: str,
     *,
     by_statement: bool = False,
+    partition_by: Sequence[str] = (),
 ) -> None:
     """Create an empty table, unless another process does so at the same time.
 
     The history shows it as Spark's CREATE TABLE with `by_statement`, else as a write of no rows.
     """
-    actions = [protocol_action(schema), metadata_action(schema, properties)]
+    metadata = metadata_action(schema, properties)
+    metadata["metaData"]["partitionColumns"] = list(partition_by)
+    actions = [protocol_action(schema), metadata]
     fence = fence_of(str(folder))
     if fence is not None:
         actions += txn_actions(fence.claims(str(folder), {}))
-    name, parameters = "WRITE", {"mode": "Ignore", "partitionBy": "[]"}
+    columns = json.dumps(list(partition_by))
+    name, parameters = "WRITE", {"mode": "Ignore", "partitionBy": columns}
     if by_statement:
         described = json.dumps(dict(properties))
         name = "CREATE TABLE"
         parameters = {
-            "partitionBy": "[]",
+            "partitionBy": columns,
             "clusterBy": "[]",
             "isManaged": "false",
             "properties": described,

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.delta.schema import PHYSICAL_NAME, arrow_field
+from pipeline.delta.partitions import partition_of, partition_value
+from pipeline.delta.schema import PHYSICAL_NAME, TableSchema, arrow_field
 from pipeline.delta.store.mirror import mirror_of
 from pipeline.delta.table_log import Snapshot, data_file, local_path
 from pipeline.errors import LakeError
@@ -140,7 +141,9 @@ class _DataFile:
             raise damaged_file(path) from error
         self._path = path
         self._names = set(self._file.schema_arrow.names)
-        self._partition = _partition_values(action, snapshot)
+        # the protocol lets a file have the columns too, and readers take the values of the log
+        self._partition = dict(partition_of(_physical_partition_columns(snapshot), action).values)
+        self._names -= self._partition.keys()
 
     def read(self, fields: Sequence[pa.Field]) -> pa.Table:
         """Return all rows."""
@@ -179,8 +182,7 @@ class _DataFile:
         for field in fields:
             name = physical_name(field)
             if name in self._partition:
-                value = pa.scalar(self._partition[name], pa.string())
-                columns.append(pa.repeat(value, count).cast(field.type))
+                columns.append(pa.repeat(partition_value(self._partition[name], field.type), count))
             elif name in self._names:
                 columns.append(_conform(found.column(name), field.type, physical_name))
             else:
@@ -202,10 +204,11 @@ def named_if_damaged(path: str) -> Iterator[None]:
         raise damaged_file(path) from error
 
 
-def _partition_values(action: Mapping[str, Any], snapshot: Snapshot) -> dict[str, str | None]:
+def _physical_partition_columns(snapshot: Snapshot) -> list[str]:
     if not snapshot.partition_columns:
-        return {}
-    return {name: value or None for name, value in (action.get("partitionValues") or {}).items()}
+        return []
+    names = {each.name: each.physical_name for each in TableSchema.of_json(snapshot.schema_string).fields}
+    return [names[name] for name in snapshot.partition_columns]
 
 
 def _conform(column: Any, kind: pa.DataType, name_of: Callable[[pa.Field], str]) -> Any:

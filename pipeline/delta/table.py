@@ -17,7 +17,7 @@ from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlparse
+from urllib.parse import urlparse
 
 from pipeline.delta import native_write
 from pipeline.delta.features import Feature as Feature
@@ -26,6 +26,7 @@ from pipeline.delta.features import needs_column_mapping as needs_column_mapping
 from pipeline.delta.filesystem import default_scheme, forget_logs, move_folder, remove_folder
 from pipeline.delta.log import Actions, LoggedOperation, commit_info, logged_operations
 from pipeline.delta.log_retention import short_log
+from pipeline.delta.names import path_segment as path_segment
 from pipeline.delta.native_commit import Action, Operation, Reads
 from pipeline.delta.rows import Where, filter_rows, read_rows
 from pipeline.delta.schema import TableSchema
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
-# without the characters that a file system or Hadoop's globbing gives a meaning
-_SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
 # Versions after which the files of a table of small appends are compacted. Delta's auto compaction considers
 # what one process has written: in a new process it would compact the entire table at every commit.
 COMPACTION_INTERVAL = 50
@@ -55,13 +54,6 @@ _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
 
 
 @lru_cache(maxsize=4096)
-def path_segment(name: str) -> str:
-    """Return a name as a path segment: unchanged if it is a valid one, else percent-encoded."""
-    if name in {".", ".."}:
-        return name.replace(".", "%2E")
-    return "".join(c if ord(c) > 0x7E else quote(c, safe=_SAFE) for c in name)
-
-
 class Lake:
     """The storage root, and the Spark session that reads and writes what is not small."""
 
@@ -398,7 +390,7 @@ class LakeTable:
 
     def writes_natively(self, snapshot: Snapshot, *, removes: bool = False) -> bool:
         """Return whether a table exists on this machine and has no feature that only Spark writes."""
-        if self.local_path is None or snapshot.version < 0:
+        if self.local_path is None or snapshot.version < 0 or snapshot.partition_columns:
             return False
         return native_write.is_supported(snapshot, removes=removes)
 
@@ -438,13 +430,15 @@ class LakeTable:
         self._write(frame, "overwrite", commit, {"replaceWhere": condition})
 
     def replace_with(self, other: LakeTable, commit: TableCommit | None) -> None:
-        """Replace the columns and rows of this table by another table's, in one commit."""
+        """Replace the columns, partitions and rows of this table by another table's, in one commit."""
         schema = other.schema()
         features = [feature for field in schema.fields for feature in features_of(field.ddl)]
         if needs_column_mapping(schema.names):
             features.append(Feature.COLUMN_MAPPING)
         self.enable(features)
-        self.overwrite(other.frame(), commit, replaces_schema=True)
+        columns = other.snapshot().partition_columns
+        options = {"overwriteSchema": "true"}
+        self._write(other.frame(), "overwrite", commit, options, partition_by=columns)
 
     def remove(self) -> None:
         """Remove the table and its files, if it exists."""
@@ -460,8 +454,12 @@ class LakeTable:
         mode: str,
         commit: TableCommit | None,
         options: Mapping[str, str] | None = None,
+        *,
+        partition_by: Sequence[str] = (),
     ) -> None:
         writer = frame.write.format("delta").mode(mode).options(**(options or {}))
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
         if commit:
             writer = writer.option("txnAppId", str(commit.txn)).option("txnVersion", str(int(commit.lsn)))
             writer = writer.option("userMetadata", commit.user_metadata)

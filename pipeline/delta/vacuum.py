@@ -105,7 +105,7 @@ def _data_files(folder: Path) -> Iterator[Path]:
         folders[:] = [
             name
             for name in folders
-            if (not name.startswith(("_", ".")) or name == _CHANGE_DATA)
+            if (not name.startswith(("_", ".")) or name == _CHANGE_DATA or "=" in name)  # a partition's
             and not os.path.isdir(os.path.join(root, name, _LOG))
         ]
         yield from (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.delta.ended_history import why_not_endable
+from pipeline.delta.partitions import partition_value
 from pipeline.delta.table import LakeTable, path_segment
 from pipeline.delta.txn import TxnKind
 from pipeline.errors import LakeError
@@ -17,6 +18,7 @@ from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.operate.forget_keys import ForgottenTable
 from pipeline.operate.key_types import texts_of
+from pipeline.partition_folders import values_in
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
@@ -61,6 +63,27 @@ class SilverKeys:
     def count(self, keys: AbstractSet[str]) -> int:
         """Return how many rows of the newest version have one of the keys."""
         return self.count_in(self.table.rows(self.columns), keys)
+
+    def count_in_file(self, path: Path, keys: AbstractSet[str]) -> int:
+        """Return how many rows of a data file that no commit names have one of the keys."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        snapshot, schema = self.table.snapshot(), self.table.schema().arrow
+        physical = self.physical_names or self.columns
+        values: dict[str, str | None] = {}
+        if snapshot.partition_columns:
+            values = values_in(path.relative_to(self.table.folder).as_posix())
+        with pq.ParquetFile(path) as file:
+            found = file.read(columns=[name for name in physical if name not in values])
+            count = file.metadata.num_rows
+        columns = [
+            pa.repeat(partition_value(values[name], schema.field(column).type), count)
+            if name in values
+            else found.column(name)
+            for name, column in zip(physical, self.columns, strict=True)
+        ]
+        return self.count_in(pa.Table.from_arrays(columns, names=list(physical)), keys)
 
     def count_in(self, rows: pa.Table, keys: AbstractSet[str]) -> int:
         """Return how many rows have one of the keys; they have the columns of the key only, in order."""

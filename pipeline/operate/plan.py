@@ -15,7 +15,7 @@ from pipeline.apply.planner import BatchPlan
 from pipeline.apply.planner import TablePlan as ApplyTablePlan
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
-from pipeline.errors import report_error
+from pipeline.errors import LakeError, report_error
 from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.protocol.lsn import INVALID, LSN
@@ -29,6 +29,7 @@ from pipeline.silver.schema_operations import (
     RenameColumn,
     SetProperties,
 )
+from pipeline.silver.table_partitions import partitions_to_come
 from pipeline.silver.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables
 
@@ -59,6 +60,7 @@ def make_plan(
         elif table.step.writes and pending is not None:
             found.append(_table(applier, pending, name, has_sql=shows_sql))
     found = _with_rules_to_come(config, applier, found, matches)
+    found = _with_partitions_to_come(config, applier, found, matches)
     found = _with_catalog(config, applier, found, matches)
     captured_offset = pending.end.lsn if pending is not None else _captured_lsn(applier)
     return Plan(config.pipeline, captured_offset, tuple(found), has_details, shows_sql)
@@ -80,6 +82,28 @@ def _with_rules_to_come(
             if not any(step.holds for step in plan.steps):
                 step = PlanStep(plan.after, sentence, "no data is written until then")
                 found[name] = replace(plan, steps=(step, *plan.steps))
+    return list(found.values())
+
+
+def _with_partitions_to_come(
+    config: Config, applier: Applier, planned: Sequence[TablePlan], matches: Callable[[TableName], bool]
+) -> list[TablePlan]:
+    """Return the plans with the tables whose partitions differ from those of their rules."""
+    found = {table.name: table for table in planned}
+    for name in applier.records.tables.read():
+        rule = config.rule_for(name)
+        table = applier.lake.table_at(applier.path(name))
+        # On other storage each log takes a Spark job.
+        if not matches(name) or rule is None or (table.local_path is None and not rule.partition_by):
+            continue
+        try:
+            sentence = partitions_to_come(name, rule, table.snapshot())
+        except LakeError:  # apply reports a log that cannot be read
+            continue
+        if sentence is not None:
+            plan = found.get(name, TablePlan(name, INVALID, {}))
+            step = PlanStep(plan.after, sentence, "no data is written until then")
+            found[name] = replace(plan, steps=(step, *plan.steps))
     return list(found.values())
 
 

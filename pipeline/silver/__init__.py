@@ -3,15 +3,16 @@
 - next step: `decision` (the one table of decisions) and `lake_facts` (what the lake records); both are pure
 - types: `types` (PostgreSQL type → Delta type), `text_parsers` (its SQL)
 - columns: `column_mapping`, `schema_evolution`, `schema_operations`, `protection_changes` (rules for columns
-  that change) and `column_comments` (the source's) are pure; `schema_writer` plans with them for one table,
-  and changes it, by Spark or by `native_schema`
+  that change), `table_partitions` and `column_comments` (the source's) are pure; `schema_writer` plans with
+  them for one table, and changes it, by Spark or by `native_schema`
 - rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE),
   `key_bounds` (by which it skips files), `file_statistics` and `writer_choice` (Spark or not) are pure; so
   are `modes` (what else than a mirror a table may be), `mode_sql` (their fold) and `later_copies` (which
   correct their rows)
 - writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and
-  `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes, and
-  `data_layout` chooses the files that it reads and their size; `clustering`, those to sort by key
+  `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes,
+  `native_files` its table, and `data_layout` chooses the files that it reads and their size; `clustering`,
+  those to sort by key
 - one table: `batch_writer` plans a range (`range_plan`) and carries it out; `table` applies ranges, starts
   from a copy, rebuilds; `swap` replaces all rows in one commit; `past_copies` (pure) has from where a table
   is built as of an LSN

@@ -1,10 +1,9 @@
 """Write one range of a silver table's input: plan all of it, then carry the plan out.
 
-`plan` decides where the range ends, how the columns change, which writes follow and what each of them does to
-the table; it reads bronze and the table's log, and changes nothing. `execute` carries out a plan in named
-steps whose order survives a crash: change the columns, register them, write the rows, register the source's
-names. Each write records the LSN up to which the table is complete, under a separate id if the table is not
-complete after it.
+`plan` decides where the range ends, how the columns change, and which writes follow; it reads bronze and the
+table's log, and changes nothing. `execute` carries out a plan in named steps whose order survives a crash:
+change the columns, register them, write the rows, register the source's names. Each write records the LSN up
+to which the table is complete, under a separate id if the table is not complete after it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from pipeline.silver.schema_operations import Hold, NeedsRebuild, NeedsResync
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.step_writer import StepWriter, Target
 from pipeline.silver.swap import copy_metadata
-from pipeline.silver.types import stored
+from pipeline.silver.table_partitions import columns_to_fold, rule_with_names
 from pipeline.silver.write import Write, plan_write
 from pipeline.silver.write_plan import (
     Run,
@@ -95,7 +94,7 @@ class BatchWriter:
         self._bronze = bronze
         self._records = records
         self._name = name
-        self._rule = rule
+        self._configured = self._rule = rule
         self._rebuild = rebuild
         self._txn = bronze.txn
         self._schema = SchemaWriter(
@@ -121,6 +120,7 @@ class BatchWriter:
     ) -> RangePlan:
         """Plan the range from a start up to an LSN, or up to the change before which the table is held."""
         registered = self._current(registered)
+        self._rule = rule_with_names(self._configured, self._table.snapshot(), registered, relations.values())
         if registered is not None and registered.mode != kept_as(self._rule):
             sentence = mode_changed(self._name, registered.mode, kept_as(self._rule))
             return RangePlan(start, start.offset, registered, Stop(sentence))
@@ -165,12 +165,12 @@ class BatchWriter:
             return (self._plan_later_copy(plan, evolution, start.copy),)
         runs = self._runs(plan.surveys, relations, start, end_lsn)
         table = TableInput(plan.surveys, relations, end_lsn, runs, start.copy)
-        columns = {name: stored(ddl) for name, ddl in evolution.columns.items()}
+        columns, rule = columns_to_fold(evolution.columns, self._rule, evolution.partition_by)
         is_empty = self._table.is_empty() if self._table.exists() else True
         writes = []
         shown_oid = plan.registered.relation_id if plan.registered else None
         for step in plan_write_steps(table, shown_oid, truncates):
-            fold = plan_fold(table, step, columns, self._rule)
+            fold = plan_fold(table, step, columns, rule)
             metadata = {"table": list(self._name), "after": str(start.offset), **copy_metadata(step.copy_id)}
             commit = TableCommit(self._txn_of(step, end_lsn), step.end_lsn, metadata)
             surveys = [s for s in plan.surveys if s.version in step.versions]
@@ -190,11 +190,10 @@ class BatchWriter:
 
     def _plan_later_copy(self, plan: RangePlan, evolution: Evolution, copy: CompleteCopy) -> Write:
         table = TableInput(plan.surveys, evolution.relations, plan.end_lsn, (), copy)
-        columns = {name: stored(ddl) for name, ddl in evolution.columns.items()}
+        columns, rule = columns_to_fold(evolution.columns, self._rule, evolution.partition_by)
         metadata = {"table": list(self._name), **copy_metadata(copy.id)}
         commit = TableCommit(self._txn.of(TxnKind.COPIED, copy.id), copy.end_lsn, metadata)
-        identifier = self._table.identifier
-        return plan_later_copy(table, columns, self._rule, commit, evolution.metadata, identifier)
+        return plan_later_copy(table, columns, rule, commit, evolution.metadata, self._table.identifier)
 
     def execute(self, plan: RangePlan) -> WriteResult:
         """Carry out a plan."""
@@ -306,7 +305,8 @@ class BatchWriter:
         )
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
-        from pipeline.silver.native_target import NativeTarget, NotNative, compact_small_files
+        from pipeline.silver.native_files import NotNative
+        from pipeline.silver.native_target import NativeTarget, compact_small_files
 
         assert self._native is not None
         most_bytes = None if self._native.setting == "native" else MOST_BYTES

@@ -81,12 +81,13 @@ class PinnedTable:
 class TableAtSnapshot:
     """A silver table as of a snapshot, and how many changes silver itself still lacks.
 
-    `fields` are silver's columns by physical name: (name, DDL).
+    `fields` are silver's columns by physical name: (name, DDL), and `partition_by` names some of them.
     """
 
     frame: DataFrame
     columns: Sequence[RegisteredColumn]
     fields: Mapping[str, tuple[str, str]]
+    partition_by: tuple[str, ...]
     pending: int
 
 
@@ -189,11 +190,11 @@ class SnapshotCloner:
         if pinned.name in self._changed:
             surveys = self._bronze.survey_table(pinned.name, start, self.end_lsn)
         else:
-            fields = fields_by_physical_name(table)
+            fields, partition_by = fields_by_physical_name(table), table.snapshot().partition_columns
             if table.version() == pinned.version:  # and so were the fields
                 rows = self._spark.read.format("delta").option("versionAsOf", pinned.version)
                 frame = without_gone(rows.load(table.path), pinned.registered, fields)
-                return TableAtSnapshot(frame, pinned.registered.columns, fields, 0)
+                return TableAtSnapshot(frame, pinned.registered.columns, fields, partition_by, 0)
         clone = self.clone_of(pinned.name)
         clone.remove()
         _clone(table, pinned.version, clone)
@@ -218,7 +219,8 @@ class SnapshotCloner:
             pending = written.changes
         fields = fields_by_physical_name(clone)
         frame = without_gone(clone.frame(), registered, fields)
-        return TableAtSnapshot(frame, registered.columns, fields, pending)
+        partition_by = clone.snapshot().partition_columns
+        return TableAtSnapshot(frame, registered.columns, fields, partition_by, pending)
 
     def clone_of(self, name: TableName) -> LakeTable:
         """Return the clone of a table, which need not exist; remove it afterwards."""

@@ -15,14 +15,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
-from pipeline.delta.data_files import INDEXED_COLUMNS, DataFileWriter, arrow_columns
-from pipeline.delta.merge import FileLayout
+from pipeline.delta.data_files import INDEXED_COLUMNS
+from pipeline.delta.merge import FileLayout, by_partition, plain_layout
 from pipeline.delta.merge_plan import Groups
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table_log import Snapshot
@@ -97,7 +97,8 @@ def may_be_clustered(snapshot: Snapshot, order: SortOrder) -> bool:
 
 def unsorted_columns(snapshot: Snapshot, order: SortOrder) -> tuple[str, ...]:
     """Return the columns of a configured order without exact statistics, or after such a one."""
-    return order.columns[len(_sure_columns(snapshot, order)) :] if order.is_configured else ()
+    others = tuple(name for name in order.columns if name not in snapshot.partition_columns)
+    return others[len(_sure_columns(snapshot, order)) :] if order.is_configured else ()
 
 
 def plan_clustering(snapshot: Snapshot, order: SortOrder) -> list[list[Mapping[str, Any]]]:
@@ -105,32 +106,38 @@ def plan_clustering(snapshot: Snapshot, order: SortOrder) -> list[list[Mapping[s
     columns = _sure_columns(snapshot, order)
     if not columns or not may_be_clustered(snapshot, order):
         return []
-    files = [
-        KeyedFile(path, file_bounds(add, columns), level_of(add, order.tag))
-        for path, add in snapshot.files.items()
-        if not add.get("deletionVector")
-    ]
-    return [[snapshot.files[path] for path in group] for group in plan_clusters(files, order.most_depth)]
+    groups: list[list[Mapping[str, Any]]] = []
+    for partition in by_partition(snapshot):
+        files = [
+            KeyedFile(path, file_bounds(add, columns), level_of(add, order.tag))
+            for path, add in partition.items()
+            if not add.get("deletionVector")
+        ]
+        groups += [[partition[path] for path in group] for group in plan_clusters(files, order.most_depth)]
+    return groups
 
 
 def clustered_layout(snapshot: Snapshot, order: SortOrder) -> FileLayout:
     """Return how files are written whose rows were sorted together."""
-    schema = arrow_columns(TableSchema.of_json(snapshot.schema_string))
     columns = [(name, "ascending") for name in _sure_columns(snapshot, order)]
-    return FileLayout(
-        schema,
-        lambda folder: DataFileWriter(folder, schema),
-        lambda rows: rows.sort_by(columns),
+    return replace(
+        plain_layout(snapshot),
+        arrange=lambda rows: rows.sort_by(columns),
         keeps_count=True,
         tags_of=lambda replaced: tags_of(1 + min(level_of(add, order.tag) for add in replaced), order.tag),
     )
 
 
 def _sure_columns(snapshot: Snapshot, order: SortOrder) -> dict[str, str]:
-    """Return the first columns of the order whose statistics are sure, with their types."""
-    fields = TableSchema.of_json(snapshot.schema_string).fields
+    """Return the first columns of the order whose statistics are sure, with their types.
+
+    Files of a partition are sorted, whose columns of `partition_by` have one value each.
+    """
+    divides = snapshot.partition_columns
+    fields = [each for each in TableSchema.of_json(snapshot.schema_string).fields if each.name not in divides]
     types = {f.name: f.ddl for f in (fields[:INDEXED_COLUMNS] if order.is_configured else fields)}
-    sure = takewhile(lambda name: name in types and has_sure_bounds(types[name]), order.columns)
+    others = (name for name in order.columns if name not in divides)
+    sure = takewhile(lambda name: name in types and has_sure_bounds(types[name]), others)
     return {name: types[name] for name in sure}
 
 

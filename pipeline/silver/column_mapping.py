@@ -21,7 +21,7 @@ from pipeline.bronze.relations import PostgresType, SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.silver.schema_operations import RenameColumn
-from pipeline.silver.types import silver_type
+from pipeline.silver.types import column_type
 
 COMMIT_NAMES = ("_commit_lsn", "_commit_time")
 
@@ -346,8 +346,7 @@ def sidecars(relation: SourceRelation, rule: TableRule) -> dict[str, str]:
     return {
         column.name + SUFFIX: column.name
         for column in relation.columns
-        if rule.misfit_of(column.name) == "text"
-        and not silver_type(column, rule.types.get(column.name)).is_total
+        if rule.misfit_of(column.name) == "text" and not column_type(column, rule).is_total
     }
 
 

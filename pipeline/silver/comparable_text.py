@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from pipeline.bronze.relations import SourceColumn
-from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, Kind
+from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, TEXT, Form, Kind
 from pipeline.silver.types import holds, numeric
 
 _BOX, _NUMERIC = 603, 1700
@@ -29,10 +29,12 @@ _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _HSTORE = ("hstore_out", "MAP<STRING,STRING>")
 
 
-def form_of(column: SourceColumn, ddl: str, *, clamps: bool = False) -> Form | None:
+def form_of(
+    column: SourceColumn, ddl: str, *, clamps: bool = False, is_partition: bool = False
+) -> Form | None:
     """Return the form in which both sides write a column's values, None if there is none."""
     if ddl == "STRING":
-        return TEXT
+        return PARTITION_TEXT if is_partition else TEXT
     element = column.element_base_oid
     if element is None:
         return None if ddl.startswith("ARRAY<") else _scalar(column, column.base_oid, ddl, clamps)

@@ -14,7 +14,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from pipeline.delta.partitions import partition_bounds
 from pipeline.delta.sql import to_microseconds
+from pipeline.delta.table_log import Snapshot
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.file_statistics import TIMES, has_sure_bounds
 from pipeline.silver.fold import Fold, FoldColumn
@@ -27,6 +29,9 @@ _FILES = 1000  # of a table, from where its files become larger
 _MILLISECOND = 1000  # microseconds, by which Spark may cut off the bounds of times
 _COMPARED_COLUMNS = 16  # whose statistics choose files if whole rows are compared
 _CACHED_FILES = 1 << 15
+
+PartitionBounds = tuple[tuple[str, Any], ...]
+"""The values of a file's partition columns, as `partition_bounds` returns them."""
 
 
 def file_size(table_bytes: int) -> int:
@@ -78,12 +83,16 @@ class FileChoice:
         }
         return FileChoice(values, {column.name: column.type.ddl for column, _ in found})
 
-    def candidates(self, files: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the numbers of the files."""
-        return [number for number, file in enumerate(files) if self._may_match(file)]
+    def candidates(self, snapshot: Snapshot) -> list[int]:
+        """Return the numbers of the files among those of a table's version."""
+        return [
+            number
+            for number, file in enumerate(snapshot.files.values())
+            if self._may_match(file, partition_bounds(snapshot, file))
+        ]
 
-    def _may_match(self, file: Mapping[str, Any]) -> bool:
-        bounds = _bounds(file.get("stats") or "{}", self._columns)
+    def _may_match(self, file: Mapping[str, Any], partition: PartitionBounds) -> bool:
+        bounds = _bounds(file.get("stats") or "{}", self._columns, partition)
         return all(any_between(values, *each) for values, each in zip(self._values, bounds, strict=True))
 
 
@@ -128,10 +137,13 @@ def _value(name: str, ddl: str) -> str | None:
 
 
 @lru_cache(_CACHED_FILES)
-def _bounds(stats: str, columns: tuple[tuple[str, bool], ...]) -> tuple[tuple[Any, Any], ...]:
+def _bounds(
+    stats: str, columns: tuple[tuple[str, bool], ...], partition: PartitionBounds = ()
+) -> tuple[tuple[Any, Any], ...]:
     """Return the least and greatest value of columns, None if not known; a column is a time or not."""
-    found = json.loads(stats, parse_float=Decimal)
-    least, greatest = found.get("minValues") or {}, found.get("maxValues") or {}
+    found, values = json.loads(stats, parse_float=Decimal), dict(partition)
+    least = (found.get("minValues") or {}) | values
+    greatest = (found.get("maxValues") or {}) | values
     return tuple(
         (_moment(least.get(name), -_MILLISECOND), _moment(greatest.get(name), _MILLISECOND))
         if is_time
@@ -151,13 +163,17 @@ def _moment(text: str | None, slack: int) -> int | None:
 
 
 def may_have(
-    file: Mapping[str, Any], values: Mapping[str, Sequence[tuple[Any, Any]]], times: Collection[str]
+    file: Mapping[str, Any],
+    values: Mapping[str, Sequence[tuple[Any, Any]]],
+    times: Collection[str],
+    partition: PartitionBounds = (),
 ) -> bool:
     """Return whether a file may have a row with values in all of the ranges, by its statistics.
 
     `values` are ranges by the name that a column has in the statistics, `times` the columns of TIMESTAMP.
     """
-    bounds = _bounds(file.get("stats") or "{}", tuple((name, name in times) for name in values))
+    columns = tuple((name, name in times) for name in values)
+    bounds = _bounds(file.get("stats") or "{}", columns, partition)
     return all(
         any(_overlap(first, last, least, greatest) for first, last in ranges)
         for ranges, (least, greatest) in zip(values.values(), bounds, strict=True)

@@ -148,9 +148,11 @@ def set_default(
     Raises NotNative or TooLargeError, before anything is committed, if only Spark can, and ConflictError or
     SameWriteError if another commit changed the table meanwhile.
     """
-    from pipeline.delta.data_files import DataFiles, arrow_columns
+    from pipeline.delta.data_files import DataFiles
+    from pipeline.delta.partitions import file_columns, partition_of
     from pipeline.silver.data_layout import file_size
-    from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY, NotNative
+    from pipeline.silver.native_files import NotNative
+    from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY
 
     snapshot = table.snapshot()
     if snapshot.offsets.get(str(commit.txn), INVALID) >= commit.lsn:
@@ -158,14 +160,15 @@ def set_default(
     schema = TableSchema.of_json(snapshot.schema_string)
     if operation.name not in schema.names or not fills_natively(snapshot, most_bytes):
         raise NotNative("the table has changed")
-    arrow = arrow_columns(schema)
+    arrow = file_columns(snapshot)
     default = _default_of(operation, arrow.field(operation.name).type)
     removed = list(snapshot.files.values())
     added: list[DataFile] = []
     most = file_size(sum(int(file["size"]) for file in removed)) * 3 // 2  # as rewritten files are split
     with removing_uncommitted(table.folder, snapshot.version, added):
         for file in removed:
-            files = DataFiles(table.folder, arrow, lambda _: most, ADDED_FILE_IN_MEMORY)
+            partition = partition_of(snapshot.partition_columns, file)
+            files = DataFiles(table.folder, arrow, lambda _: most, ADDED_FILE_IN_MEMORY, partition)
             try:
                 for rows in _parts(data_file(snapshot.path, file["path"]), arrow, operation.name, default):
                     files.write(rows)
@@ -181,7 +184,7 @@ def set_default(
 
 def _default_of(operation: AddColumn, kind: pa.DataType) -> pa.ChunkedArray:
     """Return the default as silver has it, the one value of a column: NULL if the type cannot hold it."""
-    from pipeline.silver.native_target import cast_column
+    from pipeline.silver.native_files import cast_column
 
     assert operation.backfill is not None
     value = operation.type.value(DUCKDB.literal(operation.backfill), DUCKDB)
@@ -196,7 +199,7 @@ def _parts(path: str, schema: pa.Schema, name: str, default: pa.ChunkedArray) ->
     import pyarrow as pa
 
     from pipeline.delta.data_files import data_file_batches
-    from pipeline.silver.native_target import missing_file, with_columns
+    from pipeline.silver.native_files import missing_file, with_columns
 
     most_rows = max(1, min(_MOST_ROWS, _PART_SIZE // max(1, default.nbytes)))
     place, field = schema.get_field_index(name), schema.field(name)

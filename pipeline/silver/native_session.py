@@ -72,6 +72,6 @@ def define_chunks(
 def is_left_to_spark(error: BaseException) -> bool:
     """Return whether the native writer has left a write to Spark."""
     from pipeline.delta.data_files import TooLargeError
-    from pipeline.silver.native_target import NotNative
+    from pipeline.silver.native_files import NotNative
 
     return isinstance(error, (NotNative, TooLargeError)) or is_out_of_memory(error)

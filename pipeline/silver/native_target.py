@@ -2,8 +2,9 @@
 
 Files are Parquet, written by pyarrow with the table's types, and replaced by one commit, which records the
 same as Spark's. A row keeps its place in its file, so that files stay sorted as they are; rows to insert fill
-up the smallest rewritten file, or make a new one. Files are split where they would become large, and many
-small ones are compacted by a commit of their own.
+up the smallest rewritten file of their partition, or make a new one, as does a row that moves to another
+partition. Files are split where they would become large, and many small ones are compacted by a commit of
+their own.
 """
 
 from __future__ import annotations
@@ -17,31 +18,42 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.delta.data_files import DataFile, DataFiles, arrow_columns, read_data_file, write_data_file
+from pipeline.delta.data_files import (
+    DataFile,
+    PartitionedFiles,
+    arrow_columns,
+    write_data_file,
+)
 from pipeline.delta.merge import merge_groups, plain_layout, plan_table
 from pipeline.delta.merge_plan import MergeLimits
 from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, removing_uncommitted
+from pipeline.delta.partitions import (
+    WHOLE_TABLE,
+    Partition,
+    divided,
+    file_columns,
+    in_partition,
+    partition_of,
+)
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_file
-from pipeline.errors import LakeError, report_error
+from pipeline.errors import report_error
 from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, may_have_null, small_size
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql, reduced_images
 from pipeline.silver.modes import MARKINGS, truncate_marks
+from pipeline.silver.native_files import MOST_BYTES_IN_MEMORY, NotNative, read_file, with_columns
 from pipeline.silver.step_writer import Target
 from pipeline.silver.write import FOLDED, Write, WriteKind, current_rows, same_keys
 from pipeline.silver.writer_choice import MOST_COMPARED_BYTES
 
 ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
-_MOST_BYTES_IN_MEMORY = 512 << 20  # of the values of a file, or of all that are compared
 _MOST_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
-
-
-class NotNative(Exception):
-    """The native writer does not write this; nothing is committed yet, and Spark can."""
+_MOST_SMALL_FILES_OF_PARTITION = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,8 @@ class NativeTarget(Target):
         self._most_bytes = most_bytes
         self._schema = TableSchema.of_json(snapshot.schema_string)
         self._arrow = arrow_columns(self._schema)
+        self._file_columns = file_columns(snapshot)
+        self._partition_by = snapshot.partition_columns
         self._files = list(snapshot.files.values())
         self._file_size = file_size(sum(int(file["size"]) for file in self._files))
         names = {name.lower() for name in self._schema.names}
@@ -96,7 +110,7 @@ class NativeTarget(Target):
         self._has_silver = True
         chosen: Sequence[int] = range(len(self._files))
         if not fold.truncates:
-            chosen = FileChoice.of_keys(self.session, fold).candidates(self._files)
+            chosen = FileChoice.of_keys(self.session, fold).candidates(self._snapshot)
         chosen = self._with_current(fold, chosen)
         self._require_few([self._files[number] for number in chosen])
         names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
@@ -121,7 +135,7 @@ class NativeTarget(Target):
         chosen: Sequence[int] = range(len(self._files))
         if len(chosen) > 1:
             choice = FileChoice.of_rows(self.session, fold, reduced_images("net"))
-            chosen = choice.candidates(self._files)
+            chosen = choice.candidates(self._snapshot)
         self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
         self._add_silver(chosen, self._schema.names)
 
@@ -136,8 +150,8 @@ class NativeTarget(Target):
         for number in numbers:
             rows, found = self._read_present(number, schema)
             size += rows.nbytes
-            if size > _MOST_BYTES_IN_MEMORY:
-                raise NotNative(f"more than {_MOST_BYTES_IN_MEMORY} bytes of rows are compared")
+            if size > MOST_BYTES_IN_MEMORY:
+                raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of rows are compared")
             rows = rows.append_column(self._file, pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows))
             tables.append(rows.append_column(self._row, pa.array(found)))
         places = [pa.field(self._file, pa.int32()), pa.field(self._row, pa.int64())]
@@ -146,12 +160,16 @@ class NativeTarget(Target):
 
     def _read(self, number: int, schema: pa.Schema) -> pa.Table:
         """Return columns of a file; those that it does not have are NULL."""
-        return _read_file(data_file(self._path, self._files[number]["path"]), schema)
+        add = self._files[number]
+        return read_file(data_file(self._path, add["path"]), schema, self._partition_of(number))
 
     def _read_present(self, number: int, schema: pa.Schema) -> tuple[pa.Table, np.ndarray[Any, Any]]:
         """Return columns of the rows of a file, and their places in it."""
         rows = self._read(number, schema)
         return rows, np.arange(rows.num_rows)
+
+    def _partition_of(self, number: int) -> Partition:
+        return partition_of(self._partition_by, self._files[number])
 
     # Commits
 
@@ -169,7 +187,13 @@ class NativeTarget(Target):
         if write.kind is WriteKind.REPLACE_KEYS:
             raise NotNative("copied key ranges are replaced")
         replaces = write.kind is WriteKind.OVERWRITE
-        files = DataFiles(self._table.folder, self._arrow, self._size_of_added, ADDED_FILE_IN_MEMORY)
+        files = PartitionedFiles(
+            self._table.folder,
+            self._partition_by,
+            self._file_columns,
+            self._size_of_added,
+            ADDED_FILE_IN_MEMORY,
+        )
         try:
             yield lambda rows: files.write(self._complete(rows))
             changes = PlannedChanges(list(self._files) if replaces else [], files.close())
@@ -181,7 +205,8 @@ class NativeTarget(Target):
             "numOutputRows": sum(file.row_count for file in changes.added),
             "numOutputBytes": sum(file.size for file in changes.added),
         }
-        parameters = {"mode": "Overwrite" if replaces else "Append", "partitionBy": "[]"}
+        columns = json.dumps(self._partition_by)
+        parameters = {"mode": "Overwrite" if replaces else "Append", "partitionBy": columns}
         operation = Operation("WRITE", parameters, _texts(metrics), is_blind_append=not replaces)
         with self._removing(changes):
             self._commit(write, changes, operation, Reads(whole_table=replaces))
@@ -307,24 +332,40 @@ class NativeTarget(Target):
         inserts: pa.Table,
         changes: PlannedChanges,
     ) -> None:
-        """Write the new files of the rewritten ones, and the rows to insert."""
+        """Write the new files of the rewritten ones, the rows to insert, and those that move."""
+        waiting = {partition: [rows] for partition, rows in divided(inserts, self._partition_by)}
         sizes = {number: int(self._files[number]["size"]) for number in rewrites}
-        filled = min(sizes, key=lambda number: sizes[number], default=None)
-        if filled is not None and sizes[filled] > self._file_size:
-            filled = None
+        filled = self._filled(sizes)
         for number, rewrite in rewrites.items():
+            partition = self._partition_of(number)
             rows = _rewritten(self._read(number, self._arrow), rewrite, values, states)
-            if number == filled:
-                rows = pa.concat_tables([rows, inserts])
+            if self._partition_by and len(rewrite.updated):
+                stays = in_partition(rows, partition)
+                for target, moved in divided(rows.filter(pc.invert(stays)), self._partition_by):
+                    waiting.setdefault(target, []).append(moved)
+                rows = rows.filter(stays)
+            if filled.get(partition) == number:
+                rows = pa.concat_tables([rows, *waiting.pop(partition, [])])
             changes.removed.append(self._files[number])
-            self._write(rows, changes, sizes[number])
-        if filled is None:
-            self._write(inserts, changes)
+            self._write(rows, changes, partition, sizes[number])
+        for partition, tables in waiting.items():
+            self._write(pa.concat_tables(tables), changes, partition)
 
-    def _write(self, rows: pa.Table, changes: PlannedChanges, size: int = 0) -> None:
+    def _filled(self, sizes: Mapping[int, int]) -> dict[Partition, int]:
+        """Return the number of the file of each partition to which rows are added, of the rewritten ones."""
+        found: dict[Partition, int] = {}
+        for number in sorted(sizes, key=lambda number: sizes[number]):
+            if sizes[number] <= self._file_size:
+                found.setdefault(self._partition_of(number), number)
+        return found
+
+    def _write(
+        self, rows: pa.Table, changes: PlannedChanges, partition: Partition = WHOLE_TABLE, size: int = 0
+    ) -> None:
         """Write rows into one file, or several if `size`, its bytes, is too large; none without rows."""
+        rows = rows.select(self._file_columns.names)
         for part in _split(rows, round(size / self._file_size)):
-            changes.added.append(write_data_file(self._table.folder, part))
+            changes.added.append(write_data_file(self._table.folder, part, partition))
 
     def _commit(self, write: Write, changes: PlannedChanges, operation: Operation, reads: Reads) -> None:
         operation = replace(operation, user_metadata=write.commit.user_metadata)
@@ -391,42 +432,6 @@ def _split(rows: pa.Table, parts: int = 1) -> list[pa.Table]:
     return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
 
 
-def _read_file(path: str, schema: pa.Schema) -> pa.Table:
-    """Return columns of a Parquet file; those that it does not have are NULL."""
-    try:
-        found = read_data_file(path, schema.names, _MOST_BYTES_IN_MEMORY)
-    except FileNotFoundError:
-        raise missing_file(path) from None
-    return with_columns(found, schema)
-
-
-def missing_file(path: str) -> LakeError:
-    """Return the error for a file that a table's log names and its folder does not have."""
-    return LakeError(
-        f"The file {path} of a silver table is missing. Remove the table's folder to rebuild it from bronze."
-    )
-
-
-def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns of a schema and their types; those that they do not have are NULL."""
-    names, count = set(rows.column_names), rows.num_rows
-    columns = [
-        cast_column(rows.column(field.name), field.type)
-        if field.name in names
-        else pa.nulls(count, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def cast_column(column: Any, kind: pa.DataType) -> Any:
-    """Return a column in a type that holds all its values."""
-    times = pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type)
-    if times and (kind.tz is None) != (column.type.tz is None):
-        raise NotNative(f"a file has {column.type} where the table has {kind}")
-    return column if column.type == kind else column.cast(kind)
-
-
 def _has_duplicates(matches: pa.Table) -> bool:
     files, places = _numpy(matches.column(0)), _numpy(matches.column(1))
     return bool(((np.diff(files) == 0) & (np.diff(places) == 0)).any())
@@ -465,7 +470,8 @@ def compact_small_files(table: LakeTable) -> None:
     """Compact the small files of a table if there are many, in commits that change no row."""
     snapshot = table.snapshot()
     table_bytes = sum(int(add["size"]) for add in snapshot.files.values())
-    limits = MergeLimits(_MOST_SMALL_FILES, small_size(table_bytes), file_size(table_bytes))
+    few = _MOST_SMALL_FILES_OF_PARTITION if snapshot.partition_columns else _MOST_SMALL_FILES
+    limits = MergeLimits(few, small_size(table_bytes), file_size(table_bytes))
     try:
         merge_groups(table, snapshot, plan_table(snapshot, limits), plain_layout(snapshot))
     except Exception as error:  # the rows are committed: the next write tries again

@@ -22,14 +22,8 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.silver.duckdb_sql import DuckSql
-from pipeline.silver.native_target import (
-    NativeTarget,
-    NotNative,
-    PlannedChanges,
-    Rewrite,
-    where,
-    with_columns,
-)
+from pipeline.silver.native_files import NotNative, with_columns
+from pipeline.silver.native_target import NativeTarget, PlannedChanges, Rewrite, where
 from pipeline.silver.write import Write, WriteKind
 
 Places = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import Guards, TableRule
 from pipeline.engine import SPARK, Engine
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.types import silver_type
+from pipeline.silver.types import column_type
 from pipeline.silver.write_plan import Identity, identity_of
 from pipeline.table_name import TableName
 
@@ -37,7 +37,7 @@ def refused_value(
     """Return SQL for the name of the column whose value a change's policy refuses, None if there is none."""
     cases = []
     for survey, index, column in _refusing_columns(surveys, relations, rule):
-        kind = silver_type(column, rule.types.get(column.name))
+        kind = column_type(column, rule)
         text = engine.get("new", index)
         if misfit := kind.misfit(text, f"({kind.value(text, engine)})", engine):
             is_refused = f"relation_version = {survey.version} AND {misfit}"
@@ -50,7 +50,7 @@ def refuses_natively(
 ) -> bool:
     """Return whether DuckDB can tell which values are refused."""
     found = _refusing_columns(surveys, relations, rule)
-    return all(silver_type(column, rule.types.get(column.name)).is_native for _, _, column in found)
+    return all(column_type(column, rule).is_native for _, _, column in found)
 
 
 def _refusing_columns(

@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
+from pipeline.delta.partitions import may_be_partition_column
+from pipeline.partition_folders import name_fits
 from pipeline.silver.column_mapping import SUFFIX, SilverColumns, sidecars
 from pipeline.silver.protection_changes import changed_rule, rule_notes
 from pipeline.silver.schema_operations import (
@@ -31,8 +33,15 @@ from pipeline.silver.schema_operations import (
     SetProperties,
     WidenColumn,
 )
-from pipeline.silver.text_parsers import STRING
-from pipeline.silver.types import holds, keeps_values, reader_of, silver_type, wide_enough
+from pipeline.silver.text_parsers import STRING, SilverType
+from pipeline.silver.types import (
+    column_type,
+    holds,
+    keeps_values,
+    reader_of,
+    silver_type,
+    wide_enough,
+)
 from pipeline.table_name import TableName
 
 
@@ -89,12 +98,14 @@ def plan_evolution(
     rule: TableRule,
     *,
     is_certain: bool = True,
+    later: Sequence[SourceRelation] = (),
 ) -> list[Operation]:
     """Plan what lets silver (column → DDL; None if there is no table) hold the rows of `relation`.
 
     The columns of `relation` and `recorded` have silver's names. `is_certain` is whether the columns of
     this version and of the one before are certain. A column that is in silver but not in
-    `recorded` was added by a run that ended before it could register it.
+    `recorded` was added by a run that ended before it could register it. The table is created with
+    partition columns that only `later` versions have.
     """
     texts = sidecars(relation, rule)
     if rule.needs_key and not relation.key:
@@ -102,9 +113,13 @@ def plan_evolution(
     if hold := _collision(relation, silver or {}, texts):
         return [hold]
     if silver is None:
-        columns = [(c.name, silver_type(c, rule.types.get(c.name))) for c in relation.columns]
+        found = [*relation.columns, *_partition_columns_of(later, relation, rule)]
+        columns = [(c.name, column_type(c, rule)) for c in found]
+        if hold := _refused_partitions(relation, columns, rule):
+            return [hold]
         notes = [RuleNote(text) for text in rule_notes((), relation)]
-        return [CreateTable((*columns, *((name, STRING) for name in texts))), *notes]
+        columns += [(name, STRING) for name in texts]
+        return [CreateTable(tuple(columns), partition_by=rule.partition_by), *notes]
     # A table that was created again under its name has new attribute numbers.
     before = recorded if recorded is not None and recorded.relation_id == relation.oid else None
     operations: list[Operation] = []
@@ -116,6 +131,9 @@ def plan_evolution(
     operations += [RuleNote(text) for text in rule_notes(before.protected if before else (), relation)]
     if before is not None and relation.is_in_catalog and rule.dropped_columns == "drop":
         dropped = before.numbers.keys() - {column.name for column in relation.columns}
+        kept = sorted(dropped.intersection(rule.partition_by))
+        operations += [_keeps_partition_column(name) for name in kept if name in before.types]
+        dropped = dropped.difference(kept)
         operations += [DropColumn(name) for name in before.numbers if name in dropped and name in silver]
         operations += [
             DropColumn(name + SUFFIX)
@@ -128,10 +146,12 @@ def plan_evolution(
         recorded.numbers[name] is None for name in recorded.types if name not in names
     )
     for column in relation.columns:
-        target = silver_type(column, rule.types.get(column.name), silver.get(column.name))
+        target = column_type(column, rule, silver.get(column.name))
         present = silver.get(column.name)
         if present is not None and not holds(present, target.ddl):
             wide = target if holds(target.ddl, present) else wide_enough(present, target.ddl)
+            if column.name in rule.partition_by and wide and not may_be_partition_column(wide.ddl):
+                wide = None
             if wide is None or column.name in rule.types:
                 change = f"{column.name} changed from {present} to {target.ddl}"
                 if rule.type_changes == "rebuild":
@@ -164,6 +184,48 @@ def plan_evolution(
         operations = [each for each in operations if not isinstance(each, SchemaNote)]
         return [replace(each, backfill=None) if isinstance(each, AddColumn) else each for each in operations]
     return operations
+
+
+def _partition_columns_of(
+    versions: Sequence[SourceRelation], relation: SourceRelation, rule: TableRule
+) -> list[SourceColumn]:
+    """Return the partition columns that a version lacks, as the first of other versions has them."""
+    names = {column.name for column in relation.columns}
+    found: dict[str, SourceColumn] = {}
+    for column in (column for version in versions for column in version.columns):
+        if column.name in rule.partition_by and column.name not in names:
+            found.setdefault(column.name, column)
+    return [*found.values()]
+
+
+def _refused_partitions(
+    relation: SourceRelation, columns: Sequence[tuple[str, SilverType]], rule: TableRule
+) -> Hold | None:
+    """Return a Hold if a new table cannot have the partition columns of its rule."""
+    types = {name: kind.ddl for name, kind in columns}
+    for name in rule.partition_by:
+        fault = None
+        if name not in types:
+            fault = "which the table does not have"
+        elif not may_be_partition_column(types[name]):
+            fault = f"whose type {types[name]} has values that cannot be those of partitions"
+        elif not name_fits(name):
+            fault = "whose name is too long for folders"
+        elif len(types) == len(rule.partition_by):
+            fault = "and the table has no other column"
+        if fault is not None:
+            return _hold(
+                relation,
+                f"partition_by in its rule names column {name}, {fault}",
+                "Correct partition_by, then run pgdelta apply.",
+            )
+    return None
+
+
+def _keeps_partition_column(name: str) -> RuleNote:
+    return RuleNote(
+        f"Column {name} was dropped at the source. Silver keeps it, because the table is partitioned by it."
+    )
 
 
 def continues(before: SilverColumns, relation: SourceRelation, rule: TableRule) -> bool:

@@ -51,6 +51,7 @@ class CreateTable:
 
     columns: tuple[tuple[str, SilverType], ...]
     metadata_columns: tuple[tuple[str, str], ...] = ()  # (name, DDL)
+    partition_by: tuple[str, ...] = ()
     sentence: None = None
     kind: str = "evolved"
     loses: None = None
@@ -75,6 +76,7 @@ class CreateTable:
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in (f.value for f in self.features))
         return (
             f"CREATE TABLE IF NOT EXISTS {table} ({self.ddl}) USING delta"
+            + (f" PARTITIONED BY ({', '.join(map(quoted, self.partition_by))})" if self.partition_by else "")
             + (f" TBLPROPERTIES ({properties})" if properties else ""),
         )
 
@@ -263,7 +265,7 @@ class NeedsResync(Hold):
 
 @dataclass(frozen=True, slots=True)
 class RuleNote(_Note):
-    """Record that a rule for columns names no column of the table, or one under its former name."""
+    """Record that a rule names no column of the table, or one under its former name, or keeps a column."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ from pipeline.silver.schema_operations import (
     RenameColumn,
     SetProperties,
 )
+from pipeline.silver.table_partitions import rule_of_table, with_renamed_partitions
 from pipeline.silver.write import MetadataNames
 from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.silver.writer_choice import CHANGE_DATA_FEED, MOST_BYTES, WriterSetting
@@ -98,6 +99,7 @@ class Evolution:
     relations: Mapping[int, SourceRelation]
     recreated_at: LSN | None = None  # where another source table with the same name begins
     stop: tuple[LSN, Hold | NeedsRebuild] | None = None
+    partition_by: tuple[str, ...] = ()  # the columns by which the table is partitioned
 
     @property
     def new_feature(self) -> str | None:
@@ -146,6 +148,7 @@ class SchemaWriter:
         last = versions[-1]
         newest = relations[last.version].oid
         exists, recorded = self._table.exists(), None
+        rule = rule_of_table(self._rule, self._table.snapshot())
         if registered is not None and exists:
             recorded = self._recorded_columns(registered)
         aligned = align_versions(recorded, [relations[s.version] for s in versions])
@@ -154,6 +157,7 @@ class SchemaWriter:
         silver = self._source_columns(metadata_names) if exists else None
         renames = plan_renames(recorded, aligned) if recorded is not None else []
         recorded = recorded.renamed(renames) if recorded is not None else None
+        rule = with_renamed_partitions(rule, renames)
         renames = with_sidecars(renames, silver or {})
         targets = {*_names(aligned), *(rename.to for rename in renames)}
         metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets, self._own_names)
@@ -163,14 +167,18 @@ class SchemaWriter:
         columns = columns_after(silver, renames) if silver is not None else None
         stop: tuple[LSN, Hold | NeedsRebuild] | None = None
         was_certain = True
+        later, created = list(aligned.relations), set[str]()
         for survey, relation, is_certain in zip(versions, aligned.relations, aligned.certain, strict=True):
+            later.remove(relation)
             planned = plan_evolution(
-                recorded, relation, columns, self._rule, is_certain=is_certain and was_certain
+                recorded, relation, columns, rule, is_certain=is_certain and was_certain, later=later
             )
+            planned = [each for each in planned if not (isinstance(each, AddColumn) and each.name in created)]
             was_certain = is_certain
             for operation in planned:
                 if isinstance(operation, CreateTable):
                     operation = self._with_metadata(operation, _names(aligned))
+                    created |= {*operation.partition_by} & {name for name, _ in operation.columns}
                     metadata_names = [name for name, _ in operation.metadata_columns]
                 operations.append((LSN(survey.first[0]), operation))
                 if isinstance(operation, Hold | NeedsRebuild):
@@ -199,6 +207,7 @@ class SchemaWriter:
             {**relations, **{r.version: r for r in aligned.relations}},
             LSN(versions[0].first[0]) if is_another else None,
             stop,
+            rule.partition_by,
         )
 
     def _plan_layout(
@@ -301,7 +310,8 @@ class SchemaWriter:
         operation = planned.operation
         if self._writer != "spark" and isinstance(operation, CreateTable) and operation.is_native:
             schema, metadata = TableSchema.of_ddl(operation.ddl), json.dumps({OURS: 1, "operation": "create"})
-            create(self._table.folder, schema, {}, metadata, by_statement=True)
+            columns = operation.partition_by
+            create(self._table.folder, schema, {}, metadata, by_statement=True, partition_by=columns)
             return
         if self._writer != "spark" and isinstance(operation, SetProperties) and operation.is_native:
             snapshot = self._table.snapshot()

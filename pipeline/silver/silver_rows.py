@@ -110,7 +110,8 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
             yield chosen(self._conformed(overlay.rows, needed))
             return
         whole = [key for key in overlay.files if key not in overlay.gone]
-        if unsupported_feature(self.snapshot) is None and columns:
+        is_plain = unsupported_feature(self.snapshot) is None and not self.snapshot.partition_columns
+        if is_plain and columns:
             paths = fetch_all(data_path(self.path, overlay.files[key]["path"]) for key in whole)
             if paths:
                 scan = ds.dataset(paths, schema=self._schema, format=_FORMAT).scanner(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.delta.partitions import partition_bounds
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import commit_settings
@@ -75,7 +76,9 @@ class SparkTarget(Target):
         names = {f.name: f.physical_name for f in TableSchema.of_json(snapshot.schema_string).fields}
         times = {names.get(c.name, c.name) for c in fold.columns if c.type.ddl == "TIMESTAMP"}
         found = {names.get(name, name): ranges for name, ranges in values.items()}
-        return not any(may_have(file, found, times) for file in snapshot.files.values())
+        return not any(
+            may_have(file, found, times, partition_bounds(snapshot, file)) for file in snapshot.files.values()
+        )
 
     def commit_multiset(self, write: Write, fold: Fold) -> None:
         """Delete all rows of a reduced image, and insert those that stay among the added ones."""

@@ -299,7 +299,8 @@ class StepWriter:
             )
         raise LakeError(
             f"Table {self._name}: {found.lost_keys} rows have a key that its silver type cannot hold. Set "
-            f"tables[].types of that column to STRING, then run {self._name.command('rebuild')}."
+            "tables[].types of that column to STRING, or leave it out of partition_by, then run "
+            f"{self._name.command('rebuild')}."
         )
 
     def _record_missing_values(

@@ -11,10 +11,12 @@ of each type; `engine` spells it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pipeline.engine import SPARK, Engine
+from pipeline.partition_folders import ESCAPED, MOST_TEXT_BYTES, NULL_FOLDER
 
 Parser = Callable[[Engine, str], str]
 
@@ -227,7 +229,18 @@ def _binary(engine: Engine, text: str) -> str:
     return f"CASE WHEN {is_hexadecimal} THEN {engine.unhex(f'substr({text}, 3)')} END"
 
 
+_ESCAPED = rf"[\x01-\x1F{re.escape(ESCAPED[31:])}]"
+
+
+def _partition_text(engine: Engine, text: str) -> str:
+    size = engine.byte_count(engine.replace_all(text, _ESCAPED, "%00"))
+    is_held = f"{text} NOT IN ('', '{NULL_FOLDER}') AND {size} <= {MOST_TEXT_BYTES}"
+    return f"CASE WHEN {is_held} THEN {text} END"
+
+
 STRING = SilverType("STRING", lambda engine, text: text, is_total=True)
+PARTITION_STRING = SilverType("STRING", _partition_text)
+"""STRING of a partition column: values are in Delta's log, where the empty text is NULL, and in folders."""
 BOOLEAN = SilverType("BOOLEAN", _boolean)
 BINARY = SilverType("BINARY", _binary)
 SMALLINT, INT, BIGINT = _integer("SMALLINT", 16), _integer("INT", 32), _integer("BIGINT", 64)

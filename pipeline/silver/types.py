@@ -8,6 +8,7 @@ import re
 import pyarrow as pa
 
 from pipeline.bronze.relations import PostgresType, SourceColumn
+from pipeline.config.tables import TableRule
 from pipeline.silver.text_parsers import (
     BIGINT,
     BINARY,
@@ -17,6 +18,7 @@ from pipeline.silver.text_parsers import (
     FLOAT,
     HSTORE,
     INT,
+    PARTITION_STRING,
     SMALLINT,
     STRING,
     TIMESTAMP,
@@ -92,6 +94,17 @@ def silver_type(column: SourceColumn, override: str | None = None, present: str 
     if element is not None:
         return array_of(_scalar(element, column), delimiter)
     return _scalar(column.base_oid, column)
+
+
+def column_type(column: SourceColumn, rule: TableRule, present: str | None = None) -> SilverType:
+    """Return the silver type of a source column by the rule of its table; `present` as for `silver_type`."""
+    kind = silver_type(column, rule.types.get(column.name), present)
+    return of_partition(kind) if column.name in rule.partition_by else kind
+
+
+def of_partition(kind: SilverType) -> SilverType:
+    """Return a type as a partition column has it."""
+    return PARTITION_STRING if kind.ddl == PARTITION_STRING.ddl else kind
 
 
 def is_widened_real(column: SourceColumn, ddl: str) -> bool:

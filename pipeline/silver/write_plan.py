@@ -20,7 +20,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.column_mapping import sidecars
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.text_parsers import SilverType
-from pipeline.silver.types import is_widened_real, silver_type, widened_text
+from pipeline.silver.types import column_type, is_widened_real, widened_text
 
 # int8, int2, int4, date, timestamp, numeric: several of their texts may be one value of silver's type
 _MOST_TRUNCATES = 100  # of one fold, in modes that keep the rows that are gone
@@ -291,7 +291,7 @@ def _fold_column(
             indexes[relation.version] = index
             may_be_unsent |= index in survey.unchanged_toast
             column = relation.columns[index]
-            sent = silver_type(column, rule.types.get(name), kind.ddl)
+            sent = column_type(column, rule, kind.ddl)
             differs = name in rule.types or sent.ddl != kind.ddl
             has_many_spellings |= differs and column.base_oid in _COMPARED_BY_VALUE
             if is_widened_real(column, kind.ddl):

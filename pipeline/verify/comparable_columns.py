@@ -4,7 +4,7 @@ Pure. A column is found by its attribute number, as silver follows it through re
 form on both sides is skipped, with the reason.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.bronze.relations import SourceColumn
@@ -45,10 +45,12 @@ def plan_comparison(
     *,
     is_ascii: bool,
     protected: Sequence[ProtectedColumn] = (),
+    partition_by: Collection[str] = (),
 ) -> ComparableColumns:
     """Return what can be compared; `is_ascii` if the database has no encoding of its texts.
 
-    `protected` are the columns whose values silver does not have: they are left out.
+    `partition_by` are partition columns by their names in silver. `protected` are the columns whose values
+    silver does not have: they are left out.
     """
     columns: list[tuple[str, Form]] = []
     silver: list[SilverColumn] = []
@@ -68,7 +70,8 @@ def plan_comparison(
             continue
         name, ddl = field
         policy = rule.misfit_of(column.name)
-        form = form_of(column, ddl, clamps=policy == "clamp" and column.name not in key)
+        clamps = policy == "clamp" and column.name not in key
+        form = form_of(column, ddl, clamps=clamps, is_partition=name in partition_by)
         if form is None:
             skipped[column.name] = f"values of its type and of silver's {ddl} have no form in common"
         elif is_ascii and "STRING" in ddl:

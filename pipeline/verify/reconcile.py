@@ -260,7 +260,7 @@ class Reconciler:
         of_silver = silver.table_at_snapshot(
             pinned, rule, metadata_columns=self._config.silver.metadata_columns
         )
-        compared = reads.plan(read, of_silver.columns, of_silver.fields)
+        compared = reads.plan(read, of_silver.columns, of_silver.fields, of_silver.partition_by)
         if not compared.silver:
             raise LakeError("No column can be compared.")
         if self._counts_values:
@@ -302,7 +302,7 @@ def compare_at_rest(config: Config, lake: Lake, names: Sequence[TableName]) -> l
             silver = lake.table_at(table.path)
             read = reads.read(name)
             fields = fields_by_physical_name(silver)
-            compared = reads.plan(read, table.columns, fields)
+            compared = reads.plan(read, table.columns, fields, silver.snapshot().partition_columns)
             frame = without_gone(silver.frame(), table, fields)
             rows = SilverRows(frame, compared.silver, compared.shape.key)
             found = find_differences(reads.side(read, compared.shape), rows)

@@ -7,7 +7,7 @@ the other, and the source is read again only if ranges differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -87,17 +87,25 @@ class SourceReads:
             return SourceRows(source, shape).count_values()
 
     def plan(
-        self, read: SourceRead, registered: Sequence[RegisteredColumn], fields: Fields
+        self,
+        read: SourceRead,
+        registered: Sequence[RegisteredColumn],
+        fields: Fields,
+        partition_by: Collection[str],
     ) -> ComparableColumns:
-        """Return how a table is compared with silver's columns."""
-        return self._plan(read.name, read.relation, read.catalog, registered, fields, read.protected)
+        """Return how a table is compared with silver's columns, some of which may be partition columns."""
+        return self._plan(
+            read.name, read.relation, read.catalog, registered, fields, partition_by, read.protected
+        )
 
     def _read(self, name: TableName, registered: RegisteredTable) -> SourceRead:
-        fields = fields_by_physical_name(self._lake.table_at(registered.path))
+        silver = self._lake.table_at(registered.path)
+        fields, partition_by = fields_by_physical_name(silver), silver.snapshot().partition_columns
         with self._open(name) as source:
             relation, catalog = source.table.relation, source.read_catalog()
             protected = registered.protected
-            shape = self._plan(name, relation, catalog, registered.columns, fields, protected).shape
+            columns = registered.columns
+            shape = self._plan(name, relation, catalog, columns, fields, partition_by, protected).shape
             rows = SourceRows(source, shape)
             sums = rows.sums(FIRST_DIGITS) if shape.columns else {}
             return SourceRead(name, relation, catalog, shape, sums, rows.misfits, protected)
@@ -109,12 +117,20 @@ class SourceReads:
         catalog: CatalogRelation,
         registered: Sequence[RegisteredColumn],
         fields: Fields,
+        partition_by: Collection[str],
         protected: Sequence[ProtectedColumn],
     ) -> ComparableColumns:
         rule = self._config.rule_for(name)
         assert rule is not None
         return plan_comparison(
-            relation, catalog, registered, fields, rule, is_ascii=self._is_ascii, protected=protected
+            relation,
+            catalog,
+            registered,
+            fields,
+            rule,
+            is_ascii=self._is_ascii,
+            protected=protected,
+            partition_by=partition_by,
         )
 
     def _open(self, name: TableName) -> SourceTable:

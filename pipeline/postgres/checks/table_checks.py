@@ -144,7 +144,7 @@ def _check_columns(connection: Connection, config: Config, tables: set[TableName
     missing = {
         (rule.source, name)
         for rule in config.tables
-        for name in (*rule.types, *rule.misfits, *rule.columns.names)
+        for name in (*rule.types, *rule.misfits, *rule.columns.names, *rule.partition_by, *rule.cluster_by)
     }
     if not missing:
         return
@@ -158,7 +158,7 @@ def _check_columns(connection: Connection, config: Config, tables: set[TableName
         "configured columns",
         not missing,
         passed="Every column that the configuration names exists.",
-        failed=f"No table has these columns, which tables[].types, misfits or columns name: {named}.",
+        failed=f"No table has these columns, which the rules of tables name: {named}.",
         fix="Correct their names, which are case-sensitive; use the new name of a renamed column.",
     )
 

@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from pipeline.partition_folders import ESCAPED, MOST_TEXT_BYTES, NULL_FOLDER
 from pipeline.postgres.catalog import CatalogRelation, read_relation
 from pipeline.postgres.connection import describe
 from pipeline.postgres.publication import Leaf, PublishedTable, describe_published
@@ -273,6 +274,7 @@ class Kind(Enum):
     """The kind of silver's type."""
 
     TEXT = "text"
+    PARTITION_TEXT = "text of a partition column"
     DECIMAL = "decimal"
     REAL = "real"
     DOUBLE = "double"
@@ -305,6 +307,7 @@ class Form:
 
 
 TEXT = Form(Kind.TEXT)
+PARTITION_TEXT = Form(Kind.PARTITION_TEXT)
 _BOUNDS = {
     Kind.DATE: ("0001-01-01", "9999-12-31"),
     Kind.TIMESTAMP: ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"),
@@ -358,6 +361,8 @@ def _scalar(form: Form, value: sql.Composable) -> sql.Composable:
     match form.kind:
         case Kind.TEXT:
             return sql.SQL("pg_catalog.concat({})").format(value)
+        case Kind.PARTITION_TEXT:
+            return _partition_text(value)
         case Kind.DECIMAL:
             return _decimal(form, value)
         case Kind.REAL | Kind.DOUBLE:
@@ -366,6 +371,16 @@ def _scalar(form: Form, value: sql.Composable) -> sql.Composable:
             return sql.SQL(bits).format(value, sql.SQL(send))
         case Kind.DATE | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             return _dated(form, value)
+
+
+def _partition_text(value: sql.Composable) -> sql.Composable:
+    """Return SQL for a text that a partition column holds: escaped, it is short enough for a folder."""
+    text = sql.SQL("pg_catalog.concat({})").format(value)
+    return sql.SQL(
+        "CASE WHEN {0} NOT IN ('', {1}) AND pg_catalog.octet_length(pg_catalog.convert_to({0}, 'UTF8'))"
+        " + 2 * (pg_catalog.length({0}) - pg_catalog.length(pg_catalog.translate({0}, {2}, ''))) <= {3}"
+        " THEN {0} END"
+    ).format(text, sql.Literal(NULL_FOLDER), sql.Literal(ESCAPED), sql.Literal(MOST_TEXT_BYTES))
 
 
 def _decimal(form: Form, value: sql.Composable) -> sql.Composable:

@@ -230,4 +230,7 @@ def test_a_column_that_only_the_configuration_has_is_found(database: Database) -
     wrong = replace(rule, types={"price": "DECIMAL(20,4)"}, misfits={"day": "error"})
     check = find(replace(config, tables=(wrong,)), "configured columns")
     assert not check.ok
-    assert check.sentence.endswith("misfits or columns name: day of public.*, price of public.*.")
+    assert check.sentence.endswith("the rules of tables name: day of public.*, price of public.*.")
+    wrong = replace(rule, partition_by=("id", "country"), cluster_by=("Price", "since"))
+    check = find(replace(config, tables=(wrong,)), "configured columns")
+    assert check.sentence.endswith("name: country of public.*, since of public.*.")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.load import load_config
+from pipeline.config.load import NOT_FOR_PARTITIONS, load_config
+from pipeline.delta.partitions import may_be_partition_column
 from pipeline.errors import ConfigError
 
 
@@ -57,6 +58,59 @@ def test_columns_that_files_cannot_be_sorted_by_are_refused(tmp_path: Path, keys
     with pytest.raises(ConfigError) as raised:
         load_config(file, {})
     assert str(raised.value).startswith(f"{file}:{error}")
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ("partition_by: []", "3: tables[0].partition_by: No column is named."),
+        ("partition_by: [a, b, a]", "3: tables[0].partition_by[2]: The column is named twice."),
+        (
+            "partition_by: [b, a]\n    columns: {exclude: [a]}",
+            "3: tables[0].partition_by[1]: The column is not captured.",
+        ),
+        ("partition_by: [a, b, c, d, e]", "3: tables[0].partition_by[4]: A table has at most 4 columns"),
+        (
+            "types: {b: double}\n    partition_by: [a, b]",
+            "4: tables[0].partition_by[1]: types gives the column DOUBLE,",
+        ),
+        (
+            "partition_by: [a]\n    columns: {mask: {a: null}}",
+            "3: tables[0].partition_by[0]: All values of the column are masked",
+        ),
+        (
+            "target: '{table}'\n    partition_by: [a]",
+            "4: tables[0].partition_by: The partitions of a table that several sources share",
+        ),
+    ],
+)
+def test_columns_that_tables_cannot_be_divided_by_are_refused(tmp_path: Path, keys: str, error: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"tables:\n  - source: a.b\n    {keys}\npipeline: p\n")
+    with pytest.raises(ConfigError) as raised:
+        load_config(file, {})
+    assert str(raised.value).startswith(f"{file}:{error}")
+
+
+@pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE", "BINARY", "VARIANT", "ARRAY<INT>", "MAP<STRING,STRING>"])
+def test_types_without_partitions_are_those_of_the_writers(kind: str) -> None:
+    assert kind.startswith(NOT_FOR_PARTITIONS)
+    assert not may_be_partition_column(kind)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["BOOLEAN", "SMALLINT", "INT", "BIGINT", "STRING", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "DECIMAL(5,2)"],
+)
+def test_the_other_types_may_have_partitions(kind: str) -> None:
+    assert not kind.startswith(NOT_FOR_PARTITIONS)
+    assert may_be_partition_column(kind)
+
+
+def test_columns_to_divide_by_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("pipeline: p\ntables:\n  - source: a.b\n    partition_by: [a, B]\n")
+    assert load_config(file, {}).tables[0].partition_by == ("a", "B")
 
 
 def test_columns_to_sort_by_are_read(tmp_path: Path) -> None:

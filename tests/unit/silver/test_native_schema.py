@@ -21,6 +21,7 @@ from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
 from pipeline.silver import native_schema
+from pipeline.silver.native_files import NotNative
 from pipeline.silver.native_schema import (
     add_column,
     add_columns_operation,
@@ -30,7 +31,6 @@ from pipeline.silver.native_schema import (
     metadata_with,
     set_default,
 )
-from pipeline.silver.native_target import NotNative
 from pipeline.silver.schema_operations import AddColumn
 from pipeline.silver.text_parsers import BOOLEAN, INT, STRING, TIMESTAMP_NTZ, VARIANT, array_of, decimal
 from tests.support.commits import do_before_commit
@@ -116,10 +116,10 @@ def test_what_needs_a_feature_or_spark_is_left_to_it(operation: AddColumn) -> No
         snapshot_with(configuration={"delta.enableRowTracking": "true"}),
         snapshot_with(configuration={"delta.constraints.positive": "a > 0"}),
         snapshot_with(minReaderVersion=3, minWriterVersion=7, writerFeatures=["clustering"]),
-        replace(snapshot_with(), partition_columns=("a",)),
+        replace(snapshot_with(TableSchema.of_ddl("a DOUBLE, b INT").json), partition_columns=("a",)),
         Snapshot("/t"),
     ],
-    ids=["column mapping", "row tracking", "constraint", "clustering", "partitions", "no table"],
+    ids=["column mapping", "row tracking", "constraint", "clustering", "partitions of DOUBLE", "no table"],
 )
 def test_a_table_that_asks_more_is_left_to_spark(snapshot: Snapshot) -> None:
     assert not adds_natively(snapshot, NUMBER, is_repeated=False)

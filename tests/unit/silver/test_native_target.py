@@ -17,7 +17,8 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver import data_layout, native_target
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
-from pipeline.silver.native_target import NativeTarget, NotNative, compact_small_files
+from pipeline.silver.native_files import NotNative
+from pipeline.silver.native_target import NativeTarget, compact_small_files
 from pipeline.silver.text_parsers import INT, STRING
 from pipeline.silver.write import FOLDED, MetadataNames, Write, WriteKind
 from pipeline.silver.write_plan import Identity, WriteStep

@@ -1,0 +1,199 @@
+"""Tables that are divided into partitions have the rows of the source, by both writers, in every mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.bronze import change_rows
+from pipeline.config.config import Config
+from pipeline.delta import data_files
+from pipeline.delta.table import LakeTable
+from pipeline.ingest.job import run_ingest
+from pipeline.silver import batch_writer
+from tests.support.comparable.arrow import arrow_rows
+from tests.support.comparable.silver import silver_path
+from tests.support.comparable.source import Connection, snapshot, source_columns, source_rows
+from tests.support.modes.oracle import assert_equals_model
+from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of, rule_of
+from tests.support.seeds import seed_of_run
+from tests.support.servers import Database
+from tests.support.workload.tables import Schema, create_schema
+from tests.support.workload.transactions import run_workload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+pytestmark = pytest.mark.postgres
+
+FIXED_SEED = 20_265
+# in the key or not, often set by updates; many rows have values of their own
+PARTITIONS = {
+    "documents": ("revision",),
+    "Lines": ("day", "paid"),
+    "tickets": ("part",),
+    "readings": ("money",),
+    "accounts": ("balance", "id"),
+    "journal": ("day",),
+}
+
+
+def divided(config: Config, mode: str = "mirror") -> Config:
+    """Return a pipeline whose tables have partitions."""
+    rules = []
+    for table, columns in PARTITIONS.items():
+        rule = next((r for r in config.tables if r.source in (f"w_*.{table}", "w_*.*")), None)
+        if rule is not None or mode == "mirror":
+            rules.append(replace(rule_of(f"w_*.{table}", mode), partition_by=columns))
+    return replace(config, tables=tuple(rules))
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("copy", ["initial", "never"])
+def test_native_mirrors_have_the_rows_of_the_source(database: Database, tmp_path: Path, copy: str) -> None:
+    prove(database, tmp_path, FIXED_SEED, None, copy=copy, schemas=2, cuts=3)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("copy", ["initial", "never"])
+def test_many_native_mirrors_have_the_rows_of_the_source(
+    database: Database, tmp_path: Path, copy: str
+) -> None:
+    prove(database, tmp_path, seed_of_run(), None, copy=copy, schemas=40, cuts=6)
+
+
+@pytest.mark.spark
+def test_mirrors_of_spark_have_the_rows_of_the_source(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    prove(database, tmp_path, FIXED_SEED, spark, copy="never", schemas=1, cuts=2)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_many_mirrors_of_spark_have_the_rows_of_the_source(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    prove(database, tmp_path, seed_of_run(), spark, copy="initial", schemas=20, cuts=3)
+
+
+def prove(
+    database: Database,
+    folder: Path,
+    seed: int,
+    spark: SparkSession | None,
+    *,
+    copy: str,
+    schemas: int,
+    cuts: int,
+) -> None:
+    """Run workloads, capture and apply them, and compare silver with the source after each cut."""
+    print(f"PGDELTA_SEED={seed}")
+    rng = Random(seed)
+    config = database.config("*.*", root=str(folder / "lake"), create_publication="all", copy=copy)
+    silver = replace(config.silver, writer="auto" if spark is None else "spark")
+    config = divided(replace(config, silver=silver))
+    if copy == "never":
+        run_ingest(config)
+    steps: dict[str, Any] = {"steps": RowSteps} if spark is None else {}
+    applier = Applier(spark, config)
+    with database.connect() as source:
+        source.execute("CREATE TABLE other (v int)")
+        for number in range(schemas):
+            schema = create_schema(source, rng, name=f"w_{number}")
+            for _ in range(cuts):
+                run_workload(source, rng, 4, schema=schema, **steps)
+                run_ingest(config)
+                source.execute("INSERT INTO other VALUES (1)")  # a copy is applied once the stream is past it
+                run_ingest(config)
+                if rng.random() < 0.2:
+                    applier = Applier(spark, config)
+                summary = applier.apply_pending()
+                assert summary.exit_code(strict=True) == 0, summary.tables
+                assert_equal(source, config, schema)
+
+
+def assert_equal(source: Connection, config: Config, schema: Schema) -> None:
+    count = 0
+    with snapshot(source):
+        for name in schema.names:
+            columns = source_columns(source, *name)
+            wanted = source_rows(source, *name, columns)
+            table = LakeTable(silver_path(config.storage.root, *name))
+            if not table.exists():
+                assert not wanted, name
+                continue
+            assert table.snapshot().partition_columns == PARTITIONS[name.table]
+            found = arrow_rows(table.path, [column.name for column in columns])
+            assert found == wanted, (
+                name,
+                list((wanted - found).items())[:3],
+                list((found - wanted).items())[:3],
+            )
+            count += len(table.snapshot().files)
+    assert count
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("mode", MODES)
+def test_native_tables_of_each_mode_have_the_rows_of_the_model(
+    database: Database, tmp_path: Path, mode: str
+) -> None:
+    prove_mode(database, tmp_path, FIXED_SEED, mode, None, cuts=4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("mode", MODES)
+def test_many_native_tables_of_each_mode_have_the_rows_of_the_model(
+    database: Database, tmp_path: Path, mode: str
+) -> None:
+    prove_mode(database, tmp_path, seed_of_run(), mode, None, cuts=100)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", MODES)
+def test_tables_of_each_mode_by_spark_have_the_rows_of_the_model(
+    database: Database, tmp_path: Path, spark: SparkSession, mode: str
+) -> None:
+    prove_mode(database, tmp_path, FIXED_SEED, mode, spark, cuts=2)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_rows_of_many_partitions_are_added_in_chunks(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(change_rows, "CHUNK_ROWS", 5)
+    monkeypatch.setattr(data_files, "_MOST_OPEN", 2)
+    prove_mode(database, tmp_path, FIXED_SEED, "append", None, cuts=2)
+
+
+def prove_mode(
+    database: Database, folder: Path, seed: int, mode: str, spark: SparkSession | None, *, cuts: int
+) -> None:
+    """Run workloads, capture and apply them, and compare silver with the model of its mode."""
+    print(f"PGDELTA_SEED={seed}")
+    rng = Random(seed)
+    config = config_of(database, folder / "lake", mode, "auto" if spark is None else "spark")
+    config = divided(config, mode)
+    run_ingest(config)
+    count = 0
+    with database.connect() as source:
+        for cut in range(cuts):
+            if cut % 4 == 0:
+                schema = create_schema(source, rng, name=f"w_{cut}")
+            run_workload(source, rng, 4, schema=schema, steps=RowSteps)
+            run_ingest(config)
+            summary = Applier(spark, config).apply_pending()
+            assert summary.exit_code(strict=True) == 0, summary.tables
+            for name in names_of(schema, mode):
+                count += assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
+    assert count
