@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -53,7 +52,6 @@ COMPACTION_INTERVAL = 50
 _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
 
 
-@lru_cache(maxsize=4096)
 class Lake:
     """The storage root, and the Spark session that reads and writes what is not small."""
 

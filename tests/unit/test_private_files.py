@@ -32,6 +32,7 @@ BY_UMASK = {
     "pipeline/delta/locks.py": {"path.parent.mkdir(parents=True, exist_ok=True)"},
     # a table's
     "pipeline/delta/native_commit.py": {"log.mkdir(parents=True, exist_ok=True)"},
+    "pipeline/delta/data_files.py": {"self._path.parent.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/filesystem.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
     # in a mirror's folder, which is private
     "pipeline/delta/store/store.py": {"open(path, 'xb')"},
