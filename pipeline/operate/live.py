@@ -34,7 +34,7 @@ from pipeline.protocol.lsn import INVALID
 from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.decision import Step
 from pipeline.silver.foreign_commits import refuse_foreign_commits
-from pipeline.silver.live_rows import fold_onto, refuse_plan
+from pipeline.silver.live_rows import fold_onto, pending_writes, refuse_plan
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.range_plan import RangePlan, WriteResult
 from pipeline.silver.swap import BufferedRecords
@@ -61,7 +61,6 @@ class LiveTable:
     name: TableName
     table: PinnedTable
     plan: RangePlan | None = None
-    writer: BatchWriter | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     overlay: Overlay | None = None  # once the changes are folded without Spark
     frame: DataFrame | None = None  # once they are folded by Spark
@@ -281,7 +280,7 @@ class LiveReader:
         start = InputStart(facts.offset)
         plan = writer.plan(surveys, planner.relations, registered, start, found.end.lsn)
         refuse_plan(name, plan)
-        return LiveTable(name, table, plan, writer)
+        return LiveTable(name, table, plan if pending_writes(table, plan) else None)
 
 
 def _no_rebuild(plan: RangePlan) -> WriteResult:

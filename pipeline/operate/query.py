@@ -58,7 +58,13 @@ class SilverAt:
 def silver_live(config: Config) -> SilverAt:
     """Return silver as of the last commit of bronze."""
     live = open_live(config).read()
-    return SilverAt(live.lsn, live.commit_time, {name: live[name] for name in live}, {**live.refused})
+    found = SilverAt(live.lsn, live.commit_time, {}, {**live.refused})
+    for name in live:
+        try:
+            found.tables[name] = live[name]
+        except LakeError as error:  # a type that only Spark reads
+            found.refused[name] = str(error)
+    return found
 
 
 def silver_as_of(config: Config, point: str | None) -> SilverAt:

@@ -63,10 +63,10 @@ def fold_onto(
     """
     snapshot = table.snapshot()
     assert table.local_path is not None
-    overlay = Overlay.of(snapshot)
     writes = pending_writes(table, plan)
     if any(other_types(write.fold, with_keys=False) for write in writes):
         return None
+    overlay = Overlay.of(snapshot)
     if writes and unsupported_feature(snapshot) is not None:
         # such files have other names or places than their rows have
         size = sum(int(add["size"]) for add in overlay.files.values())

@@ -9,10 +9,15 @@ import pytest
 
 from pipeline.apply.applier import Applier
 from pipeline.config.tables import RowMode, TableRule
+from pipeline.errors import LakeError
 from pipeline.operate.live import LiveReader, open_live
+from pipeline.operate.live_frames import LiveFrames
+from pipeline.operate.query import silver_live
+from pipeline.table_name import TableName
 from tests.support.comparable.arrow import comparable_rows
 from tests.support.comparable.silver import frame_rows
-from tests.support.pipelines import MakePipeline, with_writer
+from tests.support.comparable.source import snapshot, source_columns, source_rows
+from tests.support.pipelines import MakePipeline, with_rules, with_writer
 from tests.support.seeds import seed_of_run
 from tests.support.workload.tables import Table, create_schema
 from tests.support.workload.transactions import Step, run_workload
@@ -66,3 +71,71 @@ def prove(make_pipeline: MakePipeline, seed: int, *, mode: RowMode, schemas: int
                     found = frame_rows(frames[name], frames[name].columns)
                     assert found == wanted[name], (name, found - wanted[name], wanted[name] - found)
             Applier(None, config).apply_pending()
+
+
+def test_tables_that_only_spark_writes_are_shown(make_pipeline: MakePipeline) -> None:
+    pipeline = with_rules(
+        with_writer(make_pipeline(create_publication="all"), "auto"),
+        TableRule("public.variant", types={"doc": "VARIANT"}),
+        TableRule("public.*"),
+    )
+    pipeline.ingest()
+    pipeline.run(
+        "CREATE TABLE renamed (id int PRIMARY KEY, a text, b int)",
+        "CREATE TABLE floats (k float8 PRIMARY KEY, v text)",
+        'CREATE TABLE hidden ("_metadata" int PRIMARY KEY, v text)',
+        "CREATE TABLE vectors (id int PRIMARY KEY, v text)",
+        "CREATE TABLE variant (id int PRIMARY KEY, doc jsonb)",
+        "INSERT INTO renamed SELECT g, 'a' || g, g FROM generate_series(1, 20) g",
+        "INSERT INTO floats VALUES ('NaN', 'a'), (0, 'b'), ('Infinity', 'c'), (1.5, 'd')",
+        "INSERT INTO hidden SELECT g, 'v' FROM generate_series(1, 20) g",
+        "INSERT INTO vectors SELECT g, 'v' FROM generate_series(1, 20) g",
+        """INSERT INTO variant VALUES (1, '{"a": 1}')""",
+    )
+    pipeline.catch_up()
+    vectors = f"delta.`{pipeline.path('silver', 'public', 'vectors')}`"
+    pipeline.spark.sql(f"ALTER TABLE {vectors} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    pipeline.run(
+        "ALTER TABLE renamed RENAME a TO c",
+        "ALTER TABLE renamed RENAME b TO a",
+        "UPDATE renamed SET c = 'two' WHERE id = 2",
+        "DELETE FROM vectors WHERE id = 3",
+    )
+    pipeline.catch_up()
+    pipeline.run(
+        "UPDATE renamed SET a = 99 WHERE id = 2",
+        "DELETE FROM renamed WHERE id = 3",
+        "INSERT INTO renamed VALUES (30, 'new', 30)",
+        "UPDATE floats SET v = v || '!' WHERE k <> 1.5",
+        "UPDATE floats SET k = '-0', v = 'moved' WHERE k = 0",
+        "DELETE FROM floats WHERE k = 'Infinity'",
+        "UPDATE hidden SET v = 'changed' WHERE \"_metadata\" = 7",
+        "UPDATE vectors SET v = 'changed' WHERE id = 5",
+        """UPDATE variant SET doc = '{"a": 2}'""",
+    )
+    pipeline.ingest()
+    names = [TableName("public", name) for name in ("floats", "hidden", "renamed", "variant", "vectors")]
+    frames, rows = open_live(pipeline.config, pipeline.spark).read(), LiveReader(pipeline.config).read()
+    assert isinstance(frames, LiveFrames)
+    assert ([*frames], frames.refused) == ([*rows], rows.refused) == (names, {})
+    with snapshot(pipeline.source):
+        for name in names:
+            columns = source_columns(pipeline.source, *name)
+            wanted = source_rows(pipeline.source, *name, columns)
+            chosen = [column.name for column in columns]
+            if name.table == "variant":  # whose text Spark writes
+                text = frames[name].selectExpr("id", "to_json(doc) AS doc")
+                assert [tuple(row) for row in text.collect()] == [(1, '{"a":2}')]
+                continue
+            assert frame_rows(frames[name], chosen) == wanted, name
+            assert comparable_rows(rows[name].to_table(columns=chosen)) == wanted, name
+    with pytest.raises(LakeError, match="reads columns of some types by Spark only"):
+        rows[TableName("public", "variant")]
+    asked = silver_live(pipeline.config)
+    assert [*asked.refused] == [TableName("public", "variant")]
+    assert [*asked.tables] == [name for name in names if name.table != "variant"]
+    assert frames.create_views()["public__renamed"] == TableName("public", "renamed")
+    sql = "SELECT count(*) AS n FROM public__renamed JOIN public__vectors USING (id)"
+    assert [row.n for row in pipeline.spark.sql(sql).collect()] == [19]
+    pipeline.catch_up()
+    assert frames[TableName("public", "vectors")].count() == 19, "the versions that were pinned"
