@@ -184,11 +184,10 @@ class LiveReader:
         """Read with a session, or without Spark; `show` makes a result of what was found."""
         self._config = config
         sessions = SparkProvider(spark) if spark else NoSpark(f"Only Spark can read this. {_ONLY_SPARK}")
-        self._lake = Lake(config.storage.root, sessions)
-        if spark is None and self._lake.local_root is None:
+        self._lake = Lake(config.storage, sessions)
+        if spark is None and self._lake.working_root is None:
             raise LakeError(
-                f"The lake {self._lake.root} is not on a file system of this machine, so only Spark can read "
-                "it. Use pgdelta.live(spark)."
+                f"The lake {self._lake.root} is on storage that only Spark can read. Use pgdelta.live(spark)."
             )
         self._bronze = Bronze(self._lake, config.pipeline)
         self._show = show
@@ -208,7 +207,7 @@ class LiveReader:
 
     def _find(self) -> Found:
         config, bronze = self._config, self._bronze
-        lake = PinnedLake(self._lake.root, self._lake.sessions)
+        lake = PinnedLake(config.storage, self._lake.sessions)
         bronze.lake = lake
         records = Records(lake)
         manifest = Manifests(lake).last() or Manifest(INVALID)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipeline.delta.spark.provider import SparkProvider
+from pipeline.delta.store.store import Location
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import Snapshot
 
@@ -44,8 +45,8 @@ class PinnedTable(LakeTable):
 class PinnedLake(Lake):
     """A lake whose tables are pinned as far as they are found by path; the pipeline's own are not."""
 
-    def __init__(self, root: str, spark: SparkProvider) -> None:
-        super().__init__(root, spark)
+    def __init__(self, location: Location, spark: SparkProvider) -> None:
+        super().__init__(location, spark)
         self._tables: dict[str, PinnedTable] = {}
 
     def table_at(self, path: str) -> PinnedTable:

@@ -71,10 +71,10 @@ def silver_as_of(config: Config, point: str | None) -> SilverAt:
     """Return silver as of the newest manifest, or the newest at or before an LSN or a commit time."""
     from pipeline.silver.silver_rows import SilverRows
 
-    lake = Lake(config.storage.root, NoSpark("pgdelta query reads without Spark."))
-    if lake.local_root is None:
+    lake = Lake(config.storage, NoSpark("pgdelta query reads without Spark."))
+    if lake.working_root is None:
         raise LakeError(
-            f"The lake {lake.root} is not on a file system of this machine. Query it by Spark, with "
+            f"The lake {lake.root} is on storage that only Spark can read. Query it by Spark, with "
             "pgdelta.as_of or pgdelta.live."
         )
     is_lsn = point is not None and _LSN.fullmatch(point.strip()) is not None
