@@ -83,13 +83,14 @@ class FileChoice:
         }
         return FileChoice(values, {column.name: column.type.ddl for column, _ in found})
 
-    def candidates(self, snapshot: Snapshot) -> list[int]:
-        """Return the numbers of the files among those of a table's version."""
-        return [
-            number
-            for number, file in enumerate(snapshot.files.values())
-            if self._may_match(file, partition_bounds(snapshot, file))
-        ]
+    def candidates(self, files: Sequence[Mapping[str, Any]], snapshot: Snapshot | None = None) -> list[int]:
+        """Return the numbers of the files; `snapshot` is the version that has them, if it has partitions."""
+        found = []
+        for number, file in enumerate(files):
+            partition = partition_bounds(snapshot, file) if snapshot is not None else ()
+            if self._may_match(file, partition):
+                found.append(number)
+        return found
 
     def _may_match(self, file: Mapping[str, Any], partition: PartitionBounds) -> bool:
         bounds = _bounds(file.get("stats") or "{}", self._columns, partition)

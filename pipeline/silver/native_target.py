@@ -110,7 +110,7 @@ class NativeTarget(Target):
         self._has_silver = True
         chosen: Sequence[int] = range(len(self._files))
         if not fold.truncates:
-            chosen = FileChoice.of_keys(self.session, fold).candidates(self._snapshot)
+            chosen = FileChoice.of_keys(self.session, fold).candidates(self._files, self._snapshot)
         chosen = self._with_current(fold, chosen)
         self._require_few([self._files[number] for number in chosen])
         names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
@@ -135,7 +135,7 @@ class NativeTarget(Target):
         chosen: Sequence[int] = range(len(self._files))
         if len(chosen) > 1:
             choice = FileChoice.of_rows(self.session, fold, reduced_images("net"))
-            chosen = choice.candidates(self._snapshot)
+            chosen = choice.candidates(self._files, self._snapshot)
         self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
         self._add_silver(chosen, self._schema.names)
 

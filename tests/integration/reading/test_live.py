@@ -58,7 +58,8 @@ def prove(database: Database, folder: Path, seed: int, *, mode: RowMode, schemas
     rng = Random(seed)
     config = database.config("*.*", root=str(folder / "lake"), create_publication="all")
     silver = replace(config.silver, writer="auto")
-    config = replace(config, silver=silver, tables=(TableRule("w_*.*", mode=mode),))
+    divided = TableRule("w_*.documents", mode=mode, partition_by=("revision",))
+    config = replace(config, silver=silver, tables=(divided, TableRule("w_*.*", mode=mode)))
     run_ingest(config)
     reader = LiveReader(config)
     with database.connect() as source:

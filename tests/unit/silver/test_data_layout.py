@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.delta.data_files import arrow_columns, statistics_of
 from pipeline.delta.schema import TableSchema
-from pipeline.delta.table_log import Snapshot
 from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, may_have, small_size
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
@@ -37,9 +36,9 @@ def session() -> Iterator[DuckSql]:
     session.close()
 
 
-def version_of(stats: list[str]) -> Snapshot:
-    """Return the version of a table with files that have these statistics."""
-    return Snapshot("t").with_files({str(number): {"stats": each} for number, each in enumerate(stats)})
+def with_stats(files: list[str]) -> list[dict[str, str]]:
+    """Return files that have these statistics."""
+    return [{"stats": each} for each in files]
 
 
 def choose(session: DuckSql, kind: SilverType, keys: list[str], files: list[str]) -> list[int]:
@@ -47,7 +46,7 @@ def choose(session: DuckSql, kind: SilverType, keys: list[str], files: list[str]
     fold = Fold((FoldColumn("k", kind, {1: 0}),), (0,), (1,))
     values = ", ".join(f"({kind.value(session.engine.literal(key), session.engine)})" for key in keys)
     session.compute("folded", f"SELECT * FROM (VALUES {values}) AS v(k0)")
-    return FileChoice.of_keys(session, fold).candidates(version_of(files))
+    return FileChoice.of_keys(session, fold).candidates(with_stats(files))
 
 
 def stats(least: Any, greatest: Any) -> str:
@@ -158,7 +157,7 @@ def test_equal_rows_are_found_by_every_column_without_null_and_misfit(session: D
             "(" + ", ".join("NULL" if x is None else f"'{x}'" for x in row) + ")" for row in rows
         )
         query = f"SELECT * FROM (VALUES {texts}) AS v(x0, x1, x2, x3)"
-        return FileChoice.of_rows(session, fold, query).candidates(version_of(files))
+        return FileChoice.of_rows(session, fold, query).candidates(with_stats(files))
 
     assert chosen(("11", "1", "2020-01-02", "t")) == [1]
     assert chosen(("11", None, "2020-01-02", "t")) == [1, 3]
@@ -167,7 +166,7 @@ def test_equal_rows_are_found_by_every_column_without_null_and_misfit(session: D
     assert chosen((None, None, None, "t")) == [0, 1, 2, 3]
     assert chosen(("99", "1", "2020-01-02", "t")) == []
     session.define("nothing", "SELECT NULL AS x0, NULL AS x1, NULL AS x2, NULL AS x3 WHERE false")
-    assert FileChoice.of_rows(session, fold, "SELECT * FROM nothing").candidates(version_of(files[:1])) == []
+    assert FileChoice.of_rows(session, fold, "SELECT * FROM nothing").candidates(with_stats(files[:1])) == []
 
 
 @pytest.mark.parametrize(
