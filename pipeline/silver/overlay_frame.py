@@ -25,8 +25,11 @@ _METADATA = "_metadata"
 
 
 def can_show(table: LakeTable, overlay: Overlay) -> bool:
-    """Return whether the files of an overlay are told apart by their names."""
-    counts = Counter(_name(add["path"]) for add in table.snapshot().files.values())
+    """Return whether the files of an overlay are told apart by their names, and have all columns."""
+    snapshot = table.snapshot()
+    if overlay.gone and snapshot.partition_columns:
+        return False
+    counts = Counter(_name(add["path"]) for add in snapshot.files.values())
     has_one_each = all(counts[_name(overlay.files[key]["path"])] == 1 for key in overlay.gone)
     return has_one_each and _METADATA not in {name.lower() for name in table.schema().names}
 

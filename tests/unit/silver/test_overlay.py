@@ -5,15 +5,20 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.delta.data_files import write_data_file
+from pipeline.delta.native_commit import Operation
 from pipeline.delta.native_write import create
+from pipeline.delta.partitions import WHOLE_TABLE, Partition
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.overlay import Overlay, OverlayTarget
+from pipeline.silver.overlay_frame import can_show
 from pipeline.silver.text_parsers import INT, STRING
 
 
@@ -29,3 +34,17 @@ def test_new_rows_are_searched_for_changed_keys(tmp_path: Path, partition_by: tu
         session.compute("folded", "SELECT CAST(7 AS INTEGER) AS k0")
         OverlayTarget(session, table, snapshot, overlay, None).define_silver(fold)
         assert session.table("SELECT k FROM silver").column("k").to_pylist() == [7]
+
+
+@pytest.mark.parametrize("partition", [WHOLE_TABLE, Partition((("v", "a"),))])
+def test_files_that_lack_columns_are_not_read_by_spark(tmp_path: Path, partition: Partition) -> None:
+    table = LakeTable(str(tmp_path / "t"))
+    columns = tuple(name for name, _ in partition.values)
+    create(table.folder, TableSchema.of_ddl("k INT, v STRING"), {}, "", partition_by=columns)
+    file = write_data_file(table.folder, pa.table({"k": pa.array([1, 2], pa.int32())}), partition)
+    table.commit(table.snapshot(), [file.action()], {}, Operation("WRITE"))
+    overlay = Overlay.of(table.snapshot())
+    assert can_show(table, overlay)
+    [key] = overlay.files
+    overlay.gone[key] = np.array([0])
+    assert can_show(table, overlay) == (not columns)
