@@ -25,11 +25,12 @@ from pipeline.bronze.changes_scan import (
     missing_file,
 )
 from pipeline.bronze.divided_rows import DividedRows
+from pipeline.bronze.files_by_table import FilesByTable
 from pipeline.bronze.log import Bronze, log_op, selected_ops
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.delta.store.mirror import fetch, fetch_all
-from pipeline.delta.table_log import data_path, local_path
+from pipeline.delta.table_log import Snapshot, data_path, local_path
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -83,6 +84,7 @@ class ChangeRows:
         self._lock = threading.RLock()
         self._divided = DividedRows()
         self._shared_from = INVALID
+        self._indexed: tuple[tuple[str, int], FilesByTable] | None = None  # of the version that was read last
 
     def begin_batch(self, shared_from: LSN = INVALID) -> None:
         """Forget the rows that are kept; most tables need what ends after `shared_from`."""
@@ -161,9 +163,12 @@ class ChangeRows:
                 return _Files(sizes, frozenset(paths), new.rows)
         sizes, shared, rows = {}, set[str](), 0
         first_lsn = bronze.start_of(name, start)
-        for add in bronze.changes.snapshot().files.values():
-            if add.get("deletionVector"):
-                return None
+        files = self._files_by_table(bronze.changes.snapshot())
+        if files.has_vectors:
+            return None
+        # a row ends at or after the LSN of its commit or copy
+        least_lsn = first_lsn if start.copy is None else start.copy.lsn
+        for add in files.that_may_have(name, least_lsn):
             if _may_have(add, name, start, first_lsn, end_lsn):
                 found = data_path(bronze.changes.local_path, add["path"])
                 sizes[found] = int(add["size"])
@@ -171,6 +176,13 @@ class ChangeRows:
                     shared.add(found)
                     rows += json.loads(add["stats"]).get("numRecords", 0)
         return _Files(sizes, shared, rows)
+
+    def _files_by_table(self, snapshot: Snapshot) -> FilesByTable:
+        with self._lock:
+            key = (snapshot.table_id, snapshot.version)
+            if self._indexed is None or self._indexed[0] != key:
+                self._indexed = (key, FilesByTable(snapshot.files.values()))
+            return self._indexed[1]
 
     def _part(self, path: str, name: TableName, *, is_shared: bool) -> pa.Table | None:
         """Return the rows of a table in a file, None if it has none."""

@@ -9,7 +9,7 @@ from urllib.parse import quote
 _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 14)
 def path_segment(name: str) -> str:
     """Return a name as a path segment: unchanged if it is a valid one, else percent-encoded."""
     if name in {".", ".."}:
