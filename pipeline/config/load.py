@@ -28,6 +28,7 @@ from pydantic_core import ErrorDetails
 from pipeline.config.config import Config, Source, Storage
 from pipeline.config.jobs import Catalog
 from pipeline.config.scalars import holds_password
+from pipeline.config.source import SLOT_ERROR, SLOT_PATTERN
 from pipeline.config.tables import INHERITED, TABLE_PLACEHOLDER, ColumnRules, TableRule
 from pipeline.config.yaml_document import Document, Items, Scalar, Section, dotted, parse_document
 from pipeline.errors import ConfigError
@@ -88,11 +89,9 @@ def _resolve(config: Config, document: Document) -> Config:
     """Return the configuration with what the file leaves to the value of another key."""
     source, silver = config.source, config.silver
     slot = source.slot or config.pipeline
-    rule = field_schema(("source", "slot"))
-    if not re.search(rule["pattern"], slot):
+    if not re.search(SLOT_PATTERN, slot):
         raise document.error(
-            f"The pipeline also names the slot. {rule['patternErrorMessage']} Rename the pipeline or set"
-            " source.slot.",
+            f"The pipeline also names the slot. {SLOT_ERROR} Rename the pipeline or set source.slot.",
             "pipeline",
         )
     written = document.get("source", "protocol")

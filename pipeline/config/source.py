@@ -23,6 +23,9 @@ from pipeline.config.scalars import (
 )
 from pipeline.config.tables import FILE_SECTION
 
+SLOT_PATTERN = r"^[a-z0-9_]{1,63}$"
+SLOT_ERROR = "A slot name has 1 to 63 lower-case letters, digits or `_`."
+
 
 def _since(major: int) -> dict[str, int]:
     """Return the schema's note that a key needs a PostgreSQL of this version or newer."""
@@ -214,9 +217,9 @@ class Source:
         str,
         Field(
             description="Replication slot to read; an existing one is used as it is.",
-            pattern=r"^[a-z0-9_]{1,63}$",
+            pattern=SLOT_PATTERN,
             json_schema_extra={
-                "patternErrorMessage": "A slot name has 1 to 63 lower-case letters, digits or `_`.",
+                "patternErrorMessage": SLOT_ERROR,
                 "x-default": "the pipeline's name",
             },
         ),

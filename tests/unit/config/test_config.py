@@ -440,6 +440,14 @@ def test_a_password_from_outside_is_taken_and_never_shown(tmp_path: Path, connin
     assert "conninfo" not in repr(config)
 
 
+def test_a_valid_file_is_read_without_its_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise AssertionError("the JSON Schema takes longer than the file")
+
+    monkeypatch.setattr("pipeline.config.load._models", fail)
+    assert load(tmp_path, "pipeline: shop\n").source.slot == "shop"
+
+
 def test_a_pipeline_whose_name_cannot_name_a_slot_asks_for_one(tmp_path: Path) -> None:
     sentence = mistake(tmp_path, "pipeline: Shop\n")
     assert sentence == (
