@@ -6,10 +6,12 @@ A command is a function under `pipeline/cli/commands/`. It gets its options and 
 
 from __future__ import annotations
 
+import atexit
+import gc
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,6 +19,10 @@ from pipeline.cli.signals import Kind, main_guard
 
 PROGRAM = "pgdelta"
 COMPLETE_VARIABLE = "_PGDELTA_COMPLETE"
+
+WHOLE_PROCESS: Final = "whole process"
+"""The object of the context if the process has nothing to do but this command."""
+_NEW_OBJECTS = 500_000  # between two collections; Python's default is 700
 
 ExitCodes = Mapping[int, str]
 EXIT_CODES: ExitCodes = {
@@ -144,6 +150,8 @@ class PipelineCommand(click.Command):
         callback = self.callback
         assert callback is not None
         kind = self.kind if isinstance(self.kind, Kind) else self.kind(ctx.params)
+        if kind is Kind.ANSWER and ctx.obj is WHOLE_PROCESS:
+            _collect_rarely()
 
         def work(stop: threading.Event) -> int:
             exit_code: int = callback(**ctx.params, stop=stop)
@@ -199,6 +207,15 @@ def command(
 def option(*names: str, group: str, **attributes: Any) -> Callable[[Function], Function]:
     """Declare an option of a command, in a group of its help."""
     return click.option(*names, cls=GroupedOption, group=group, **attributes)
+
+
+def _collect_rarely() -> None:
+    """Let the garbage collector search for cycles rarely, and not at the end of the process.
+
+    A command that answers keeps most objects until it ends: modules, classes and what it prints.
+    """
+    gc.set_threshold(_NEW_OBJECTS)
+    atexit.register(gc.freeze)
 
 
 def _write_section(formatter: click.HelpFormatter, heading: str, records: Iterable[tuple[str, str]]) -> None:

@@ -12,7 +12,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from pipeline import __version__
-from pipeline.cli.command import COMPLETE_VARIABLE, PROGRAM, PipelineGroup
+from pipeline.cli.command import COMPLETE_VARIABLE, PROGRAM, WHOLE_PROCESS, PipelineGroup
 from pipeline.cli.commands.apply import apply
 from pipeline.cli.commands.as_of import as_of
 from pipeline.cli.commands.audit import audit
@@ -90,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             None if arguments is None else list(arguments),
             prog_name=PROGRAM,
             complete_var=COMPLETE_VARIABLE,
+            obj=WHOLE_PROCESS if arguments is None else None,
             standalone_mode=False,
         )
     except NoArgsIsHelpError as error:

@@ -146,6 +146,16 @@ def test_help_loads_neither_spark_nor_psycopg() -> None:
         assert process.communicate()[0].splitlines()[-1] == "[0, 0, 0, 0] []"
 
 
+def test_a_program_that_answers_collects_garbage_rarely_and_a_caller_of_main_as_before() -> None:
+    code = (
+        "import gc, sys; from pipeline.cli.main import main; before = gc.get_threshold();"
+        "main(['schema']); unchanged = gc.get_threshold() == before;"
+        "sys.argv = ['pgdelta', 'schema']; main(); print(); print(unchanged, gc.get_threshold()[0])"
+    )
+    with started(code) as process:
+        assert process.communicate()[0].splitlines()[-1] == "True 500000"
+
+
 def test_tail_needs_no_spark() -> None:
     code = (
         "import sys; from pipeline.cli.main import main;"
