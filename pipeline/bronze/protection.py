@@ -30,12 +30,12 @@ from pipeline.protected_columns import (
     TEXT_MASK,
     ProtectedColumn,
 )
-from pipeline.protocol.messages import Column, Relation
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pipeline.bronze.relations import SourceRelation
     from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
+    from pipeline.protocol.messages import Column, Relation
 
 _TEXT_OID = 25
 

@@ -20,13 +20,13 @@ from pipeline.bronze.schema import RELATIONS, storable
 from pipeline.delta.new_rows import NewRows
 from pipeline.delta.table import LakeTable
 from pipeline.protected_columns import ProtectedColumn, read_protected
-from pipeline.protocol.binary.converters import Types
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pipeline.postgres.catalog import CatalogRelation
+    from pipeline.protocol.binary.converters import Types
+    from pipeline.protocol.messages import Relation
 
 
 @dataclass(frozen=True, slots=True)
