@@ -112,10 +112,16 @@ def started(name: str, command: Sequence[str], environ: Mapping[str, str] | None
             watch.join()
 
 
-def run(name: str, command: Sequence[str], *, patience: float = PATIENCE) -> Run:
+def run(
+    name: str,
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    patience: float = PATIENCE,
+) -> Run:
     """Run a command to its end; raise RuntimeError if it fails or takes too long."""
     began = time.monotonic()
-    with started(name, command) as job:
+    with started(name, command, environ) as job:
         try:
             code = job.process.wait(patience)
         except subprocess.TimeoutExpired:
