@@ -16,6 +16,7 @@ from pipeline.cli.command import COMPLETE_VARIABLE, PROGRAM, WHOLE_PROCESS, Pipe
 from pipeline.cli.commands.apply import apply
 from pipeline.cli.commands.as_of import as_of
 from pipeline.cli.commands.audit import audit
+from pipeline.cli.commands.capsule import capsule
 from pipeline.cli.commands.check import check
 from pipeline.cli.commands.completion import completion
 from pipeline.cli.commands.demo import demo
@@ -70,6 +71,7 @@ for _command in (
     as_of,
     query,
     tail,
+    capsule,
     history,
     reconcile,
     fidelity,

@@ -35,7 +35,8 @@ def parse_address(text: str) -> Address:
     return Address(host or LOCAL, int(port))
 
 
-def _parse_metrics(context: click.Context, parameter: click.Parameter, value: str | None) -> Address | None:
+def parse_metrics(context: click.Context, parameter: click.Parameter, value: str | None) -> Address | None:
+    """Return the address of an option, for its callback."""
     try:
         return None if value is None else parse_address(value)
     except ValueError as error:
@@ -111,7 +112,7 @@ def run_options(function: Function) -> Function:
     metrics = option(
         "--metrics",
         group="Monitoring",
-        callback=_parse_metrics,
+        callback=parse_metrics,
         metavar="[HOST:]PORT",
         help="Serve Prometheus metrics at http://HOST:PORT/metrics during the run, without password and TLS. "
         f"HOST defaults to this machine only ({LOCAL}).",

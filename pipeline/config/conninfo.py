@@ -27,6 +27,10 @@ class CommandConninfo(str):
         found.key = key
         return found
 
+    def __reduce__(self) -> tuple[type[CommandConninfo], tuple[str, tuple[str, ...], str]]:
+        """Return what makes a copy."""
+        return CommandConninfo, (str(self), self.password_command, self.key)
+
     def with_text(self, text: str) -> CommandConninfo:
         """Return another text with the same program."""
         return CommandConninfo(text, self.password_command, self.key)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Literal, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -24,6 +24,9 @@ Node = Scalar | Section | Items
 
 _SECRET_KEYWORDS = frozenset(
     ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+)
+_PUBLIC_KEYWORDS = frozenset(
+    ("host", "hostaddr", "port", "dbname", "user", "service", "sslmode", "target_session_attrs")
 )
 _KEYWORD = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.DOTALL)
 _CREDENTIALS = re.compile(r"[\w+.-]+://[^/@]*:[^/]*@")
@@ -276,6 +279,26 @@ def holds_secret(conninfo: str) -> bool:
 def holds_password(conninfo: str) -> bool:
     """Return whether a libpq connection string has a password."""
     return any(keyword == "password" and value for keyword, value in _keywords(conninfo))
+
+
+def read_secrets(conninfo: str) -> list[str]:
+    """Return the secrets of a connection string, of a URI as they are written and decoded."""
+    found = [value for keyword, value in _keywords(conninfo) if keyword in _SECRET_KEYWORDS and value]
+    return [*found, *(decoded for value in found if (decoded := unquote(value)) != value)]
+
+
+def read_public_keywords(conninfo: str) -> dict[str, str]:
+    """Return where a connection string leads, by keyword; of any other keyword only the name."""
+    scheme, separator, rest = conninfo.strip().partition("://")
+    if separator and scheme in ("postgres", "postgresql"):
+        authority, _, query = rest.partition("?")
+        address, _, database = authority.partition("/")
+        user, _, host = address.rpartition("@")
+        pairs = [("user", unquote(user.partition(":")[0])), ("host", host), ("dbname", unquote(database))]
+        pairs += parse_qsl(query)
+    else:
+        pairs = _keywords(conninfo)
+    return {keyword: value if keyword in _PUBLIC_KEYWORDS else "…" for keyword, value in pairs if value}
 
 
 def _keywords(conninfo: str) -> list[tuple[str, str]]:

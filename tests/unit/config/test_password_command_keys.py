@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +46,17 @@ def test_a_connection_string_without_a_program_is_plain_text(tmp_path: Path) -> 
     assert type(load(tmp_path, SOURCE).source.conninfo) is str
     with_program = load(tmp_path, SOURCE + "  password_command: [token]\n").source
     assert type(replace(with_program, password_command=()).conninfo) is str
+
+
+def test_a_copy_keeps_the_program(tmp_path: Path) -> None:
+    source = load(tmp_path, SOURCE + "  password_command: [token]\n").source
+    for copied in (copy.deepcopy(source).conninfo, pickle.loads(pickle.dumps(source.conninfo))):
+        assert isinstance(copied, CommandConninfo)
+        assert (copied, copied.password_command, copied.key) == (
+            "host=db",
+            ("token",),
+            "source.password_command",
+        )
 
 
 def test_a_server_of_copies_has_its_own_program(tmp_path: Path) -> None:

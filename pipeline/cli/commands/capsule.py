@@ -1,0 +1,74 @@
+"""`pgdelta capsule`: one file for whoever helps with a fault."""
+
+import threading
+
+import click
+
+from pipeline.cli.arrow import use_lean_arrow
+from pipeline.cli.command import command, option
+from pipeline.cli.options import Address, config_option, output_options, parse_metrics
+from pipeline.cli.output import finish, load_config
+
+_FILE = "File"
+
+
+@command(
+    "capsule",
+    section="Observe",
+    short_help="Gather what helps with a fault into one file.",
+    examples=[
+        ("into a file named by pipeline and time", "pgdelta capsule --config conf/pipeline.yaml"),
+        (
+            "with the log and the metrics of a running job",
+            "pgdelta capsule --config conf/pipeline.yaml --log ingest.log --metrics 9187",
+        ),
+    ],
+    exit_codes={0: "the file is written; what could not be read is a sentence in it"},
+)
+@config_option
+@option(
+    "--output",
+    group=_FILE,
+    metavar="FILE",
+    type=click.Path(),
+    help="The .tar.gz to write, which must not exist (default: a name with the pipeline and the time).",
+)
+@option(
+    "--log",
+    "logs",
+    group=_FILE,
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(),
+    help="A log of a run with --log json. Lines of another form are left out. Repeatable.",
+)
+@option(
+    "--metrics",
+    group=_FILE,
+    callback=parse_metrics,
+    metavar="[HOST:]PORT",
+    help="Where a running job serves its metrics.",
+)
+@option("--offline", group=_FILE, is_flag=True, help="Do not read the source.")
+@output_options
+def capsule(
+    config: str,
+    output: str | None,
+    logs: tuple[str, ...],
+    metrics: Address | None,
+    offline: bool,
+    as_json: bool,
+    debug: bool,
+    stop: threading.Event,
+) -> int:
+    """Write one file with versions, the configuration without secrets, the status, events, the shape of
+    tables (columns, types, counts, sizes), counts of misfits, and, if they are named, logs and metrics.
+
+    It has no value of a row, no key and no secret. Nothing is changed.
+    """
+    loaded = load_config(config)
+    use_lean_arrow()
+    from pipeline.report.capsule import write_capsule
+
+    found = write_capsule(loaded, output, logs=logs, metrics=metrics, is_offline=offline)
+    return finish(found, as_json=as_json)
