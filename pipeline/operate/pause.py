@@ -117,7 +117,7 @@ def resume_tables(config: Config, globs: Sequence[str], *, spark: SparkSession |
 
 
 def _open(config: Config, spark: SparkSession | None, command: str) -> tuple[Lake, Bronze, Records]:
-    lake = Lake.for_writing(config.storage.root, spark, application=f"pgdelta {command} {config.pipeline}")
+    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta {command} {config.pipeline}")
     return lake, Bronze(lake, config.pipeline), Records(lake)
 
 

@@ -144,7 +144,7 @@ def write_capsule(
             failures.append(f"{name}: {describe_error(error)}")
             return {"failed": failures[-1]}
 
-    lake = Lake(config.storage.root, spark, application=f"pgdelta capsule {config.pipeline}")
+    lake = Lake(config.storage, spark, application=f"pgdelta capsule {config.pipeline}")
     found: dict[str, object] = {
         "versions.json": part("versions", versions),
         "configuration.json": part("configuration", lambda: public_configuration(config)),
@@ -208,6 +208,7 @@ def public_configuration(config: Config) -> dict[str, Any]:
         section["conninfo"] = read_public_keywords(key.conninfo or "")
         section["password_command"] = _public_command(key.password_command)
     source["hash_key"] = config.source.hash_key and "set"
+    found["storage"]["options"] = sorted(config.storage.options)  # some are credentials
     source["protocol"]["written"] = sorted(config.source.protocol.written)
     for rule, written in zip(found["tables"], config.tables, strict=True):
         del rule["columns"]["places"]
@@ -224,7 +225,8 @@ def known_secrets(config: Config, environ: Mapping[str, str]) -> list[str]:
     found = {config.source.hash_key or ""}
     for conninfo in (config.source.conninfo, config.source.copying.conninfo or ""):
         found |= set(read_secrets(conninfo))
-    found |= {value for name, value in environ.items() if _SECRET_NAME.search(name)}
+    for values in (environ, config.storage.options):
+        found |= {value for name, value in values.items() if _SECRET_NAME.search(name)}
     # Not a path, a number or a short word, which would be replaced in names and counts.
     is_secret = (
         len(text) >= _SHORTEST_SECRET and not text.isdigit() and "/" not in text[:1] for text in found

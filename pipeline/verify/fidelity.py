@@ -148,7 +148,7 @@ def run_fidelity(
         spark, config, wait=wait, runs=runs, stop=stop or threading.Event(), counts_values=True
     )
     found = reconciler.run(matches)
-    recorded = Records(Lake(config.storage.root, spark)).misfits.counts_by_policy()
+    recorded = Records(Lake(config.storage, spark)).misfits.counts_by_policy()
     tables = tuple(
         account(config, verdict, reconciler.values.get(verdict.name, {}), recorded.get(verdict.name, {}))
         for verdict in found.verdicts

@@ -193,6 +193,10 @@ def test_secrets_are_found_in_every_form() -> None:
     uri = "postgresql://me:pl%40nted-pass@db/shop?sslpassword=sslpl%40nted"
     base = Config("shop")
     config = replace(base, source=replace(base.source, conninfo=uri, hash_key=HASH_KEY))
+    options = {"secret_access_key": "planted-access", "region": "us-east-1"}
+    config = replace(config, storage=replace(config.storage, options=options))
+    assert public_configuration(config)["storage"]["options"] == ["region", "secret_access_key"]
+    assert redact("planted-access us-east-1", known_secrets(config, {})) == "*** us-east-1"
     secrets = known_secrets(config, {"PGPASSWORD": 'quo"ted-secret', "PGPORT": "5432", "API_KEY": "12345678"})
     text = f'pl@nted-pass pl%40nted-pass sslpl@nted {HASH_KEY} quo"ted-secret quo\\"ted-secret 12345678'
     assert redact(text, secrets) == "*** *** *** *** *** *** 12345678"
