@@ -29,6 +29,7 @@ SAFE = {
         *("self.ddl", "properties", "key", "value"),
         "self.type.value(literal(self.backfill))",
         *("pairs", "literal(key)", "literal(value)", "columns", "quoted(name)", "literal(text)"),
+        "', '.join(map(quoted, self.partition_by))",
     },
     "pipeline/silver/write.py": {
         *("self.table", "self.condition", "names", "FOLDED"),
