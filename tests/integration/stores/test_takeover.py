@@ -1,0 +1,166 @@
+"""An apply that stops for longer than its lease, while another one takes over: silver equals the source."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.delta.locks import SECONDS_VARIABLE, lock_apply
+from pipeline.delta.table import Lake
+from pipeline.delta.txn import TxnId, TxnKind
+from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
+from tests.support.paths import ROOT
+from tests.support.processes import ended
+from tests.support.running import wait_until
+from tests.support.servers import Database
+from tests.support.stores.lakes import StorePipeline
+from tests.support.stores.s3 import BUCKET, S3Server, s3_server
+
+pytestmark = pytest.mark.postgres
+
+COLUMNS = {
+    "orders": ("id", "item", "note", "price"),
+    "lines": ("order_id", "item", "count"),
+    "log": ("line",),
+}
+# applies, and stops itself once: before it reads a table that it has planned, or before the request that
+# makes its first commit to silver
+APPLY = """\
+import os, pickle, signal, sys
+from pipeline import crash_steps
+from pipeline.apply.applier import Applier
+from pipeline.crash_steps import CrashStep
+from pipeline.delta.locks import lock_apply
+from pipeline.delta.store.mirror import Mirror
+from pipeline.errors import FencedError
+
+stops = [signal.SIGSTOP]
+
+def stop_once():
+    if stops:
+        os.kill(os.getpid(), stops.pop())
+
+def observe(step, moment):
+    if (step, moment) == (CrashStep.WRITE_TABLE, "before"):
+        stop_once()
+
+create = Mirror.create
+
+def create_late(self, path, content):
+    if "/silver/" in path:
+        stop_once()
+    return create(self, path, content)
+
+with open(sys.argv[1], "rb") as file:
+    config = pickle.load(file)
+if sys.argv[2] == "before the commit":
+    Mirror.create = create_late
+else:
+    crash_steps.observer = observe
+applier = Applier(None, config)
+try:
+    with lock_apply(applier.lake, config.pipeline):
+        applier.apply_pending()
+    print("applied")
+except FencedError as error:
+    print("fenced", error)
+"""
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_server() as found:
+        yield found
+
+
+@pytest.fixture
+def pipeline(s3: S3Server, database: Database) -> Iterator[StorePipeline]:
+    root = f"s3://{BUCKET}/{database.name}"
+    config = database.config(root=root, options=s3.options, create_publication="all", copy="initial")
+    with database.connect() as source:
+        yield StorePipeline(config, source)
+
+
+@contextmanager
+def stopped_apply(pipeline: StorePipeline, where: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Give a process that applies and has stopped."""
+    (folder / "config").write_bytes(pickle.dumps(pipeline.config))
+    command = [sys.executable, "-c", APPLY, str(folder / "config"), where]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with ended(process):
+        wait_until(lambda: state_of(process) == "T" or process.poll() is not None, 120)
+        assert process.poll() is None
+        yield process
+
+
+def state_of(process: subprocess.Popen[str]) -> str:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def apply(pipeline: StorePipeline) -> None:
+    applier = Applier(None, pipeline.config)
+    with lock_apply(applier.lake, pipeline.config.pipeline):
+        summary = applier.apply_pending()
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+
+
+@pytest.mark.parametrize(
+    ("where", "is_applied"),
+    [
+        ("before the commit", True),
+        pytest.param("before the commit", False, marks=pytest.mark.slow),
+        pytest.param("after the plan", True, marks=pytest.mark.slow),
+        pytest.param("after the plan", False, marks=pytest.mark.slow),
+    ],
+)
+def test_an_apply_that_stops_for_longer_than_its_lease_writes_nothing_more(
+    pipeline: StorePipeline, where: str, is_applied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECONDS_VARIABLE, "3")
+    pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
+    pipeline.ingest()
+    apply(pipeline)
+    pipeline.run(*CHANGE)
+    pipeline.ingest()
+    with stopped_apply(pipeline, where, tmp_path) as late:
+        pipeline.run("INSERT INTO log VALUES ('later')", "INSERT INTO log VALUES ('later')")
+        pipeline.ingest()
+        if is_applied:
+            apply(pipeline)
+            os.kill(late.pid, signal.SIGCONT)
+            output, _ = late.communicate(timeout=120)
+        else:
+            lake = Lake(pipeline.config.storage)
+            with lock_apply(lake, pipeline.config.pipeline):
+                os.kill(late.pid, signal.SIGCONT)
+                output, _ = late.communicate(timeout=120)
+        assert output.startswith("fenced "), output
+        assert "taken over" in output
+    apply(pipeline)
+    for table, columns in COLUMNS.items():
+        pipeline.assert_equal(table, *columns)
+
+
+def test_a_run_after_one_that_ended_well_claims_no_table(pipeline: StorePipeline) -> None:
+    pipeline.run(*LOG, *FILL[-1:])
+    pipeline.ingest()
+    apply(pipeline)
+    table = Lake(pipeline.config.storage).table("silver", "public", "log")
+    fence = str(TxnId(pipeline.config.pipeline, kind=TxnKind.FENCE))
+    claimed = table.offsets()[fence]
+    version = table.version()
+    pipeline.run("INSERT INTO log VALUES ('more')")
+    pipeline.ingest()
+    apply(pipeline)
+    assert table.version() == version + 1
+    assert table.offsets()[fence] == claimed
+    pipeline.assert_equal("log", "line")
