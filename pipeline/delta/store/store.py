@@ -27,6 +27,7 @@ SCHEMES = ("s3", "s3a", "gs", "abfss", "az")
 _AT_ONCE = 32  # requests of a process
 _METADATA_SERVICE = "169.254.169.254"  # of machines in a cloud, which has their credentials
 _EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
+_ALLOW_HTTP = "allow_http"  # an option of the client, which its other options do not imply for each cloud
 _NO_ANSWER = "error sending request"
 _PATIENCE = 60.0  # seconds
 _T = TypeVar("_T")
@@ -80,6 +81,7 @@ class Store:
         self._options = dict(options or {})
         self._allows_http = endpoint_of(self._options).startswith("http://")
         self._store = _open(self.url, self._options, timedelta(seconds=patience))
+        self._has_generations = urlparse(self.url).scheme == "gs"
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self.requests = 0
@@ -115,7 +117,7 @@ class Store:
 
         with self._request("read", name):
             found = obstore.get(self._store, self._key(name))
-            return bytes(found.bytes()), found.meta["e_tag"]
+            return bytes(found.bytes()), self._tag(found.meta)
 
     def download(self, name: str, path: Path) -> int:
         """Write an object's content to a new file and return when it was modified, in milliseconds."""
@@ -157,7 +159,7 @@ class Store:
                         self._store, self._key(name), content, mode="create", use_multipart=False
                     )
                 )
-                return result["e_tag"] or ""
+                return self._tag(result) or ""
             except (AlreadyExistsError, PreconditionError):
                 pass
         return self._own(name, content)
@@ -170,12 +172,13 @@ class Store:
         import obstore
         from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
 
+        condition: Any = {"version" if self._has_generations else "e_tag": etag}
         with self._request("replace", name):
             try:
                 result = obstore.put(
-                    self._store, self._key(name), content, mode={"e_tag": etag}, use_multipart=False
+                    self._store, self._key(name), content, mode=condition, use_multipart=False
                 )
-                return result["e_tag"] or ""
+                return self._tag(result) or ""
             except (AlreadyExistsError, NotFoundError, PreconditionError):
                 pass
         return self._own(name, content)
@@ -205,6 +208,11 @@ class Store:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_AT_ONCE, "store")
         return list(self._pool.map(call, chosen))
+
+    def _tag(self, found: Any) -> str | None:
+        """Return what tells an object's content from others: its etag, or for `gs` its generation."""
+        tag: str | None = found["version" if self._has_generations else "e_tag"]
+        return tag
 
     def _own(self, name: str, content: bytes) -> str | None:
         """Return the etag of an object if it has this content: a repeated request finds what it wrote."""
@@ -259,11 +267,12 @@ def _open(url: str, options: dict[str, str], patience: timedelta) -> Any:
     scheme = urlparse(url).scheme
     bucket = f"{scheme}://{urlparse(url).netloc}"
     client: Any = {"timeout": patience, "connect_timeout": min(patience, timedelta(seconds=10))}
-    if endpoint_of(options).startswith("http://"):
+    plain = {name: value for name, value in options.items() if name != _ALLOW_HTTP}
+    if endpoint_of(options).startswith("http://") or options.get(_ALLOW_HTTP) == "true":
         client["allow_http"] = True
     retry: Any = {"max_retries": 10, "retry_timeout": 2 * patience}
     try:
-        return from_url(bucket, config=options or None, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+        return from_url(bucket, config=plain or None, client_options=client, retry_config=retry)  # type: ignore[arg-type]
     except (BaseError, ValueError, TypeError) as error:
         raise ConfigError(f"storage.options do not fit {bucket} ({_reason(error)}). Correct them.") from None
 
