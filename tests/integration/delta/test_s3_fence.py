@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from pipeline.delta.spark.dist import spark_folder
-from pipeline.delta.spark.jars import check_java, retrieved
-from pipeline.delta.spark.settings import LOG_STORES, S3_JARS
+from pipeline.delta.spark.jars import check_java
+from pipeline.delta.spark.settings import LOG_STORES
 from pipeline.delta.store.lease import Lease
 from pipeline.delta.store.store import Store
 from tests.support.paths import ROOT
@@ -23,11 +22,8 @@ NAME = "_pgdelta/locks/apply"
 
 
 @pytest.fixture
-def class_path(racer: Path, tmp_path: Path) -> str:
-    with retrieved(spark_folder(), S3_JARS) as jars:
-        for jar in jars:
-            shutil.copy(jar, tmp_path)
-    return f"{tmp_path}:{racer}:{tmp_path}/*:{spark_folder() / 'jars'}/*"
+def class_path(racer: Path, s3_jars: Path, tmp_path: Path) -> str:
+    return f"{tmp_path}:{racer}:{s3_jars}/*:{spark_folder() / 'jars'}/*"
 
 
 def lease_of(server: S3Server) -> Lease:
