@@ -13,7 +13,7 @@ import pytest
 from pipeline.config.storage import Storage
 from pipeline.delta.table import Lake
 from tests.support.paths import ROOT
-from tests.support.races.native import DDL
+from tests.support.races.appends import DDL
 from tests.support.stores.s3 import BUCKET, s3_server
 from tests.support.stores.seaweed import seaweed_server, weed
 
@@ -26,7 +26,7 @@ def race(storage: Storage, count: int) -> None:
     table.ensure(DDL)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.support.races.native", storage.root, f"w{number}", str(count)],
+            [sys.executable, "-m", "tests.support.races.appends", storage.root, f"w{number}", str(count)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,35 +1,28 @@
-"""A process that appends to a table again and again, for races of several.
+"""One process of a race that commits as pgdelta does without Spark: see `java/Race.java` for the arguments.
 
-`python -m tests.support.races.native ROOT NAME COUNT` with the options of the storage as JSON on its standard
-input. Prints the version of each commit that was acknowledged, and what tells it from others.
+`python -m tests.support.races.native LOG MEETING NUMBER COUNT FIRST RACES` prints each version that it wrote.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
-from pipeline.config.storage import Storage
-from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.store.looks import one_look
-from pipeline.delta.table import Lake
-from pipeline.delta.txn import TableCommit, TxnId
-from pipeline.protocol.lsn import LSN
-
-DDL = "writer STRING, number INT"
+from pipeline.delta.native_commit import create_version
+from tests.support.races.jobs import Meeting
 
 
-def main(root: str, name: str, count: int, options: dict[str, str]) -> None:
-    """Append rows, each in a commit of its own."""
-    table = Lake(Storage(root, options)).table("t")
-    for number in range(count):
-        commit = TableCommit(TxnId(f"{name}{number}"), LSN(number + 1), {"writer": name, "number": number})
-        with one_look():  # as apply does
-            retry_conflicts(
-                lambda: table.append_rows([{"writer": name, "number": number}], DDL, commit)  # noqa: B023
-            )
-        print(number, flush=True)
+def main() -> None:
+    log, meeting_file = Path(sys.argv[1]), sys.argv[2]
+    number, count, first, races = map(int, sys.argv[3:])
+    meeting = Meeting(meeting_file, number, count)
+    for version in range(first, first + races):
+        meeting.wait(version + 1)
+        text = json.dumps({"commitInfo": {"txnId": f"{number}-{version}"}}, separators=(",", ":"))
+        if create_version(log, version, text + "\n", syncs=True):
+            print(version)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.stdin.read()))
+    main()

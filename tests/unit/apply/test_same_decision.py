@@ -78,7 +78,11 @@ class World:
 
     def __post_init__(self) -> None:
         bronze = SimpleNamespace(
-            lake=SimpleNamespace(root=ROOT, path=lambda *names: "/".join([ROOT, *names])),
+            lake=SimpleNamespace(
+                root=ROOT,
+                path=lambda *names: "/".join([ROOT, *names]),
+                table_at=lambda path: SimpleNamespace(path=path, local_path=None),
+            ),
             txn=TxnId("shop"),
             relations=SimpleNamespace(version=lambda: 1, exists=lambda: True),
             source_relations=lambda: self.relations,
@@ -138,6 +142,8 @@ class World:
         planned = self.planner.plan(self.end, self.manifest, None)
         applier = SimpleNamespace(
             bronze=self.planner.bronze,
+            lake=self.planner.bronze.lake,
+            path=self.planner.path,
             tables=self.planner.tables,
             plan=lambda: planned,
             records=SimpleNamespace(tables=SimpleNamespace(read=lambda: self.registered)),
