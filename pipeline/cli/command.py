@@ -62,6 +62,10 @@ def _split_values(context: click.Context, parameter: click.Parameter, value: Any
     return tuple(value.split(_NUL))
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
+"""The settings of all commands: the names of the option that prints the help."""
+
+
 class PipelineCommand(click.Command):
     """A command whose function runs under `main_guard`.
 
@@ -201,6 +205,7 @@ def command(
         examples=examples,
         exit_codes=exit_codes,
         kind=kind,
+        context_settings=HELP,  # also of a job, which is no part of a group
     )
 
 

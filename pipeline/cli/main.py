@@ -12,7 +12,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from pipeline import __version__
-from pipeline.cli.command import COMPLETE_VARIABLE, PROGRAM, WHOLE_PROCESS, PipelineGroup
+from pipeline.cli.command import COMPLETE_VARIABLE, HELP, PROGRAM, WHOLE_PROCESS, PipelineGroup
 from pipeline.cli.commands.apply import apply
 from pipeline.cli.commands.as_of import as_of
 from pipeline.cli.commands.audit import audit
@@ -42,7 +42,7 @@ from pipeline.cli.signals import print_error
 
 @click.group(
     cls=PipelineGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     subcommand_metavar="COMMAND ...",
     options_metavar="",
 )
