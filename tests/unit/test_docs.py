@@ -165,6 +165,7 @@ def test_examples_of_the_configuration_are_valid(page: Path, text: str, tmp_path
         text = f"pipeline: shop\n{text}"
     (tmp_path / "pipeline.yaml").write_text(text, encoding="utf-8")
     environ = {"PGDELTA_CONNINFO": "dbname=shop", "PGDELTA_HASH_KEY": "0123456789abcdef"}
+    environ |= {"LAKE_KEY": "a key", "LAKE_SECRET": "a secret"}
     assert load_config(tmp_path / "pipeline.yaml", environ).pipeline == "shop"
 
 
