@@ -9,7 +9,7 @@ import pytest
 from tests.support.races.log_stores import Outcome, Race, txn_ids
 from tests.support.stores.hdfs import Hdfs
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LOG_STORE = "io.delta.storage.HDFSLogStore"
 
 
@@ -24,10 +24,7 @@ def race(hdfs: Hdfs, folder: Path, racer: Path, *, store: str, processes: int, r
     return Outcome.of(races, told)
 
 
-@pytest.mark.parametrize(
-    ("processes", "races"),
-    [(2, 50), *(pytest.param(processes, 1000, marks=pytest.mark.slow) for processes in (2, 3))],
-)
+@pytest.mark.parametrize(("processes", "races"), [(2, 50), (2, 1000), (3, 1000)])
 def test_each_version_is_told_to_one_process(
     hdfs: Hdfs, racer: Path, tmp_path: Path, processes: int, races: int
 ) -> None:
@@ -36,7 +33,6 @@ def test_each_version_is_told_to_one_process(
     assert found == Outcome(races, unwritten=0, lost=0)
 
 
-@pytest.mark.slow
 def test_the_same_race_finds_what_a_store_without_exclusion_loses(
     hdfs: Hdfs, racer: Path, tmp_path: Path
 ) -> None:
