@@ -9,7 +9,7 @@ from __future__ import annotations
 from urllib.parse import unquote
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""What a name has for NULL, so that no text may be it."""
+"""What a name has for NULL, which no text may be."""
 ESCAPED = "".join(map(chr, range(1, 32))) + "\"#%'*/:=?\\{[]^\x7f"
 """The characters that a name has as `%` and two digits."""
 MOST_TEXT_BYTES = 190

@@ -256,7 +256,7 @@ class TableLog:
         """Download the commits that the store has after the version that is known.
 
         One request lists that version's own commit too, by which another log in its place is noticed.
-        Returns the complete list of a log of which no version is known.
+        Returns the complete list of a log if no version of it is known.
         """
         if self._mirror is None:
             return None

@@ -51,7 +51,7 @@ OWN_SHAPES = {
         *("reconciliations", "differences", "erasures", "catalog", "catalog_entries", "comments"),
     ),
 }
-"""The tables that are not silver, of which the capsule has the shape."""
+"""The tables that are not silver and whose shape the capsule has."""
 # What is read of tables whose rows have no values of the source in these columns.
 _ROWS = {
     "events": ("schema_name", "table_name", "lsn", "kind", "sentence", "recorded_at"),

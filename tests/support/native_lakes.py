@@ -63,7 +63,7 @@ def write_file(folder: Path, *groups: list[dict[str, Any]]) -> Any:
 
 
 def make_config(root: Path | str, folder: Path | None = None, **sections: Any) -> Config:
-    """Write the configuration of a lake, beside a local one or to a folder, and read it."""
+    """Write the configuration of a lake, next to a local one or to a folder, and read it."""
     import yaml
 
     name = str(root).rpartition("/")[2]

@@ -47,7 +47,7 @@ class Location(Protocol):
 
     @property
     def options(self) -> Mapping[str, str]:
-        """The options, of which some may be credentials."""
+        """The options; some may be credentials."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def test_live_shows_the_source_in_many_random_workloads(
 
 
 def prove(database: Database, folder: Path, seed: int, *, mode: RowMode, schemas: int, cuts: int) -> None:
-    """Read live after each of some workloads, of which only some are applied."""
+    """Read live after each of some workloads; only some are applied."""
     print(f"PGDELTA_SEED={seed}")
     rng = Random(seed)
     config = database.config("*.*", root=str(folder / "lake"), create_publication="all")

@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 T = TableName("public", "t")
 TABLE = (
-    "CREATE TABLE t (id int PRIMARY KEY, price numeric(5, 2), kept date, lost date, near date, beside date,"
+    "CREATE TABLE t (id int PRIMARY KEY, price numeric(5, 2), kept date, lost date, near date, partner date,"
     " days date[], whole int[], n numeric, note text, raw bytea)"
 )
-RULE = TableRule("public.t", misfits={"near": "clamp", "beside": "text"}, types={"n": "DECIMAL(20,2)"})
+RULE = TableRule("public.t", misfits={"near": "clamp", "partner": "text"}, types={"n": "DECIMAL(20,2)"})
 ROWS = (
     "INSERT INTO t VALUES (1, 'NaN', '2024-01-01', 'infinity', '-infinity', '0044-03-15 BC',"
     " '{2024-01-01,infinity,NULL}', '{1,2}', 1.5, 'a', '\\xff')",
@@ -40,7 +40,7 @@ EXPECTED = {
     "kept": (10, 0),
     "lost": (2, 1),
     "near": (11, 10),
-    "beside": (2, 1),
+    "partner": (2, 1),
     "days": (2, 1),
     "whole": (11, 10),
     "n": (11, 1),
@@ -77,13 +77,13 @@ def test_every_value_is_equal_or_a_misfit_until_a_rebuild_brings_it_back(life: P
         "price": "null",
         "lost": "null",
         "near": "clamp",
-        "beside": "text",
+        "partner": "text",
         "days": "null",
         "whole": "null",
         "n": "null",
     }
     assert counted["near"].recorded == {"clamp": 10}
-    assert counted["beside"].recorded == {"text": 1}
+    assert counted["partner"].recorded == {"text": 1}
     total = found.as_json()["tables"][0]
     assert total["values"] == total["equal"] + total["misfits"]
 

@@ -55,7 +55,7 @@ def test_the_first_commit_claims_a_table_to_which_an_earlier_owner_may_still_wri
         assert recorded(table) == 7
     with fenced(owner(tmp_path, 8, suspect=5)):
         write(table, 2)
-        assert recorded(table) == 7, "nobody before 7 may write any more, and 7 has released the lease"
+        assert recorded(table) == 7, "no owner before 7 may write any more, and 7 has released the lease"
     with fenced(owner(tmp_path, 9, suspect=8)):
         write(table, 3)
         assert recorded(table) == 9
