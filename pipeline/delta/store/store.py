@@ -83,6 +83,7 @@ class Store:
         self._store = _open(self.url, self._options, timedelta(seconds=patience))
         self._has_generations = urlparse(self.url).scheme == "gs"
         self._pool: ThreadPoolExecutor | None = None
+        self._workers: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self.requests = 0
         """The number of requests that were made, repeated ones not counted."""
@@ -200,13 +201,20 @@ class Store:
                 _answered(lambda: obstore.delete(self._store, keys))
 
     def each(self, call: Callable[[_T], _R], values: Iterable[_T]) -> Sequence[_R]:
-        """Call a function for each value, several at once, and return the results in order."""
+        """Call a function for each value, several at once, and return the results in order.
+
+        Within such a call the values are taken one after the other: threads that wait for threads of one pool
+        would wait without end.
+        """
         chosen = list(values)
-        if len(chosen) < 2:
+        if len(chosen) < 2 or threading.current_thread() in self._workers:
             return [call(value) for value in chosen]
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(_AT_ONCE, "store")
+                add = self._workers.add
+                self._pool = ThreadPoolExecutor(
+                    _AT_ONCE, "store", initializer=lambda: add(threading.current_thread())
+                )
         return list(self._pool.map(call, chosen))
 
     def _tag(self, found: Any) -> str | None:

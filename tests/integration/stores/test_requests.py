@@ -117,6 +117,20 @@ def test_a_log_in_the_place_of_another_is_noticed(storage: Storage) -> None:
     assert table.rows().to_pylist() == [{"other": "x"}]
 
 
+def test_many_tables_are_looked_at_at_once_by_a_new_process() -> None:
+    with s3_process(latency=0.02) as options:
+        lake = Lake(Storage(f"s3://{BUCKET}/many", options))
+        tables = [lake.table(f"t{number}") for number in range(40)]
+        for table in tables:
+            table.ensure(DDL)
+            table.append_rows([{"id": 1}], DDL)
+            as_another_process(table)
+        with one_look() as known:
+            look_at([table.path for table in tables])
+            assert len(known) == 40
+            assert {table.version() for table in tables} == {1}
+
+
 def test_checkpoints_are_read_and_old_versions_too(storage: Storage) -> None:
     table = Lake(storage).table("t")
     table.ensure(DDL)
