@@ -15,6 +15,8 @@ from pipeline.apply.planner import BatchPlan
 from pipeline.apply.planner import TablePlan as ApplyTablePlan
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
+from pipeline.delta.store.looks import one_look
+from pipeline.delta.table_log import look_at
 from pipeline.errors import LakeError, report_error
 from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@one_look()
 def make_plan(
     config: Config,
     globs: Sequence[str] | None = None,
@@ -90,7 +93,9 @@ def _with_partitions_to_come(
 ) -> list[TablePlan]:
     """Return the plans with the tables whose partitions differ from those of their rules."""
     found = {table.name: table for table in planned}
-    for name in applier.records.tables.read():
+    registered = applier.records.tables.read()
+    look_at(map(applier.path, registered))
+    for name in registered:
         rule = config.rule_for(name)
         table = applier.lake.table_at(applier.path(name))
         # On other storage each log takes a Spark job.

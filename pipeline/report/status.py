@@ -19,6 +19,7 @@ from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.schedule import interval_at
 from pipeline.delta.log import user_metadata_of
+from pipeline.delta.store.looks import one_look
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
 from pipeline.errors import ConfigError, SourceError
@@ -85,6 +86,7 @@ def read_details(
     return StatusDetails(replace(status, tables=tuple(wanted)), tuple(details))
 
 
+@one_look()
 def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: bool) -> Status:
     source, unreachable = None, None
     if not is_offline:
