@@ -12,6 +12,7 @@ pytest_plugins = [  # those that others import come first
     "tests.support.lives",
     "tests.support.races.racer",
     "tests.support.stores.jars",
+    "tests.support.stores.lakes",
     "tests.support.stores.hdfs",
     "tests.support.silver.small_session",
     "tests.support.modes.workloads",

@@ -16,15 +16,10 @@ from pipeline.errors import PgdeltaError
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.servers import Database
 from tests.support.stores.lakes import StorePipeline
-from tests.support.stores.s3 import BUCKET, S3Server, s3_server
+from tests.support.stores.s3 import BUCKET, S3Server
 
 pytestmark = pytest.mark.postgres
 
-COLUMNS = {
-    "orders": ("id", "item", "note", "price"),
-    "lines": ("order_id", "item", "count"),
-    "log": ("line",),
-}
 ROUNDS = 6
 
 
@@ -50,12 +45,6 @@ class Faults:
 
 
 @pytest.fixture
-def s3() -> Iterator[S3Server]:
-    with s3_server() as found:
-        yield found
-
-
-@pytest.fixture
 def pipeline(s3: S3Server, database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorePipeline]:
     monkeypatch.setattr(store_module, "_PATIENCE", 5.0)
     root = f"s3://{BUCKET}/{database.name}"
@@ -76,11 +65,6 @@ def run_until_it_ends(run: Any) -> int:
     raise AssertionError("the job fails always")
 
 
-def assert_equal(pipeline: StorePipeline) -> None:
-    for table, columns in COLUMNS.items():
-        pipeline.assert_equal(table, *columns)
-
-
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
 def test_failing_requests_change_nothing(pipeline: StorePipeline, s3: S3Server, seed: int) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
@@ -95,7 +79,7 @@ def test_failing_requests_change_nothing(pipeline: StorePipeline, s3: S3Server, 
         run_until_it_ends(pipeline.ingest)
         run_until_it_ends(pipeline.apply)
     s3.fault = lambda request: None
-    assert_equal(pipeline)
+    pipeline.assert_orders_equal()
     assert min(faults.count.values()) > 0, faults.count
     found = Counter((row["commit_lsn"], row["ordinal"]) for row in pipeline.changes() if row["op"] != "R")
     assert found
@@ -111,4 +95,4 @@ def test_credentials_that_expire_end_a_run_with_a_sentence(pipeline: StorePipeli
         pipeline.ingest()
     s3.fault = lambda request: None
     pipeline.catch_up()
-    assert_equal(pipeline)
+    pipeline.assert_orders_equal()

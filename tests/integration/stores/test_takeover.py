@@ -21,17 +21,10 @@ from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.paths import ROOT
 from tests.support.processes import ended
 from tests.support.running import wait_until
-from tests.support.servers import Database
-from tests.support.stores.lakes import StorePipeline
-from tests.support.stores.s3 import BUCKET, S3Server, s3_server
+from tests.support.stores.lakes import COLUMNS, StorePipeline
 
 pytestmark = pytest.mark.postgres
 
-COLUMNS = {
-    "orders": ("id", "item", "note", "price"),
-    "lines": ("order_id", "item", "count"),
-    "log": ("line",),
-}
 # applies, and stops itself once: before it reads a table that it has planned, or before the request that
 # makes its first commit to silver
 APPLY = """\
@@ -76,20 +69,6 @@ except FencedError as error:
 """
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as found:
-        yield found
-
-
-@pytest.fixture
-def pipeline(s3: S3Server, database: Database) -> Iterator[StorePipeline]:
-    root = f"s3://{BUCKET}/{database.name}"
-    config = database.config(root=root, options=s3.options, create_publication="all", copy="initial")
-    with database.connect() as source:
-        yield StorePipeline(config, source)
-
-
 @contextmanager
 def stopped_apply(pipeline: StorePipeline, where: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Give a process that applies and has stopped."""
@@ -123,44 +102,48 @@ def apply(pipeline: StorePipeline) -> None:
     ],
 )
 def test_an_apply_that_stops_for_longer_than_its_lease_writes_nothing_more(
-    pipeline: StorePipeline, where: str, is_applied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store_pipeline: StorePipeline,
+    where: str,
+    is_applied: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(SECONDS_VARIABLE, "3")
-    pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
-    pipeline.ingest()
-    apply(pipeline)
-    pipeline.run(*CHANGE)
-    pipeline.ingest()
-    with stopped_apply(pipeline, where, tmp_path) as late:
-        pipeline.run("INSERT INTO log VALUES ('later')", "INSERT INTO log VALUES ('later')")
-        pipeline.ingest()
+    store_pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
+    store_pipeline.ingest()
+    apply(store_pipeline)
+    store_pipeline.run(*CHANGE)
+    store_pipeline.ingest()
+    with stopped_apply(store_pipeline, where, tmp_path) as late:
+        store_pipeline.run("INSERT INTO log VALUES ('later')", "INSERT INTO log VALUES ('later')")
+        store_pipeline.ingest()
         if is_applied:
-            apply(pipeline)
+            apply(store_pipeline)
             os.kill(late.pid, signal.SIGCONT)
             output, _ = late.communicate(timeout=120)
         else:
-            lake = Lake(pipeline.config.storage)
-            with lock_apply(lake, pipeline.config.pipeline):
+            lake = Lake(store_pipeline.config.storage)
+            with lock_apply(lake, store_pipeline.config.pipeline):
                 os.kill(late.pid, signal.SIGCONT)
                 output, _ = late.communicate(timeout=120)
         assert output.startswith("fenced "), output
         assert "taken over" in output
-    apply(pipeline)
+    apply(store_pipeline)
     for table, columns in COLUMNS.items():
-        pipeline.assert_equal(table, *columns)
+        store_pipeline.assert_equal(table, *columns)
 
 
-def test_a_run_after_one_that_ended_well_claims_no_table(pipeline: StorePipeline) -> None:
-    pipeline.run(*LOG, *FILL[-1:])
-    pipeline.ingest()
-    apply(pipeline)
-    table = Lake(pipeline.config.storage).table("silver", "public", "log")
-    fence = str(TxnId(pipeline.config.pipeline, kind=TxnKind.FENCE))
+def test_a_run_after_one_that_ended_well_claims_no_table(store_pipeline: StorePipeline) -> None:
+    store_pipeline.run(*LOG, *FILL[-1:])
+    store_pipeline.ingest()
+    apply(store_pipeline)
+    table = Lake(store_pipeline.config.storage).table("silver", "public", "log")
+    fence = str(TxnId(store_pipeline.config.pipeline, kind=TxnKind.FENCE))
     claimed = table.offsets()[fence]
     version = table.version()
-    pipeline.run("INSERT INTO log VALUES ('more')")
-    pipeline.ingest()
-    apply(pipeline)
+    store_pipeline.run("INSERT INTO log VALUES ('more')")
+    store_pipeline.ingest()
+    apply(store_pipeline)
     assert table.version() == version + 1
     assert table.offsets()[fence] == claimed
-    pipeline.assert_equal("log", "line")
+    store_pipeline.assert_equal("log", "line")

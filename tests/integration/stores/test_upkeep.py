@@ -17,19 +17,13 @@ from pipeline.operate.maintain import run_maintenance
 from pipeline.verify.audit import run_audit
 from tests.support.servers import Database
 from tests.support.stores.lakes import StorePipeline
-from tests.support.stores.s3 import BUCKET, S3Server, s3_server
+from tests.support.stores.s3 import BUCKET, S3Server
 
 pytestmark = pytest.mark.postgres
 
 HOUR, DAY = 3600, 86_400
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, n int, name text)"
 COLUMNS = ("id", "n", "name")
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as found:
-        yield found
 
 
 @pytest.fixture

@@ -1,12 +1,17 @@
-"""A pipeline whose lake is on an object store, run without Spark and compared with its source."""
+"""A pipeline whose lake is on an object store, run without Spark and compared with its source.
+
+The server is shared by the tests of a module; each pipeline has a root of its own.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+import pytest
 
 from pipeline.apply.applier import Applier
 from pipeline.config.config import Config
@@ -15,6 +20,15 @@ from pipeline.delta.store.store import Store
 from pipeline.delta.table import Lake
 from pipeline.ingest.job import run_ingest
 from pipeline.progress import ApplySummary, IngestSummary
+from tests.support.servers import Database
+from tests.support.stores.s3 import BUCKET, S3Server, s3_server
+
+COLUMNS = {
+    "orders": ("id", "item", "note", "price"),
+    "lines": ("order_id", "item", "count"),
+    "log": ("line",),
+}
+"""The columns of the tables in `orders`."""
 
 
 @dataclass(slots=True)
@@ -67,3 +81,24 @@ class StorePipeline:
         query = f"SELECT {', '.join(columns)} FROM {table}"
         source = Counter(tuple(row) for row in self.source.execute(query.encode()).fetchall())
         assert self.silver(table, *columns) == source
+
+    def assert_orders_equal(self) -> None:
+        """Assert that the tables of `orders` have the same rows here and there."""
+        for table, columns in COLUMNS.items():
+            self.assert_equal(table, *columns)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """Give a server with S3's protocol."""
+    with s3_server() as found:
+        yield found
+
+
+@pytest.fixture
+def store_pipeline(s3: S3Server, database: Database) -> Iterator[StorePipeline]:
+    """Give a pipeline of a fresh database with its root on the server."""
+    root = f"s3://{BUCKET}/{database.name}"
+    config = database.config(root=root, options=s3.options, create_publication="all", copy="initial")
+    with database.connect() as source:
+        yield StorePipeline(config, source)
