@@ -23,7 +23,7 @@ from tests.support.paths import ROOT
 from tests.support.processes import ended
 from tests.support.stores.s3 import BUCKET, S3Server, s3_server
 
-SECONDS = 1.5
+SECONDS = 3.0
 NAME = "_pgdelta/locks/apply"
 # acquires the lease, then checks it until it is lost; stdin's end releases it
 HOLD = """\
@@ -33,7 +33,7 @@ from pipeline.delta.store.store import Store
 from pipeline.errors import LakeError
 
 url, options, seconds = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
-lease = Lease(Store(url, options, patience=seconds / 6), "_pgdelta/locks/apply", "apply", seconds)
+lease = Lease(Store(url, options, patience=1.0), "_pgdelta/locks/apply", "apply", seconds)
 lease.acquire()
 print("held", lease.number, lease.suspect, flush=True)
 end = threading.Event()
@@ -54,7 +54,7 @@ def server() -> Iterator[S3Server]:
         yield found
 
 
-def store_of(server: S3Server, patience: float = SECONDS / 6) -> Store:
+def store_of(server: S3Server, patience: float = 1.0) -> Store:
     return Store(f"s3://{BUCKET}/lake", server.options, patience=patience)
 
 
@@ -113,7 +113,7 @@ def test_the_lease_of_a_killed_process_is_taken_over_after_its_length(server: S3
     assert SECONDS <= time.monotonic() - began < SECONDS + 5
     assert (lease.number, lease.suspect) == (number + 1, number)
     assert len(waits) == 1
-    assert "which may have ended. Waiting up to 1.5 seconds" in waits[0]
+    assert "which may have ended. Waiting up to 3 seconds" in waits[0]
     lease.release()
     again = lease_of(server)
     again.acquire()

@@ -108,7 +108,7 @@ def test_an_apply_that_stops_for_longer_than_its_lease_writes_nothing_more(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(SECONDS_VARIABLE, "3")
+    monkeypatch.setenv(SECONDS_VARIABLE, "6")
     store_pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
     store_pipeline.ingest()
     apply(store_pipeline)
