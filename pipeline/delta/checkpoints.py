@@ -33,6 +33,7 @@ _LONG_INTERVAL = 100
 _SPARSE = 1000  # versions between two old checkpoints
 _CLEANING = 5  # checkpoints between two clean-ups
 _SHADOW = ".checkpoint-"
+_MIRRORED = 4  # commits on an object store that stay on this machine after a checkpoint
 _ABANDONED = 3600.0  # seconds after which no process writes a checkpoint any more
 
 
@@ -107,6 +108,8 @@ def write_checkpoint(table: Path, version: int) -> None:
             os.link(made, log / made.name)
             mirror.upload(str(log / made.name))
             _replace_pointer(log, version, pointer)
+            for path in (*commits[:-_MIRRORED], *(base.paths if base else ())):
+                mirror.drop(path)
             return
         sync_file(made)
         os.chmod(made, (log / commit_name(version)).stat().st_mode & 0o777)

@@ -27,6 +27,7 @@ from pipeline.delta.store.store import is_store
 from pipeline.errors import LakeError
 
 _ATTEMPTS = 5  # to read a log whose files are removed meanwhile
+_MIRRORED_COMMITS = 256  # of a log on an object store that stay on this machine
 _IDLE_COMMITS = 256  # after so many, an unused list of files is dropped
 # With these a log is not all there is to a table's versions.
 _UNREADABLE_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
@@ -303,6 +304,8 @@ class TableLog:
             except FileNotFoundError:
                 return
             self._state = state
+            if self._mirror is not None:
+                self._mirror.drop(self.commit_path(state.version - _MIRRORED_COMMITS))
             if others:
                 self._offsets = state.offsets()
             if self._store is not None and files is not None:

@@ -93,7 +93,7 @@ class SourceReads:
         fields: Fields,
         partition_by: Collection[str],
     ) -> ComparableColumns:
-        """Return how a table is compared with silver's columns, some of which may be partition columns."""
+        """Return how a table is compared with silver's columns; partition columns may be among them."""
         return self._plan(
             read.name, read.relation, read.catalog, registered, fields, partition_by, read.protected
         )

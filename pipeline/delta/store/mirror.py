@@ -32,6 +32,7 @@ MOST_BYTES = 8 << 30
 """Bytes of data files that a mirror keeps; older ones are removed, and downloaded again when needed."""
 
 CACHE_VARIABLE = "PGDELTA_CACHE"  # the folder of mirrors; by default one of temporary files
+_MOST_FILES = 20_000  # so many data files at most, small ones too
 _KEPT = 300.0  # seconds for which a file that was used stays
 _AHEAD = 16  # files that are downloaded before they are read
 _LOG = "_delta_log"
@@ -115,11 +116,6 @@ class Mirror:
         with self._lock:
             self._etags[path] = etag
 
-    def replace(self, path: str, content: bytes) -> None:
-        """Write an object and its file, over what is there."""
-        self.store.write(self.name(path), content)
-        self._write(path, content)
-
     def remove(self, paths: Iterable[str]) -> None:
         """Delete objects and their files."""
         chosen = list(paths)
@@ -189,13 +185,13 @@ class Mirror:
         with self._lock:
             self._bytes += size - self._used.pop(path, (0.0, 0))[1]
             self._used[path] = (now, size)
-            excess = self._bytes - self._most_bytes
+            excess, too_many = self._bytes - self._most_bytes, len(self._used) - _MOST_FILES
             for each, (used, bytes_) in self._used.items():
-                if excess <= 0 or each == path or now - used < _KEPT:
+                if (excess <= 0 and too_many <= 0) or each == path or now - used < _KEPT:
                     break
                 if each in self._uploaded:
                     old.append(each)
-                    excess -= bytes_
+                    excess, too_many = excess - bytes_, too_many - 1
         for each in old:
             self.drop(each)
 

@@ -148,6 +148,31 @@ def test_checkpoints_are_read_and_old_versions_too(storage: Storage) -> None:
     assert list(store.list("t")) == []
 
 
+def test_a_long_run_keeps_few_files_of_a_log(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.delta.table_log._MIRRORED_COMMITS", 4)
+    table = Lake(storage).table("t")
+    table.ensure(DDL)
+    for number in range(25):
+        table.append_rows([{"id": number}], DDL)
+    assert table.version() == 25
+    here = [each.name for each in (table.folder / "_delta_log").iterdir()]
+    assert len([name for name in here if name.endswith(".json")]) <= 12  # those of the last checkpoint too
+    assert [name for name in here if "checkpoint" in name] == ["00000000000000000020.checkpoint.parquet"]
+    assert table.snapshot(3).row_count == 3
+    assert table.rows().num_rows == 25
+
+
+def test_a_mirror_keeps_no_more_files_than_it_may(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.delta.store.mirror._KEPT", 0.0)
+    monkeypatch.setattr("pipeline.delta.store.mirror._MOST_FILES", 2)
+    table = Lake(storage).table("t")
+    table.ensure(DDL)
+    for number in range(6):
+        table.append_rows([{"id": number}], DDL)
+    assert len(list(table.folder.glob("*.parquet"))) <= 3
+    assert table.rows().num_rows == 6
+
+
 def test_a_missing_file_is_named(storage: Storage) -> None:
     table = Lake(storage).table("t")
     table.ensure(DDL)
