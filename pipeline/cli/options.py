@@ -69,6 +69,19 @@ def tables_option(what: str) -> Callable[[Function], Function]:
     )
 
 
+def wait_option(function: Function) -> Function:
+    """Declare `--wait` of commands that compare with a snapshot of the source."""
+    return option(
+        "--wait",
+        group="Run",
+        type=click.IntRange(min=0),
+        default=150,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait until bronze is as far as the source's snapshot.",
+    )(function)
+
+
 def strict_option(function: Function) -> Function:
     """Declare `--strict` of commands that write."""
     return option(

@@ -108,8 +108,8 @@ def write_checkpoint(table: Path, version: int) -> None:
             os.link(made, log / made.name)
             mirror.upload(str(log / made.name))
             _replace_pointer(log, version, pointer)
-            for path in (*commits[:-_MIRRORED], *(base.paths if base else ())):
-                mirror.drop(path)
+            for unneeded in (*commits[:-_MIRRORED], *(base.paths if base else ())):
+                mirror.drop(unneeded)
             return
         sync_file(made)
         os.chmod(made, (log / commit_name(version)).stat().st_mode & 0o777)

@@ -2,10 +2,8 @@
 
 import threading
 
-import click
-
 from pipeline.cli.command import command, option
-from pipeline.cli.options import config_option, output_options, tables_option
+from pipeline.cli.options import config_option, output_options, tables_option, wait_option
 from pipeline.cli.output import finish, load_config
 from pipeline.cli.signals import Kind
 
@@ -42,15 +40,7 @@ from pipeline.cli.signals import Kind
     is_flag=True,
     help="Capture what the comparison needs, and do what --repair requests. No other job may be running.",
 )
-@option(
-    "--wait",
-    group="Run",
-    type=click.IntRange(min=0),
-    default=150,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait until bronze is as far as the source's snapshot.",
-)
+@wait_option
 @output_options
 def reconcile(
     config: str,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,9 @@ from pipeline.errors import ConfigError
 from tests.support.stores.s3 import BUCKET, S3Server, s3_server
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as found:
-        yield found
-
-
 @pytest.fixture
-def store(server: S3Server, request: pytest.FixtureRequest) -> Store:
-    return Store(f"s3://{BUCKET}/{request.node.name}/lake", server.options)
+def store(s3: S3Server, request: pytest.FixtureRequest) -> Store:
+    return Store(f"s3://{BUCKET}/{request.node.name}/lake", s3.options)
 
 
 def test_an_object_is_created_once(store: Store) -> None:
@@ -88,8 +81,8 @@ def test_a_creation_whose_answer_is_lost_succeeds() -> None:
         assert server.lost == 5  # also of repeated requests
 
 
-def test_a_missing_bucket_and_an_unknown_option_are_named(server: S3Server) -> None:
+def test_a_missing_bucket_and_an_unknown_option_are_named(s3: S3Server) -> None:
     with pytest.raises(StoreError, match=r"There is no s3://elsewhere/lake\. Create the bucket"):
-        Store("s3://elsewhere/lake", server.options).create("a", b"")
+        Store("s3://elsewhere/lake", s3.options).create("a", b"")
     with pytest.raises(ConfigError, match=r"storage\.options do not fit s3://elsewhere .*'colour'"):
         Store("s3://elsewhere", {"colour": "red"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,21 +20,15 @@ from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
 from tests.support.native_lakes import NativeLake, make_config
-from tests.support.stores.s3 import BUCKET, S3Server, s3_process, s3_server
+from tests.support.stores.s3 import BUCKET, S3Server, s3_process
 
 TABLES = 12
 DDL = "id INT, name STRING"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as found:
-        yield found
-
-
 @pytest.fixture
-def storage(server: S3Server, request: pytest.FixtureRequest) -> Storage:
-    return Storage(f"s3://{BUCKET}/{request.node.name}", server.options)
+def storage(s3: S3Server, request: pytest.FixtureRequest) -> Storage:
+    return Storage(f"s3://{BUCKET}/{request.node.name}", s3.options)
 
 
 def mirror_of(storage: Storage) -> Mirror:
@@ -207,10 +200,10 @@ def test_rows_are_read_by_deltalake_too() -> None:
     assert found.to_pylist() == [{"name": "x"}, {"name": "y"}]
 
 
-def test_hadoop_gets_what_the_store_needs(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hadoop_settings("s3://b/lake", {**server.options, "aws_session_token": "t"}) == {
+def test_hadoop_gets_what_the_store_needs(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hadoop_settings("s3://b/lake", {**s3.options, "aws_session_token": "t"}) == {
         "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "fs.s3a.endpoint": server.url,
+        "fs.s3a.endpoint": s3.url,
         "fs.s3a.endpoint.region": "us-east-1",
         "fs.s3a.path.style.access": "true",
         "fs.s3a.access.key": "test",
