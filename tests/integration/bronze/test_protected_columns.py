@@ -335,7 +335,7 @@ def test_a_masked_key_is_refused_and_an_unknown_column_is_an_event(protected: Pi
     misnamed = with_protection(pipeline, replace(RULES, exclude=(*RULES.exclude, "Mail")))
     misnamed.catch_up()
     [missing] = [each for each in checks(misnamed) if not each.ok]
-    assert "misfits or columns name: Mail of public.*" in missing.sentence
+    assert "the rules of tables name: Mail of public.*" in missing.sentence
     [event] = [sentence for _, sentence in misnamed.events("person") if "Mail" in sentence]
     assert event.startswith("Table public.person has no column Mail")
 

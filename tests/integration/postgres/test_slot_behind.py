@@ -36,7 +36,7 @@ class Landed:
 
     def __init__(self, root: Path) -> None:
         self.bronze = SimpleNamespace(
-            lake=SimpleNamespace(local_root=str(root)),
+            lake=SimpleNamespace(working_root=str(root)),
             relation_version_ids=lambda end_lsn: set(),
             relations=SimpleNamespace(force_log=lambda: None),
         )

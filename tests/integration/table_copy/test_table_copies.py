@@ -127,8 +127,14 @@ def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.
         copying.ingest()
     copying.catch_up()
     states = copies(copying, "orders")
-    assert [state for state, _ in states] == ["reading", "reading", "complete"]
+    assert [state for state, _ in states[:2]] == ["reading", "reading"]
     assert states[1][1]  # some of it was not read again
+    # a transaction may end just while the second snapshot is taken: then the two do not fit together
+    began_again = [state for state, _ in states[2:]] == ["abandoned", "reading", "complete"]
+    assert began_again or [state for state, _ in states[2:]] == ["complete"]
+    abandoned = copying.frame("bronze", "copies").where("state = 'abandoned' AND table_name = 'orders'")
+    why = [row.sentence for row in abandoned.collect()]
+    assert began_again == any("while a snapshot was taken" in sentence for sentence in why)
     # rows without a key cannot be matched: they are read again
     assert "abandoned" in [state for state, _ in copies(copying, "bag")]
     copying.catch_up()  # where a row moved, one more copy
