@@ -58,12 +58,9 @@ class Outcome:
     @property
     def query(self) -> str:
         """A shell command that reads silver."""
-        table = f"delta.`{self.lake}/silver/{SCHEMA_NAME}/orders`"
-        code = (
-            "from pipeline.delta.spark.session import start_session as s; "
-            f's("query").sql("SELECT state, count(*), sum(total) FROM {table} GROUP BY state").show()'
-        )
-        return f"{shlex.quote(short_path(Path(sys.executable)))} -c {shlex.quote(code)}"
+        command = short_path(Path(sys.executable).with_name("pgdelta"))
+        sql = f"SELECT state, count(*), sum(total) FROM {SCHEMA_NAME}.orders GROUP BY state"
+        return shlex.join([command, "query", "--config", short_path(self.config), sql])
 
     def as_json(self) -> dict[str, Any]:
         """Return the outcome as data."""

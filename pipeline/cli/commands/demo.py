@@ -31,7 +31,7 @@ from pipeline.cli.signals import Kind
     group="Demo",
     metavar="N",
     type=int,
-    default=60,
+    default=55,
     show_default=True,
     help="How long the shop changes.",
 )
