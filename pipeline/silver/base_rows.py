@@ -322,11 +322,14 @@ class BaseRows:
         unsent = f"list_filter([{unknown}]::INTEGER[], lambda i: i IS NOT NULL)"
         keys = " AND ".join(f"f.{name} = l.{name}" for name in fold.key_names)
         self._connection.execute(
-            "INSERT INTO replaced SELECT file, place, CASE WHEN len(unsent) > 0 THEN 'U' ELSE 'I' END, new, "
-            "CASE WHEN len(unsent) > 0 THEN unsent END "
-            f"FROM (SELECT u.file, u.place, [{texts}] AS new, {unsent} AS unsent "
-            f"FROM {folded} AS f JOIN last_steps AS l ON {keys} JOIN updates AS u ON u.number = l.number "
-            f"WHERE l.step <> 'D' AND u.relation_version = {target.version} AND len(u.unsent) > 0) AS r"
+            "INSERT INTO replaced "
+            + self._session.with_defined(
+                "SELECT file, place, CASE WHEN len(unsent) > 0 THEN 'U' ELSE 'I' END, new, "
+                "CASE WHEN len(unsent) > 0 THEN unsent END "
+                f"FROM (SELECT u.file, u.place, [{texts}] AS new, {unsent} AS unsent "
+                f"FROM {folded} AS f JOIN last_steps AS l ON {keys} JOIN updates AS u ON u.number = l.number "
+                f"WHERE l.step <> 'D' AND u.relation_version = {target.version} AND len(u.unsent) > 0) AS r"
+            )
         )
 
 

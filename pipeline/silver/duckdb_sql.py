@@ -1,10 +1,11 @@
-"""Run the SQL of the fold in DuckDB, in this process: relations are views, Arrow tables and temporary tables.
+"""Run the SQL of the fold in DuckDB, in this process: a relation is a query, an Arrow table or a table.
 
 All sessions share one database in memory, in which each has a connection of its own.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -54,28 +55,45 @@ class DuckSql(SqlSession):
 
     def __init__(self, connection: duckdb.DuckDBPyConnection | None = None) -> None:
         self._connection = connection or _connect()
+        self._defined: dict[str, str] = {}  # queries by name, each of earlier ones only
         self._tables: list[str] = []
-        self._views: list[str] = []
         self._arrow: list[str] = []
 
     def define(self, name: str, query: str) -> None:
-        self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
-        self._views.append(name)
+        self._defined.pop(name, None)
+        self._defined[name] = query
 
     def compute(self, name: str, query: str) -> None:
-        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {self.with_defined(query)}")
+        self._defined.pop(name, None)
         self._tables.append(name)
 
     def row(self, query: str) -> Any:
-        found = self._connection.sql(query)
+        found = self._connection.execute(self.with_defined(query))
+        names = [column[0] for column in found.description]
         (values,) = found.fetchall()
-        return SimpleNamespace(**dict(zip(found.columns, values, strict=True)))
+        return SimpleNamespace(**dict(zip(names, values, strict=True)))
 
     def is_empty(self, query: str) -> bool:
-        return not self._connection.sql(f"SELECT 1 FROM ({query}) AS q LIMIT 1").fetchall()
+        first = self.with_defined(f"SELECT 1 FROM ({query}) AS q LIMIT 1")
+        return not self._connection.execute(first).fetchall()
 
     def table(self, query: str) -> pa.Table:
-        return self._connection.sql(query).to_arrow_table()
+        return self._connection.sql(self.with_defined(query)).to_arrow_table()
+
+    def with_defined(self, query: str) -> str:
+        """Return a query with the defined ones that it names; views would be planned once more for each."""
+        needed: list[str] = []
+        text = query
+        for name, definition in reversed(self._defined.items()):
+            if re.search(rf"\b{name}\b", text):
+                needed.append(f"{name} AS NOT MATERIALIZED ({definition})")
+                text = f"{text} {definition}"
+        if not needed:
+            return query
+        if query.startswith("WITH "):
+            query = f"SELECT * FROM ({query}) AS q"
+        return f"WITH {', '.join(reversed(needed))} {query}"
 
     def add(self, name: str, rows: pa.Table) -> None:
         """Name an Arrow table."""
@@ -83,13 +101,11 @@ class DuckSql(SqlSession):
         self._arrow.append(name)
 
     def clear(self) -> None:
-        for name in reversed(self._views):
-            self._connection.execute(f"DROP VIEW IF EXISTS {name}")
         for name in self._tables:
             self._connection.execute(f"DROP TABLE IF EXISTS {name}")
         for name in self._arrow:
             self._connection.unregister(name)
-        self._views, self._tables, self._arrow = [], [], []
+        self._defined, self._tables, self._arrow = {}, [], []
 
     def close(self) -> None:
         """End the connection; its relations are gone."""

@@ -52,6 +52,7 @@ from pipeline.silver.write import FOLDED, Write, WriteKind, current_rows, same_k
 from pipeline.silver.writer_choice import MOST_COMPARED_BYTES
 
 ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
+_SMALL_FILES, _SMALL_BYTES = 4, 1 << 20  # of a table whose keys are all read
 _MOST_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
 _MOST_SMALL_FILES_OF_PARTITION = 10
 
@@ -63,6 +64,18 @@ class Rewrite:
     deleted: np.ndarray[Any, Any]
     updated: np.ndarray[Any, Any]
     rows: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """The rows of the source with the table's columns and types; what follows is parallel to them.
+
+    `states` are, by column, the rows that keep silver's value.
+    """
+
+    values: pa.Table
+    is_deleted: np.ndarray[Any, Any]
+    states: Mapping[str, np.ndarray[Any, Any]]
 
 
 @dataclass(slots=True)
@@ -98,8 +111,14 @@ class NativeTarget(Target):
         self._files = list(snapshot.files.values())
         self._file_size = file_size(sum(int(file["size"]) for file in self._files))
         names = {name.lower() for name in self._schema.names}
-        self._file, self._row = _free_name("file", names), _free_name("row", names)
+        self._file, self._row, self._flags = (_free_name(name, names) for name in ("file", "row", "flags"))
         self._has_silver = False
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether reading all keys costs less than a query for those that change."""
+        most = _SMALL_BYTES if self._most_bytes is None else min(_SMALL_BYTES, self._most_bytes)
+        return len(self._files) <= _SMALL_FILES and sum(int(file["size"]) for file in self._files) <= most
 
     # What the fold reads
 
@@ -109,7 +128,7 @@ class NativeTarget(Target):
             return
         self._has_silver = True
         chosen: Sequence[int] = range(len(self._files))
-        if not fold.truncates:
+        if not fold.truncates and not self._is_small:
             chosen = FileChoice.of_keys(self.session, fold).candidates(self._files, self._snapshot)
         chosen = self._with_current(fold, chosen)
         self._require_few([self._files[number] for number in chosen])
@@ -264,10 +283,8 @@ class NativeTarget(Target):
 
     def _merge(self, write: Write, fold: Fold, matches: pa.Table, source: str = FOLDED) -> None:
         """Commit updates and deletes at the places of `matches`, and insert the rows without a match."""
-        values = self._values(write, fold, source)
-        states = self._states(write, fold, source)
-        deletes = self.session.table(f"SELECT op = 'D' AS is_deleted FROM {source} ORDER BY rowid")
-        is_deleted = _numpy(deletes.column(0)).astype(bool)
+        found = self._source_rows(write, fold, source)
+        values, is_deleted = found.values, found.is_deleted
         rewrites = _rewrites(matches)
         matched = np.zeros(len(is_deleted), bool)
         for each in rewrites.values():
@@ -276,7 +293,7 @@ class NativeTarget(Target):
         changes = PlannedChanges()
 
         with self._removing(changes):
-            self._rewrite(rewrites, values, states, values.take(pa.array(inserts)), changes)
+            self._rewrite(rewrites, values, found.states, values.take(pa.array(inserts)), changes)
             updated = sum(len(each.rows) for each in rewrites.values())
             deleted = sum(len(each.deleted) for each in rewrites.values())
             output = sum(file.row_count for file in changes.added)
@@ -299,26 +316,22 @@ class NativeTarget(Target):
             operation = Operation("MERGE", _merge_parameters(write, fold), _texts(metrics))
             self._commit(write, changes, operation, Reads(whole_table=True))
 
-    def _values(self, write: Write, fold: Fold, source: str) -> pa.Table:
-        """Return the rows of the source with the table's columns and types."""
-        quoted = self.session.engine.quoted
-        columns = [f"c{i} AS {quoted(column.name)}" for i, column in enumerate(fold.columns)]
-        columns += [f"{name} AS {quoted(silver)}" for silver, name in write.metadata.pairs()]
-        query = f"SELECT {', '.join(columns)} FROM {source} ORDER BY rowid"
-        return self._complete(self.session.table(query))
-
-    def _states(self, write: Write, fold: Fold, source: str) -> dict[str, np.ndarray[Any, Any]]:
-        """Return, by column, which rows of the source keep silver's value."""
+    def _source_rows(self, write: Write, fold: Fold, source: str) -> SourceRows:
+        """Read the rows of the source, in one query."""
         kept = {fold.columns[i].name: f"s{i} IS NULL" for i in fold.partial}
         if fold.mode in MARKINGS:
             marks = [name for name, column in write.metadata.pairs() if column in MARKINGS[fold.mode].columns]
             others = [name for name in write.columns if name not in marks]
             kept = {name: f"op = 'D' OR {kept.get(name, 'false')}" for name in others}
-        if not kept:
-            return {}
-        columns = ", ".join(f"{sql} AS s{n}" for n, sql in enumerate(kept.values()))
-        found = self.session.table(f"SELECT {columns} FROM {source} ORDER BY rowid")
-        return {name: _numpy(found.column(n)).astype(bool) for n, name in enumerate(kept)}
+        quoted = self.session.engine.quoted
+        columns = [f"c{i} AS {quoted(column.name)}" for i, column in enumerate(fold.columns)]
+        columns += [f"{name} AS {quoted(silver)}" for silver, name in write.metadata.pairs()]
+        flags = ", ".join(("op = 'D'", *kept.values()))
+        columns.append(f"list_value({flags}) AS {quoted(self._flags)}")
+        rows = self.session.table(f"SELECT {', '.join(columns)} FROM {source} ORDER BY rowid")
+        found = _numpy(pc.list_flatten(rows.column(len(columns) - 1))).astype(bool)
+        is_deleted, *states = found.reshape(-1, 1 + len(kept)).T
+        return SourceRows(self._complete(rows), is_deleted, dict(zip(kept, states, strict=True)))
 
     def _complete(self, rows: pa.Table) -> pa.Table:
         """Return rows with all columns of the table, in its order and with its types."""
