@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -23,6 +24,7 @@ from pipeline.delta.log import json_object
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import NewRows
 from pipeline.delta.spark.provider import SparkProvider
+from pipeline.delta.sql import from_microseconds
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import Snapshot, local_path
 from pipeline.delta.txn import TxnId, TxnKind
@@ -166,6 +168,28 @@ class Bronze:
     def metadata(self) -> dict[str, Any]:
         """Return what the newest commit of the stream recorded, empty if there is none."""
         return self._newest_with(f'"{self.txn}"')
+
+    def captured_at(self) -> datetime | None:
+        """Return when this host's clock had the newest commit of the stream, None if the log has none."""
+        word = f'"{self.txn}"'
+        for information in self.changes.newest_commits():
+            if word in (information.get("userMetadata") or ""):
+                return from_microseconds(information["timestamp"] * 1000)
+        return None
+
+    def oldest_pending(self, offsets: Mapping[TableName, LSN], end_lsn: LSN) -> dict[TableName, datetime]:
+        """Return when the oldest change of each table after its own LSN was committed at the source."""
+        if not offsets:
+            return {}
+        sql = "SELECT schema_name, table_name, min(unix_micros(commit_time)) FROM {changes}"
+        sql += f" WHERE {surveys.is_after(MAX_LSN, offsets)} GROUP BY schema_name, table_name"
+        columns = ("schema_name", "table_name", "op", "end_lsn", "commit_time")
+        rows = self.select(sql, columns, min(offsets.values()), end_lsn, offsets=offsets)
+        return {
+            TableName(schema, table): from_microseconds(micros)
+            for schema, table, micros in rows
+            if micros is not None
+        }
 
     def _owner(self) -> str | None:
         """Return the pipeline that wrote to bronze last, None if none did."""

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from pipeline.config.alerts import DEFAULT_ALERTS, Alerting
 from pipeline.config.jobs import (
     DEFAULT_APPLY,
     DEFAULT_BRONZE,
@@ -223,6 +224,7 @@ class Config:
     catalog: Annotated[
         Catalog, Field(description="By which names Spark's catalog has the silver tables.")
     ] = DEFAULT_CATALOG
+    alerts: Annotated[Alerting, Field(description="What needs a person.")] = DEFAULT_ALERTS
 
     def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule that matches, or None: the table has no silver table."""

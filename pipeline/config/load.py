@@ -25,6 +25,7 @@ from urllib.parse import urlparse
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from pipeline.config.alerts import check_alerts
 from pipeline.config.config import Config, Source, Storage
 from pipeline.config.jobs import Catalog
 from pipeline.config.scalars import holds_password
@@ -82,6 +83,7 @@ def load_text(text: str, file: str, environ: Mapping[str, str] | None = None) ->
     _check_columns_of_layout("cluster_by", config.tables, document)
     _check_columns_of_layout("partition_by", config.tables, document)
     _check_partition_by(config.tables, document)
+    check_alerts(document)
     return _resolve(config, document)
 
 

@@ -38,6 +38,12 @@ _SECONDS = re.compile(r"([0-9]{1,9})\s*(s|min|h)?")
 _RETENTION_UNITS = {**_TIME_UNITS, "d": 86_400}
 _RETENTION = re.compile(r"([0-9]{1,9})\s*(s|min|h|d)")
 _SECONDS_SCHEMA = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^[0-9]{1,9}\s*(s|min|h)?$"}
+_LIMIT_UNITS = {
+    **{name: ("lag", factor) for name, factor in _RETENTION_UNITS.items()},
+    **{name: ("wal", factor) for name, factor in _BYTE_UNITS.items()},
+}
+_ALERT_LIMIT = re.compile(r"(?P<what>lag|wal)\s*>\s*(?P<number>[0-9]{1,9})\s*(?P<unit>[A-Za-z]{1,3})")
+ALERT_WORDS = ("held", "failed", "unpublished", "slot")
 _DAY_MINUTES = 24 * 60
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SILVER_TYPE = re.compile(
@@ -235,6 +241,29 @@ def _read_template(node: Node, allowed: Sequence[str]) -> str:
     return text
 
 
+def alert_limit(condition: str) -> tuple[str, int] | None:
+    """Return what a condition such as `lag > 5 min` limits, and the limit in seconds or bytes.
+
+    Returns None for anything else.
+    """
+    match = _ALERT_LIMIT.fullmatch(condition)
+    if match is None or int(match["number"]) == 0:
+        return None
+    what, factor = _LIMIT_UNITS.get(match["unit"], ("", 0))
+    return (what, int(match["number"]) * factor) if what == match["what"] else None
+
+
+def read_alert_condition(node: Node) -> str:
+    """Return a word for what is wrong, or a limit of lag or WAL."""
+    text = read_text(node)
+    if text not in ALERT_WORDS and alert_limit(text) is None:
+        words = ", ".join(ALERT_WORDS)
+        raise ValueError(
+            f"Unknown condition. Write {words}, or a limit such as lag > 5 min or wal > 10 GB, in quotes."
+        )
+    return text
+
+
 def read_hash_key(node: Node) -> str:
     """Return a key that comes from the environment, of at least 16 characters."""
     if not isinstance(node, Scalar) or not node.has_variables or node.without_variables:
@@ -323,6 +352,17 @@ Number = BeforeValidator(read_number)
 Conninfo = BeforeValidator(read_conninfo)
 Root = BeforeValidator(read_root)
 Publication = BeforeValidator(read_publication)
+AlertCondition = Annotated[
+    str,
+    BeforeValidator(read_alert_condition),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^(held|failed|unpublished|slot|lag\s*>\s*0*[1-9][0-9]*\s*(s|min|h|d)"
+            r"|wal\s*>\s*0*[1-9][0-9]*\s*(B|kB|MB|GB))$",
+        }
+    ),
+]
 HashKey = BeforeValidator(read_hash_key)
 CatalogSchema = BeforeValidator(read_catalog_schema)
 CatalogTable = BeforeValidator(read_catalog_table)

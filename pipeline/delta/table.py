@@ -234,8 +234,9 @@ class LakeTable:
     def newest_commits(self) -> Iterator[Mapping[str, Any]]:
         """Yield the `commitInfo` of the commits that the log still has, newest first."""
         if self.local_path is None:
+            columns = ("version", "userMetadata", "engineInfo", "unix_millis(timestamp) AS timestamp")
             for limit in (100, None):  # in most cases the newest ones are enough
-                for row in self.history(limit).selectExpr("version", "userMetadata", "engineInfo").collect():
+                for row in self.history(limit).selectExpr(*columns).collect():
                     yield row.asDict()
             return
         log = TableLog.of(self.local_path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import NOTICES, PgdeltaError, describe_error, one_line
 from pipeline.report.progress import CopyBoard
-from pipeline.report.run_log import Alerts, RunLog
+from pipeline.report.run_log import RunLog, StateChanges
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -69,7 +69,7 @@ class Observers:
         self._metrics: RunMetrics | None = None
         self._log = RunLog(config.pipeline, command) if options.log == "json" else None
         self._board: CopyBoard | None = None
-        self._alerts = Alerts()
+        self._states = StateChanges()
         self._open = ExitStack()
 
     def __enter__(self) -> Observers:
@@ -106,7 +106,7 @@ class Observers:
         if self._metrics is not None:
             self._metrics.on_apply(summary)
         if self._board is not None and self._options.trigger == "continuous":
-            for alert in self._alerts.update(summary.tables):
+            for alert in self._states.update(summary.tables):
                 self._board.print(one_line(alert.line))
         if self._log is not None:
             self._log.on_apply(summary)

@@ -1,7 +1,7 @@
-"""The log of a run as JSON, one object a line, with an alert for each table that is held, fails or resumes.
+"""The log of a run as JSON, one object a line, with a line for each table that is held, fails or resumes.
 
 A separate `logging.Logger`, which no configuration of the process changes, writes to stderr through
-`JsonFormatter`. `Alerts` reports each change of a table's state once, from the summary of apply. Lines
+`JsonFormatter`. `StateChanges` reports each change of a table's state once, from the summary of apply. Lines
 contain LSNs, counts, names and sentences, never a row's values or the connection.
 """
 
@@ -64,7 +64,7 @@ class RunLog:
         self._copy_failure: str | None = None  # of all tables
         self._published = 0
         self._unpublished: Mapping[TableName, str] = {}
-        self._alerts = Alerts()
+        self._states = StateChanges()
         self._maintained_by: dict[int, MaintenanceProgress] = {}  # by the id of what a job counts
         self._maintenance_failures: dict[str, set[str]] = {}
 
@@ -114,7 +114,7 @@ class RunLog:
                 seconds=round(summary.batch_seconds, 3),
                 commit_time=utc_text(summary.commit_time),
             )
-            for kind, name, applied, sentence in self._alerts.update(summary.tables):
+            for kind, name, applied, sentence in self._states.update(summary.tables):
                 level = logging.INFO if kind == "resumed" else logging.WARNING
                 self._log(
                     kind,
@@ -190,7 +190,7 @@ class RunLog:
 Kind = Literal["held", "failed", "resumed"]
 
 
-class Alert(NamedTuple):
+class StateChange(NamedTuple):
     """A table's change of state, the LSN that it is applied up to, and why it is held or failed."""
 
     kind: Kind
@@ -200,7 +200,7 @@ class Alert(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The alert for people; the sentence of a held table names it."""
+        """The change for people; the sentence of a held table names it."""
         match self.kind:
             case "held":
                 return f"held: {self.sentence}"
@@ -209,21 +209,21 @@ class Alert(NamedTuple):
         return f"resumed: {self.name}"
 
 
-class Alerts:
-    """Remembers the last alert of each table."""
+class StateChanges:
+    """Remembers the last change of each table."""
 
     def __init__(self) -> None:
         self._last: dict[TableName, tuple[Kind, str]] = {}
 
-    def update(self, tables: Mapping[TableName, TableState]) -> list[Alert]:
-        """Return the alerts that are new since the last call, by table."""
+    def update(self, tables: Mapping[TableName, TableState]) -> list[StateChange]:
+        """Return the changes that are new since the last call, by table."""
         alerts = []
         for name, state in sorted(tables.items()):
             kind: Kind = "failed" if state.failure else "held"
             sentence = state.failure or state.held
             if sentence and (kind, sentence) != self._last.get(name):
                 self._last[name] = kind, sentence
-                alerts.append(Alert(kind, name, state.applied, sentence))
+                alerts.append(StateChange(kind, name, state.applied, sentence))
             elif not sentence and self._last.pop(name, None) is not None:
-                alerts.append(Alert("resumed", name, state.applied))
+                alerts.append(StateChange("resumed", name, state.applied))
         return alerts

@@ -8,7 +8,8 @@ import click
 from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
-from pipeline.cli.output import load_config, show
+from pipeline.cli.output import finish, load_config, show
+from pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
     from pipeline.report.status_page import Status
@@ -26,8 +27,15 @@ if TYPE_CHECKING:
             "pgdelta status public.orders --config conf/pipeline.yaml",
         ),
         ("fail a scheduled check if a table is held", "pgdelta status --config conf/pipeline.yaml --strict"),
+        (
+            "print only what needs a person, for cron",
+            "pgdelta status --config conf/pipeline.yaml --alert",
+        ),
     ],
-    exit_codes={1: "failed; with --strict also if a table is held, refused, unpublished or failed"},
+    exit_codes={
+        1: "failed; with --strict also if a table is held, refused, unpublished or failed",
+        3: "with --alert: something needs a person",
+    },
 )
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @config_option
@@ -43,12 +51,20 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Exit with 1 if a table is held, refused, unpublished or failed.",
 )
+@option(
+    "--alert",
+    group="Run",
+    is_flag=True,
+    help="Print only what needs a person, one line each with what to do, by the conditions of `alerts.on`; "
+    "exit with 3 if there is anything.",
+)
 @output_options
 def status(
     tables: tuple[str, ...],
     config: str,
     offline: bool,
     strict: bool,
+    alert: bool,
     as_json: bool,
     debug: bool,
     stop: threading.Event,
@@ -61,8 +77,14 @@ def status(
     The lag in seconds counts from the newest commit that silver shows, and is 0 if it shows all of them. The
     lag in bytes is WAL. A source that does not answer within seconds is left out.
     """
+    if alert and (tables or strict):
+        raise ConfigError("--alert is about the whole pipeline. Leave out TABLE and --strict.")
     loaded = load_config(config)
     use_lean_arrow()
+    if alert:
+        from pipeline.report.alerts import read_alerts
+
+        return finish(read_alerts(loaded, is_offline=offline), as_json=as_json)
     from pipeline.report.status import read_details, read_status
 
     found: Status | StatusDetails

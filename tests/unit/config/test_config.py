@@ -177,7 +177,7 @@ tables:
         (
             "pipeline: s\nzzz: 1\n",
             "c.yaml:2: zzz: Unknown key. Known keys: pipeline, source, storage, silver, tables, bronze, "
-            "maintenance, ingest, apply, catalog.",
+            "maintenance, ingest, apply, catalog, alerts.",
         ),
         (
             "pipeline: s\nsource:\n  create: {slots: 1}\n",
@@ -278,7 +278,7 @@ def test_bytes_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
         (
             "path: x",
             "path: Unknown key. Known keys: pipeline, source, storage, silver, tables, bronze, maintenance, "
-            "ingest, apply, catalog.",
+            "ingest, apply, catalog, alerts.",
         ),
         ("tables: [{source: a.b, misfit: text}]", "tables[0].misfit: Unknown key. Did you mean misfits?"),
         (

@@ -1,0 +1,64 @@
+"""The section `alerts`: what needs a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from pipeline.config.scalars import AlertCondition, alert_limit
+from pipeline.config.tables import FILE_SECTION
+from pipeline.config.yaml_document import Document, Items, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Alerting:
+    """What needs a person."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    on: Annotated[
+        tuple[AlertCondition, ...],
+        Field(
+            description="What is an alert: `held` (a table waits for a person), `failed` (a table, its copy,"
+            " or its maintenance failed), `unpublished` (a table that matches is not captured), `slot`"
+            " (the slot is missing, lost, near its limit, or no job reads it), `lag > TIME` (a change waits"
+            " longer, or no ingest or apply runs), `wal > SIZE` (the server retains more WAL for the slot).",
+            examples=[["held", "lag > 5 min", "wal > 10 GB"]],
+            json_schema_extra={"minItems": 1, "x-default": "`[held, failed, unpublished, slot, lag > 1 h]`"},
+        ),
+    ] = ("held", "failed", "unpublished", "slot", "lag > 1 h")
+
+    @property
+    def lag_limit(self) -> int | None:
+        """The longest lag in seconds, None for no limit."""
+        return self._limit("lag")
+
+    @property
+    def wal_limit(self) -> int | None:
+        """The most WAL in bytes that the server may retain for the slot, None for no limit."""
+        return self._limit("wal")
+
+    def _limit(self, what: str) -> int | None:
+        limits = (limit for each in self.on if (limit := alert_limit(each)) is not None)
+        return min((value for kind, value in limits if kind == what), default=None)
+
+
+DEFAULT_ALERTS = Alerting()
+
+
+def check_alerts(document: Document) -> None:
+    """Raise ConfigError if no condition is an alert, or one is written twice."""
+    written = document.get("alerts", "on")
+    if not isinstance(written, Items):
+        return
+    if not written:
+        raise document.error("No condition is named. Name some, or leave the key out.", "alerts", "on")
+    kinds: list[str] = []
+    for number, each in enumerate(written):
+        text = each.expand() if isinstance(each, Scalar) else ""
+        limit = alert_limit(text)
+        if (kind := limit[0] if limit else text) in kinds:
+            raise document.error("The condition is named twice. Keep one of the two.", "alerts", "on", number)
+        kinds.append(kind)

@@ -1,0 +1,109 @@
+"""Alerts of a real pipeline: what status finds at each step, by the function and by the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.main import main
+from pipeline.config.alerts import Alerting
+from pipeline.config.tables import TableRule
+from pipeline.report.alert_rules import AlertFacts, find_alerts
+from pipeline.report.alerts import read_alerts, read_facts
+from pipeline.table_name import TableName
+from tests.support.pipelines import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+ALERTS = Alerting(on=("held", "failed", "unpublished", "slot", "lag > 5 min", "wal > 1 GB"))
+DAY, T = TableName("public", "day"), TableName("public", "t")
+
+
+@pytest.fixture
+def life(pipeline: Pipeline) -> Pipeline:
+    """Give a pipeline whose table `day` refuses values that are no DATE."""
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE day (id int PRIMARY KEY, d date)"
+    )
+    rules = (TableRule("public.day", misfit="error"), TableRule("*.*"))
+    return replace(pipeline, config=replace(pipeline.config, tables=rules, alerts=ALERTS))
+
+
+def later(life: Pipeline, **duration: float) -> AlertFacts:
+    """Return the facts as they are if nothing happens for some time."""
+    facts, by = read_facts(life.config, spark=life.spark), timedelta(**duration)
+    pending = {name: age + by.total_seconds() for name, age in facts.pending.items()}
+    return replace(facts, now=facts.now + by, pending=pending)
+
+
+def rules(facts: AlertFacts) -> list[tuple[str, TableName | None]]:
+    return [(each.rule, each.table) for each in find_alerts(facts).found]
+
+
+def command(life: Pipeline, path: Path, *options: str) -> int:
+    config = path / "shop.yaml"
+    source = life.config.source
+    config.write_text(
+        f"pipeline: {life.config.pipeline}\n"
+        f"source: {{conninfo: '{source.conninfo}', slot: {source.slot}, publication: {source.publication}}}\n"
+        f"storage: {{root: {life.root}}}\n"
+        "tables: [{source: 'public.day', misfits: {d: error}}, {source: '*.*'}]\n"
+    )
+    return main(["status", "--alert", "--config", str(config), *options])
+
+
+def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
+    life: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rules(later(life, days=9)) == []  # before the first run
+    life.ingest()
+    life.run("INSERT INTO t VALUES (1, 'geheim')", "INSERT INTO day VALUES (1, NULL)")
+    life.catch_up()
+    assert rules(later(life)) == []
+    assert (command(life, tmp_path), capsys.readouterr().out) == (0, "")
+
+    life.run("UPDATE t SET v = 'geheim'", "INSERT INTO day VALUES (2, 'infinity')")
+    life.ingest()
+    facts = later(life)
+    assert facts.pending.keys() == {T, DAY}
+    assert all(0 < age < 60 for age in facts.pending.values())
+    assert rules(facts) == []
+    assert rules(later(life, minutes=10)) == [("apply", None)]
+    just_now = replace(later(life, minutes=10), applied_at=later(life, minutes=10).now)
+    assert rules(just_now) == [("lag", DAY), ("lag", T)]
+
+    life.apply()
+    assert read_facts(life.config, spark=life.spark).pending == {}
+    assert rules(later(life)) == [("held", DAY)]
+    assert command(life, tmp_path) == 3
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("held: ")
+    assert "public.day" in line
+    assert command(life, tmp_path, "--json") == 3
+    shown = json.loads(capsys.readouterr().out)
+    assert [(each["rule"], each["table"]) for each in shown["alerts"]] == [("held", "day")]
+    assert "geheim" not in json.dumps(shown) + line
+    assert "infinity" not in json.dumps(shown) + line
+
+    life = replace(life, config=replace(life.config, tables=(TableRule("*.*"),)))
+    life.apply()
+    assert rules(later(life)) == []
+
+    # WAL grows, and no ingest reads it
+    life.run("CREATE TABLE elsewhere AS SELECT g FROM generate_series(1, 1000) g")
+    assert rules(later(life, minutes=3)) == []
+    [found] = find_alerts(later(life, minutes=10)).found
+    assert (found.rule, found.kind) == ("slot_unread", "slot")
+    assert f"No job has read the slot {life.config.source.slot} for 10 min" in found.sentence
+    assert rules(replace(later(life), settings=Alerting(on=("wal > 1 kB",)))) == [("wal", None)]
+    assert rules(replace(later(life), settings=Alerting(on=("wal > 1 GB",)))) == []
+    offline = read_alerts(life.config, spark=life.spark, is_offline=True)
+    assert offline.found == []
+    assert "slot_missing" in offline.unknown
+
+    life.drop_slot()
+    assert ("slot_missing", None) in rules(later(life))
