@@ -1,34 +1,49 @@
-"""The section `alerts`: what needs a person."""
+"""The section `alerts`: what needs a person, and where the jobs send it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from pipeline.config.scalars import AlertCondition, alert_limit
+from pipeline.config.scalars import AlertCondition, Webhook, Word, alert_limit
 from pipeline.config.tables import FILE_SECTION
 from pipeline.config.yaml_document import Document, Items, Scalar
 
 
 @dataclass(frozen=True, slots=True)
 class Alerting:
-    """What needs a person."""
+    """What needs a person, and where the jobs send it; without `webhook` they send nothing."""
 
     __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
+    webhook: Annotated[
+        str | None,
+        Webhook,
+        Field(
+            description="Address to which ingest and apply send each alert when it begins and when it is"
+            " over, by POST. Write it as a `${VARIABLE}` if it has a token.",
+            examples=["https://alerts.example.com/pgdelta"],
+            json_schema_extra={"x-default": "nothing is sent"},
+        ),
+    ] = None
     on: Annotated[
         tuple[AlertCondition, ...],
         Field(
             description="What is an alert: `held` (a table waits for a person), `failed` (a table, its copy,"
-            " or its maintenance failed), `unpublished` (a table that matches is not captured), `slot`"
+            " its maintenance or a job failed), `unpublished` (a table that matches is not captured), `slot`"
             " (the slot is missing, lost, near its limit, or no job reads it), `lag > TIME` (a change waits"
             " longer, or no ingest or apply runs), `wal > SIZE` (the server retains more WAL for the slot).",
             examples=[["held", "lag > 5 min", "wal > 10 GB"]],
             json_schema_extra={"minItems": 1, "x-default": "`[held, failed, unpublished, slot, lag > 1 h]`"},
         ),
     ] = ("held", "failed", "unpublished", "slot", "lag > 1 h")
+    format: Annotated[
+        Literal["json", "slack"],
+        Word,
+        Field(description="What is sent: an object with all fields (`json`), or Slack's `text` (`slack`)."),
+    ] = "json"
 
     @property
     def lag_limit(self) -> int | None:

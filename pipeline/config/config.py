@@ -224,7 +224,9 @@ class Config:
     catalog: Annotated[
         Catalog, Field(description="By which names Spark's catalog has the silver tables.")
     ] = DEFAULT_CATALOG
-    alerts: Annotated[Alerting, Field(description="What needs a person.")] = DEFAULT_ALERTS
+    alerts: Annotated[Alerting, Field(description="What needs a person, and where the jobs send it.")] = (
+        DEFAULT_ALERTS
+    )
 
     def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule that matches, or None: the table has no silver table."""

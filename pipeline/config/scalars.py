@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Literal, TypeVar
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -264,6 +264,24 @@ def read_alert_condition(node: Node) -> str:
     return text
 
 
+def read_webhook(node: Node) -> str:
+    """Return the address of a webhook, which is a secret."""
+    text = read_text(node)
+    try:
+        parts = urlsplit(text)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("Not an address of the form https://HOST/PATH. Correct it, or its variable.")
+    if parts.username is not None:
+        raise ValueError(
+            "The address has a user before the host, which is not sent. Write a token as the receiver's"
+            " documentation says, in the path or the query."
+        )
+    return text
+
+
 def read_hash_key(node: Node) -> str:
     """Return a key that comes from the environment, of at least 16 characters."""
     if not isinstance(node, Scalar) or not node.has_variables or node.without_variables:
@@ -352,6 +370,7 @@ Number = BeforeValidator(read_number)
 Conninfo = BeforeValidator(read_conninfo)
 Root = BeforeValidator(read_root)
 Publication = BeforeValidator(read_publication)
+Webhook = BeforeValidator(read_webhook)
 AlertCondition = Annotated[
     str,
     BeforeValidator(read_alert_condition),

@@ -29,6 +29,7 @@ OWN_TABLES = (
     ("_pgdelta", "catalog_entries"),
     ("_pgdelta", "comments"),
     ("_pgdelta", "pauses"),
+    ("_pgdelta", "alerts"),
 )
 """Paths, below the root, of the tables that are not silver."""
 

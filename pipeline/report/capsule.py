@@ -49,6 +49,7 @@ OWN_SHAPES = {
     "_pgdelta": (
         *("tables", "manifests", "events", "misfits", "status", "requests", "pauses", "maintenance"),
         *("reconciliations", "differences", "erasures", "catalog", "catalog_entries", "comments"),
+        "alerts",
     ),
 }
 """The tables that are not silver and whose shape the capsule has."""
@@ -60,6 +61,9 @@ _ROWS = {
         *("silver_version", "misfits", "sentence", "recorded_at"),
     ),
     "pauses": ("schema_name", "table_name", "lsn", "paused_at"),
+    "alerts": (
+        *("rule", "kind", "schema_name", "table_name", "sentence", "began_at", "sent_at", "ended_at"),
+    ),
     "maintenance": (
         *("table_name", "maintained_at", "version", "files_before", "files_after", "bytes", "seconds"),
         *("is_failed", "sentence"),
@@ -208,6 +212,7 @@ def public_configuration(config: Config) -> dict[str, Any]:
         section["conninfo"] = read_public_keywords(key.conninfo or "")
         section["password_command"] = _public_command(key.password_command)
     source["hash_key"] = config.source.hash_key and "set"
+    found["alerts"]["webhook"] = config.alerts.webhook and "set"
     found["storage"]["options"] = sorted(config.storage.options)  # some are credentials
     source["protocol"]["written"] = sorted(config.source.protocol.written)
     for rule, written in zip(found["tables"], config.tables, strict=True):
@@ -222,7 +227,7 @@ def public_configuration(config: Config) -> dict[str, Any]:
 
 def known_secrets(config: Config, environ: Mapping[str, str]) -> list[str]:
     """Return the texts that no part may contain, the longest first."""
-    found = {config.source.hash_key or ""}
+    found = {config.source.hash_key or "", config.alerts.webhook or ""}
     for conninfo in (config.source.conninfo, config.source.copying.conninfo or ""):
         found |= set(read_secrets(conninfo))
     for values in (environ, config.storage.options):

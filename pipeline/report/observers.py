@@ -1,4 +1,4 @@
-"""Observers of a run: lines and bars on stderr, metrics for Prometheus, a log of JSON lines.
+"""Observers of a run: lines and bars on stderr, metrics for Prometheus, a log of JSON lines, alerts.
 
 The jobs call `on_ingest` and `on_apply` with summaries that continue to change. An observer reads them and
 never changes a run; what only some runs need, such as prometheus_client, is imported by those.
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.config import Config
     from pipeline.progress import ApplySummary, IngestSummary
+    from pipeline.report.alert_sender import AlertSender
     from pipeline.report.metrics import RunMetrics
 
 
@@ -70,6 +71,7 @@ class Observers:
         self._log = RunLog(config.pipeline, command) if options.log == "json" else None
         self._board: CopyBoard | None = None
         self._states = StateChanges()
+        self._alerts: AlertSender | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Observers:
@@ -80,11 +82,15 @@ class Observers:
         else:
             self._log.start(self._options.trigger)
             self._open.enter_context(_notices_in(self._log))
+        if self._config.alerts.webhook is not None:
+            self._alerts = self._start_alerts()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._alerts is not None and (error is None or isinstance(error, Exception)):
+            self._alerts.finish(None if error is None else describe_error(error))
         self._open.close()
         if self._log is not None and error is not None:
             code = error.exit_code if isinstance(error, PgdeltaError) else 1
@@ -96,6 +102,8 @@ class Observers:
         """Forward what ingest reports."""
         if self._metrics is not None:
             self._metrics.on_ingest(summary)
+        if self._alerts is not None:
+            self._alerts.on_ingest(summary)
         if self._board is not None:
             self._board.update(summary)
         if self._log is not None:
@@ -116,6 +124,12 @@ class Observers:
         if self._log is not None:
             self._log.end(exit_code)
         return exit_code
+
+    def _start_alerts(self) -> AlertSender:
+        from pipeline.report.alert_sender import AlertSender
+
+        is_continuous = self._options.trigger == "continuous"
+        return AlertSender(self._config, self._command, is_continuous=is_continuous)
 
     def _serve_metrics(self, host: str, port: int) -> RunMetrics:
         from pipeline.postgres.replication.slot_status import WalEnd

@@ -11,6 +11,7 @@ from pipeline.bronze.copies import COPIES, REQUESTS
 from pipeline.bronze.erasures import ERASURES
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
 from pipeline.maintenance.job_tables import OWN_TABLES
+from pipeline.metadata.alerts import ALERTS
 from pipeline.metadata.catalog import CATALOG
 from pipeline.metadata.catalog_entries import CATALOG_ENTRIES
 from pipeline.metadata.events import EVENTS
@@ -36,6 +37,7 @@ SCHEMAS = {
     "_pgdelta/status": STATUS,
     "_pgdelta/requests": REQUESTS,
     "_pgdelta/pauses": PAUSES,
+    "_pgdelta/alerts": ALERTS,
     "_pgdelta/maintenance": MAINTENANCE,
     "_pgdelta/reconciliations": RECONCILIATIONS,
     "_pgdelta/differences": DIFFERENCES,

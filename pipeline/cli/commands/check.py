@@ -3,9 +3,10 @@
 import threading
 
 from pipeline.cli.arrow import use_lean_arrow
-from pipeline.cli.command import command
+from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config
+from pipeline.errors import ConfigError
 
 
 @command(
@@ -16,20 +17,36 @@ from pipeline.cli.output import finish, load_config
         (
             "before the first run, and after a change of settings",
             "pgdelta check --config conf/pipeline.yaml",
-        )
+        ),
+        (
+            "does the receiver of alerts get them?",
+            "pgdelta check --config conf/pipeline.yaml --alert-test",
+        ),
     ],
     exit_codes={0: "every check passed", 1: "a check failed, or could not be made"},
 )
 @config_option
+@option(
+    "--alert-test",
+    group="Run",
+    is_flag=True,
+    help="Send a test message to `alerts.webhook` too.",
+)
 @output_options
-def check(config: str, as_json: bool, debug: bool, stop: threading.Event) -> int:
+def check(config: str, alert_test: bool, as_json: bool, debug: bool, stop: threading.Event) -> int:
     """Run every check that a start would meet, on this machine and at the source, and print what to do about
     those that fail. Nothing is changed.
     """
     loaded = load_config(config)
+    if alert_test and loaded.alerts.webhook is None:
+        raise ConfigError("alerts.webhook is missing, so there is no receiver to test. Set it.")
     use_lean_arrow()
     from pipeline.operate.machine_checks import CheckReport, check_machine
     from pipeline.postgres.checks.source_checks import run_checks
 
     checks = (*check_machine(loaded), *run_checks(loaded))
+    if alert_test:
+        from pipeline.report.webhook import check_webhook
+
+        checks = (*checks, check_webhook(loaded))
     return finish(CheckReport(loaded.pipeline, str(loaded.path), checks), as_json=as_json)

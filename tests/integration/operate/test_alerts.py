@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,15 +13,25 @@ import pytest
 from pipeline.cli.main import main
 from pipeline.config.alerts import Alerting
 from pipeline.config.tables import TableRule
+from pipeline.errors import GapError
 from pipeline.report.alert_rules import AlertFacts, find_alerts
 from pipeline.report.alerts import read_alerts, read_facts
+from pipeline.report.observers import Observers, WatchOptions
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
+from tests.support.webhooks import Receiver, receiver
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 ALERTS = Alerting(on=("held", "failed", "unpublished", "slot", "lag > 5 min", "wal > 1 GB"))
 DAY, T = TableName("public", "day"), TableName("public", "t")
+
+
+@pytest.fixture
+def hook() -> Iterator[Receiver]:
+    """Give a receiver of webhooks."""
+    with receiver() as found:
+        yield found
 
 
 @pytest.fixture
@@ -56,8 +67,17 @@ def command(life: Pipeline, path: Path, *options: str) -> int:
     return main(["status", "--alert", "--config", str(config), *options])
 
 
+def run(life: Pipeline, job: str) -> None:
+    """Run a job as its command does, with what observes it."""
+    with Observers(life.config, WatchOptions(json=True), job) as watch:
+        if job == "ingest":
+            life.ingest(progress=watch.on_ingest)
+        else:
+            life.apply(progress=watch.on_apply)
+
+
 def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
-    life: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    life: Pipeline, tmp_path: Path, hook: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rules(later(life, days=9)) == []  # before the first run
     life.ingest()
@@ -76,7 +96,10 @@ def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
     just_now = replace(later(life, minutes=10), applied_at=later(life, minutes=10).now)
     assert rules(just_now) == [("lag", DAY), ("lag", T)]
 
-    life.apply()
+    life = replace(life, config=replace(life.config, alerts=replace(ALERTS, webhook=hook.url)))
+    for _ in range(2):
+        run(life, "apply")
+    assert hook.alerts() == [("began", "held", "day")]
     assert read_facts(life.config, spark=life.spark).pending == {}
     assert rules(later(life)) == [("held", DAY)]
     assert command(life, tmp_path) == 3
@@ -90,7 +113,9 @@ def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
     assert "infinity" not in json.dumps(shown) + line
 
     life = replace(life, config=replace(life.config, tables=(TableRule("*.*"),)))
-    life.apply()
+    for _ in range(2):
+        run(life, "apply")
+    assert hook.alerts()[1:] == [("over", "held", "day")]
     assert rules(later(life)) == []
 
     # WAL grows, and no ingest reads it
@@ -107,3 +132,10 @@ def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
 
     life.drop_slot()
     assert ("slot_missing", None) in rules(later(life))
+    for _ in range(2):
+        with pytest.raises(GapError, match="does not exist"):
+            run(life, "ingest")
+    assert set(hook.alerts()[2:]) == {("began", "job_ingest", None), ("began", "slot_missing", None)}
+    assert len(hook.alerts()) == 4
+    assert "geheim" not in str(hook.bodies)
+    assert "infinity" not in str(hook.bodies)
