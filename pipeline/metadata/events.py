@@ -6,7 +6,8 @@ An event is recorded once, whichever process records it again: ingest and apply 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import now
@@ -61,6 +62,13 @@ class NewestEvents:
 
     tables: Mapping[TableName, Event]
     unpublished: Mapping[TableName, str]
+
+
+class RecordedEvent(NamedTuple):
+    """An event and the time at which it was recorded."""
+
+    event: Event
+    recorded_at: datetime
 
 
 class EventLog:
@@ -135,17 +143,21 @@ class EventLog:
 
     def newest(self) -> NewestEvents:
         """Return the newest events of each table, by one read."""
-        if not self._table.exists():
-            return NewestEvents({}, {})
-        rows = self._table.rows().to_pylist()
-        rows.sort(key=lambda row: (row["recorded_at"], row["lsn"]))
-        events = [_event(row) for row in rows]
+        events = [recorded.event for recorded in self.history()]
         membership = {event.name: event for event in events if event.kind in _MEMBERSHIP}
         left_out = (MAINTENANCE_FAILED, CATALOG, PAUSED, RESUMED, *_MEMBERSHIP)
         return NewestEvents(
             {event.name: event for event in events if event.kind not in left_out},
             {name: event.sentence for name, event in membership.items() if event.kind == UNPUBLISHED},
         )
+
+    def history(self) -> list[RecordedEvent]:
+        """Return all events, in the order in which they were recorded."""
+        if not self._table.exists():
+            return []
+        rows = self._table.rows().to_pylist()
+        rows.sort(key=lambda row: (row["recorded_at"], row["lsn"]))
+        return [RecordedEvent(_event(row), row["recorded_at"]) for row in rows]
 
     def _read(self) -> None:
         """Read the events that are recorded, on this machine only from files that were not read yet."""

@@ -5,7 +5,7 @@ Nothing is changed. The source is read if it answers within seconds; the lake is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -46,6 +46,7 @@ from pipeline.report.status_page import (
     wal_rate,
 )
 from pipeline.report.table_details import SourceColumnType, StatusDetails, TableDetails, list_columns
+from pipeline.report.web.facts import PageFacts, list_schema_versions, type_name
 from pipeline.silver.decision import Decision, Step, decide
 from pipeline.silver.lake_facts import LakeFacts, why_detached
 from pipeline.silver.shared_tables import silver_path
@@ -68,22 +69,54 @@ def read_details(
 
     Raises ConfigError if a glob is not `schema.table`, or no table matches.
     """
+    match_tables(globs)  # refuses an invalid glob before anything is read
+    lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
+    bronze, records = Bronze(lake, config.pipeline), Records(lake)
+    status = _read_status(config, bronze, records, is_offline)
+    status = replace(status, tables=_wanted_tables(status, globs))
+    rows = _relation_rows(bronze)
+    return StatusDetails(status, tuple(_read_details(bronze, records, status, status.tables, rows)))
+
+
+def read_page_facts(
+    config: Config,
+    globs: Sequence[str] | None = None,
+    *,
+    is_detailed: Callable[[TableName], bool] = lambda _: True,
+    spark: SparkSession | None = None,
+    is_offline: bool = False,
+) -> PageFacts:
+    """Read what a page of the tables that `globs` match shows; those that are detailed, with their columns.
+
+    Raises ConfigError as `read_details` does.
+    """
     is_wanted = match_tables(globs)
     lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     status = _read_status(config, bronze, records, is_offline)
-    wanted = [table for table in status.tables if is_wanted(table.name)]
+    if globs:
+        status = replace(status, tables=_wanted_tables(status, globs))
+    detailed = [table for table in status.tables if is_detailed(table.name)]
+    rows = _relation_rows(bronze) if detailed else {}
+    details = {each.table.name: each for each in _read_details(bronze, records, status, detailed, rows)}
+    return PageFacts(
+        status,
+        datetime.now(timezone.utc),
+        details,
+        [recorded for recorded in reversed(records.events.history()) if is_wanted(recorded.event.name)],
+        {name: list_schema_versions(rows[name]) for name in details.keys() & rows.keys()},
+    )
+
+
+def _wanted_tables(status: Status, globs: Sequence[str]) -> tuple[TableStatus, ...]:
+    is_wanted = match_tables(globs)
+    wanted = tuple(table for table in status.tables if is_wanted(table.name))
     if not wanted:
         raise ConfigError(
-            f"No table of pipeline {config.pipeline} matches {' '.join(globs)}. "
+            f"No table of pipeline {status.pipeline} matches {' '.join(globs)}. "
             "Run pgdelta status without it for all tables."
         )
-    registered, relations = records.tables.read(), _newest_relations(bronze)
-    details = (
-        _details(lake, table, registered.get(table.name), relations, status.maintenance.get(str(table.name)))
-        for table in wanted
-    )
-    return StatusDetails(replace(status, tables=tuple(wanted)), tuple(details))
+    return wanted
 
 
 @one_look()
@@ -284,24 +317,39 @@ def _table(
     )
 
 
-def _newest_relations(bronze: Bronze) -> dict[TableName, Mapping[str, Any]]:
-    """Return the newest row of `bronze/relations` for each table."""
-    if not bronze.relations.exists():
-        return {}
-    rows = sorted(bronze.relations.rows().to_pylist(), key=lambda row: row["lsn"])
-    return {TableName(row["schema_name"], row["table_name"]): row for row in rows}
+def _relation_rows(bronze: Bronze) -> dict[TableName, list[Mapping[str, Any]]]:
+    """Return the rows of `bronze/relations` of each table, the newest last."""
+    found: dict[TableName, list[Mapping[str, Any]]] = {}
+    if bronze.relations.exists():
+        for row in sorted(bronze.relations.rows().to_pylist(), key=lambda row: row["lsn"]):
+            found.setdefault(TableName(row["schema_name"], row["table_name"]), []).append(row)
+    return found
+
+
+def _read_details(
+    bronze: Bronze,
+    records: Records,
+    status: Status,
+    tables: Sequence[TableStatus],
+    rows: Mapping[TableName, Sequence[Mapping[str, Any]]],
+) -> Iterator[TableDetails]:
+    """Read the details of tables; `rows` are those of `bronze/relations`, the newest last."""
+    registered = records.tables.read() if tables else {}
+    for table in tables:
+        relation = rows[table.name][-1] if table.name in rows else None
+        maintained = status.maintenance.get(str(table.name))
+        yield _details(bronze.lake, table, registered.get(table.name), relation, maintained)
 
 
 def _details(
     lake: Lake,
     table: TableStatus,
     registered: RegisteredTable | None,
-    relations: Mapping[TableName, Mapping[str, Any]],
+    relation: Mapping[str, Any] | None,
     maintained: Maintained | None,
 ) -> TableDetails:
-    relation = relations.get(table.name)
     source = {
-        column["name"]: SourceColumnType(_type_name(column), column["is_key"])
+        column["name"]: SourceColumnType(type_name(column), column["is_key"])
         for column in (relation["columns"] if relation else ())
     }
     silver = lake.table_at(registered.path) if registered else None
@@ -326,11 +374,3 @@ def _last_writer(silver: LakeTable) -> str | None:
             is_native = str(information.get("engineInfo")).startswith(f"{OURS}/")
             return "native" if is_native else "spark"
     return None
-
-
-def _type_name(column: Mapping[str, Any]) -> str:
-    """Return the name of a column's type at the source, its oid if bronze does not have the name."""
-    name: str | None = column["type_name"]
-    if name is None:
-        return f"oid {column['type_oid']}"
-    return f"{name[1:]}[]" if name.startswith("_") and column["element_oid"] else name

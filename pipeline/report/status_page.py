@@ -54,7 +54,8 @@ _STYLES = {
     DETACHED: "dim",
     CURRENT: "green",
 }
-_STATES = tuple(_STYLES)  # in the order in which they need attention
+STATES = tuple(_STYLES)
+"""The states, in the order in which they need attention."""
 _MOST_NAMES = 5  # of tables that share a sentence
 _GAP = 2  # cells between columns
 _SHORTEST_NAME = 20
@@ -94,7 +95,7 @@ class TableStatus:
     @property
     def attention(self) -> tuple[int, bool, int, TableName]:
         """The table's place on the page, by state, lag and name; the first needs attention most."""
-        return _STATES.index(self.state), not self.awaits_copy, -(self.lag_bytes or 0), self.name
+        return STATES.index(self.state), not self.awaits_copy, -(self.lag_bytes or 0), self.name
 
     @property
     def style(self) -> str:
@@ -219,8 +220,9 @@ class Status:
                 console, headings, zip(*(column.cells for column in columns), strict=True), right=right
             )
             console.print()
-        for notice in _notices(tables):
-            print_paragraph(console, notice)
+        for notice in list_notices(tables):
+            label = (f"{notice.label}: ", _STYLES[notice.state])
+            print_paragraph(console, Text.assemble(label, plain(notice.text)))
         if tables:
             print_paragraph(
                 console, "pgdelta status TABLE shows the columns, misfits and versions of a table."
@@ -228,7 +230,7 @@ class Status:
 
     def _head_lines(self, tables: Sequence[TableStatus]) -> Iterator[Text]:
         counts = Counter(table.state for table in tables)
-        states = [Text(f"{counts[state]} {state}", _STYLES[state]) for state in _STATES if counts[state]]
+        states = [Text(f"{counts[state]} {state}", _STYLES[state]) for state in STATES if counts[state]]
         separator = ": " if states else ""
         total = format_count(len(tables), "table")
         yield Text.assemble(plain(self.pipeline, "bold"), f": {total}{separator}", Text(", ").join(states))
@@ -242,9 +244,9 @@ class Status:
         else:
             yield plain("source: not read. Lag is behind bronze.")
         if self.interval is not None and self.schedule.windows:
-            yield plain(_schedule_line(self.schedule, self.interval))
+            yield plain(schedule_line(self.schedule, self.interval))
         if self.maintenance:
-            yield plain(_maintenance_line(list(self.maintenance.values())))
+            yield plain(maintenance_line(list(self.maintenance.values())))
 
 
 class _Column(NamedTuple):
@@ -269,9 +271,9 @@ def _fit(width: int, tables: Sequence[TableStatus]) -> list[_Column]:
 
     found = [
         column("table", (str(table.name) for table in tables)),
-        _Column("state", [Text(_state_text(table), table.style) for table in tables]),
-        column("lag", (_duration(table.lag_seconds) for table in tables), True),
-        column("WAL lag", (_size(table.lag_bytes) for table in tables), True),
+        _Column("state", [Text(state_text(table), table.style) for table in tables]),
+        column("lag", (duration_text(table.lag_seconds) for table in tables), True),
+        column("WAL lag", (size_text(table.lag_bytes) for table in tables), True),
         column("last day", (_number(sum(table.operations.values())) for table in tables), True),
         column("misfits", (_number(sum(table.misfits.values())) for table in tables), True),
     ]
@@ -305,30 +307,41 @@ def _width(columns: Collection[_Column]) -> int:
     return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
 
 
-def _notices(tables: Sequence[TableStatus]) -> Iterator[Text]:
-    """Give each sentence once, with the tables that it is about."""
+class Notice(NamedTuple):
+    """A sentence about tables that need a person or a copy; `label` is their state or `awaits copy`."""
+
+    label: str
+    state: str
+    text: str
+
+
+def list_notices(tables: Sequence[TableStatus]) -> list[Notice]:
+    """Return each sentence once, with the tables that it is about."""
     grouped: dict[tuple[str, str], list[TableStatus]] = {}
     for table in tables:
         if (notice := table.notice) is not None:
             is_waiting = table.awaits_copy and table.state not in (FAILED, *HOLDING)
             grouped.setdefault(("awaits copy" if is_waiting else table.state, notice), []).append(table)
+    notices = []
     for (label, notice), found in grouped.items():
         names = ", ".join(str(table.name) for table in found[:_MOST_NAMES])
         if len(found) > _MOST_NAMES:
             names += f" and {len(found) - _MOST_NAMES} more"
         is_named = len(found) == 1 and str(found[0].name) in notice
-        style = found[0].style
-        yield Text.assemble((f"{label}: ", style), plain(notice if is_named else f"{names}: {notice}"))
+        notices.append(Notice(label, found[0].state, notice if is_named else f"{names}: {notice}"))
+    return notices
 
 
-def _schedule_line(schedule: Schedule, interval: ScheduledInterval) -> str:
+def schedule_line(schedule: Schedule, interval: ScheduledInterval) -> str:
+    """Return the line about the hours of the schedule."""
     hours = f"{interval.window.hours} {schedule.time_zone}" if interval.window else "outside of all windows"
     until = f"; next change at {interval.until:%Y-%m-%d %H:%M} UTC" if interval.until else ""
     least = f"{interval.min_interval} s" if interval.min_interval else "no time"
     return f"schedule: {hours}; at least {least} between two writes to a table{until}"
 
 
-def _maintenance_line(done: Sequence[Maintained]) -> str:
+def maintenance_line(done: Sequence[Maintained]) -> str:
+    """Return the line about the last maintenance of all tables."""
     newest = max(each.maintained_at for each in done).astimezone(timezone.utc)
     line = f"maintenance: {format_count(len(done), 'table')}, last at {newest:%Y-%m-%d %H:%M:%S} UTC"
     failed = sorted((each for each in done if each.is_failed), key=lambda each: each.table_name)
@@ -354,7 +367,8 @@ def maintained_json(done: Maintained) -> dict[str, Any]:
     }
 
 
-def _state_text(table: TableStatus) -> str:
+def state_text(table: TableStatus) -> str:
+    """Return the state, with the part of its copy that is done."""
     return table.state if table.copy_share is None else f"{table.state} {format_share(table.copy_share)}"
 
 
@@ -362,11 +376,13 @@ def _operations_text(table: TableStatus) -> str:
     return ", ".join(f"{count:,} {op}" for op, count in table.operations.items() if count)
 
 
-def _duration(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
+    """Return a lag in time, empty if it is unknown."""
     return "" if seconds is None else format_duration(seconds) if seconds else "0"
 
 
-def _size(byte_count: int | None) -> str:
+def size_text(byte_count: int | None) -> str:
+    """Return a lag in WAL, empty if it is unknown."""
     return "" if byte_count is None else format_size(byte_count) if byte_count else "0"
 
 

@@ -109,7 +109,7 @@ def render_table_details(console: Console, details: TableDetails, *, behind: str
     """Print one table: facts in two columns, then its columns; `behind` names what its lag is relative to."""
     table = details.table
     print_paragraph(console, Text.assemble(plain(str(table.name), "bold"), ": ", (table.state, table.style)))
-    print_pairs(console, _facts(details, behind), indent=2)
+    print_pairs(console, list_facts(details, behind), indent=2)
     if not details.columns:
         return
     console.print()
@@ -126,7 +126,8 @@ def render_table_details(console: Console, details: TableDetails, *, behind: str
     print_list(console, ("  column", "silver type", "source type", "key", "misfits"), rows, right=["misfits"])
 
 
-def _facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str | Text]]:
+def list_facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str]]:
+    """Give the facts about a table as labels and texts; `behind` names what its lag is relative to."""
     table, event = details.table, details.table.event
     if table.sentence and (event is None or table.sentence != event.sentence):
         is_copy = table.awaits_copy or table.copy_share is not None

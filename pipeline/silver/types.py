@@ -66,11 +66,16 @@ def numeric(type_modifier: int) -> SilverType:
     """Return the DECIMAL that holds numeric(p,s), STRING if none of 38 digits does or p is not given."""
     if type_modifier < 4:
         return STRING
-    precision, scale = ((type_modifier - 4) >> 16) & 0xFFFF, _scale(type_modifier)
+    precision, scale = numeric_digits(type_modifier)
     if scale < 0:
         precision, scale = precision - scale, 0
     precision = max(precision, scale)
     return decimal(precision, scale) if precision <= 38 else STRING
+
+
+def numeric_digits(type_modifier: int) -> tuple[int, int]:
+    """Return the precision and the scale of numeric(p,s)."""
+    return ((type_modifier - 4) >> 16) & 0xFFFF, _scale(type_modifier)
 
 
 def _scale(type_modifier: int) -> int:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
             "what are the columns of one table, and their types?",
             "pgdelta status public.orders --config conf/pipeline.yaml",
         ),
+        (
+            "write a page for a web server, from cron",
+            "pgdelta status --config conf/pipeline.yaml --html /srv/www/shop.html",
+        ),
         ("fail a scheduled check if a table is held", "pgdelta status --config conf/pipeline.yaml --strict"),
         (
             "print only what needs a person, for cron",
@@ -58,6 +62,14 @@ if TYPE_CHECKING:
     help="Print only what needs a person, one line each with what to do, by the conditions of `alerts.on`; "
     "exit with 3 if there is anything.",
 )
+@option(
+    "--html",
+    group="Output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write the status to FILE as a page for a browser, with the columns, events and schema history of "
+    "each table. FILE is replaced in one step and loads nothing else.",
+)
 @output_options
 def status(
     tables: tuple[str, ...],
@@ -65,6 +77,7 @@ def status(
     offline: bool,
     strict: bool,
     alert: bool,
+    html: str | None,
     as_json: bool,
     debug: bool,
     stop: threading.Event,
@@ -77,17 +90,23 @@ def status(
     The lag in seconds counts from the newest commit that silver shows, and is 0 if it shows all of them. The
     lag in bytes is WAL. A source that does not answer within seconds is left out.
     """
-    if alert and (tables or strict):
-        raise ConfigError("--alert is about the whole pipeline. Leave out TABLE and --strict.")
+    if alert and (tables or strict or html):
+        raise ConfigError("--alert is about the whole pipeline. Leave out TABLE, --strict and --html.")
     loaded = load_config(config)
     use_lean_arrow()
     if alert:
         from pipeline.report.alerts import read_alerts
 
         return finish(read_alerts(loaded, is_offline=offline), as_json=as_json)
-    from pipeline.report.status import read_details, read_status
+    from pipeline.report.status import read_details, read_page_facts, read_status
 
     found: Status | StatusDetails
+    if html is not None:
+        from pipeline.report.web.write_page import write_page
+
+        facts = read_page_facts(loaded, tables, is_offline=offline)
+        show(write_page(facts, html), as_json=as_json)
+        return int(strict and facts.status.is_held)
     if tables:
         found = read_details(loaded, tables, is_offline=offline)
     else:
