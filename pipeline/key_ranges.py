@@ -7,12 +7,14 @@ the same order, while a single key works with any type.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID = 16, 17, 20, 21, 23, 25, 26
 VARCHAR, DATE, NUMERIC, UUID = 1043, 1082, 1700, 2950
 TEXTS = frozenset({TEXT, VARCHAR})  # both sides sort these by their bytes: under collation C at the source
+INTEGERS = frozenset({INT2, INT4, INT8})
 _INTEGERS = ("SMALLINT", "INT", "BIGINT")
 # OID of a PostgreSQL type → silver types that sort its values in the same order
 _SAME_ORDER = {
@@ -71,3 +73,24 @@ def describe_unusable(key_types: Sequence[int], ranges: Sequence[KeyRange]) -> s
         if not each.is_single and not all(type_oid in _SAME_ORDER for type_oid in key_types[: each.width]):
             return "The key has a type that source and silver sort differently. Give single keys."
     return None
+
+
+def cover_keys(
+    keys: Collection[tuple[str, ...]], key_types: Sequence[int], most: int
+) -> tuple[KeyRange, ...]:
+    """Return at most so many ranges that contain all keys, and maybe others; none if there are none such.
+
+    More keys than that are covered by their first columns, or by the ranges of an integer first column that
+    leave out the widest spaces between keys.
+    """
+    for width in range(len(key_types), 0, -1):
+        prefixes = {key[:width] for key in keys}
+        if len(prefixes) <= most:
+            return tuple(KeyRange(prefix, prefix) for prefix in sorted(prefixes))
+    if not key_types or key_types[0] not in INTEGERS:
+        return ()
+    numbers = sorted({int(key[0]) for key in keys})
+    widest = sorted(pairwise(numbers), key=lambda pair: pair[0] - pair[1])[: most - 1]
+    firsts = [numbers[0], *sorted(after for _, after in widest)]
+    lasts = [*sorted(before for before, _ in widest), numbers[-1]]
+    return tuple(KeyRange((str(a),), (str(b),)) for a, b in zip(firsts, lasts, strict=True))

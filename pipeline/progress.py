@@ -15,7 +15,7 @@ from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
-from pipeline.units import format_count, format_duration, format_share
+from pipeline.units import format_count, format_duration, format_share, format_size
 
 NO_BRONZE = "bronze holds nothing to apply yet. Run pgdelta ingest first, or check storage.root."
 _FEW = 5  # tables that a closing line names
@@ -174,6 +174,7 @@ class IngestSummary:
     commits: int = 0
     seconds: float = 0.0
     copies: dict[TableName, CopyProgress] = field(default_factory=dict)
+    compared: dict[TableName, str] = field(default_factory=dict)  # after a gap, each with the result
     copy_failure: str | None = None  # why none of the tables can be copied
     commit_time: datetime | None = None  # of the newest captured transaction
     maintenance: MaintenanceProgress = field(default_factory=MaintenanceProgress)
@@ -190,13 +191,13 @@ class IngestSummary:
         rate = self.changes / self.seconds if self.seconds else 0.0
         # The rate of a few changes only shows how long the start took.
         speed = f", {format_count(round(rate), 'change')}/s" if self.changes >= _FEW_CHANGES else ""
-        copied = []
+        copied = [f"compared {name}: {sentence}" for name, sentence in sorted(self.compared.items())]
         for name, copy in sorted(self.copies.items()):
             if copy.failure:
                 copied.append(f"copy of {name} failed: {copy.failure}")
             elif copy.is_complete:
-                rows = format_count(copy.rows_landed, "row")
-                copied.append(f"copied {name}: {rows}, {format_duration(copy.seconds)}")
+                size = f"{format_count(copy.rows_landed, 'row')}, {format_size(copy.bytes)}"
+                copied.append(f"copied {name}: {size}, {format_duration(copy.seconds)}")
             else:
                 share = f"{format_count(copy.rows_landed, 'row')}, {format_share(copy.share)}"
                 copied.append(f"copy of {name}: {share}; the next run continues")
@@ -240,12 +241,17 @@ class IngestSummary:
                     "schema": name[0],
                     "table": name[1],
                     "rows": copy.rows_landed,
+                    "bytes": copy.bytes,
                     "share": round(copy.share, 3),
                     "complete": copy.is_complete,
                     "seconds": round(copy.seconds, 3),
                     "failure": copy.failure,
                 }
                 for name, copy in sorted(self.copies.items())
+            ],
+            "compared": [
+                {"schema": name[0], "table": name[1], "sentence": sentence}
+                for name, sentence in sorted(self.compared.items())
             ],
             "copy_failure": self.copy_failure,
             "published": [{"schema": name[0], "table": name[1]} for name in sorted(self.published)],

@@ -235,7 +235,7 @@ class Applier:
         applied = self._write_tables(plan, entries, is_whole=is_whole)
         detached = self._detached(end)
         self._record(plan, entries, applied, detached)
-        self.records.events.record(gap_events(plan.tables.values()))
+        self.records.events.record(gap_events(plan.tables.values(), plan.history))
         request_after_events(self._config, self.records, self.bronze.copies)
         request_replaced(plan, self.bronze.copies)
         unfinished = self._pool.busy | {n for n in detached if n in applied and applied[n].is_behind}

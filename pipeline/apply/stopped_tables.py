@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from pipeline.apply.planner import TablePlan
+from pipeline.bronze.copy_states import CopyHistory
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest
 from pipeline.progress import TableState
@@ -37,7 +38,12 @@ def stopped_tables(
     return states, events
 
 
-def gap_events(tables: Iterable[TablePlan]) -> list[Event]:
-    """Return the events of tables that lack the changes of a gap."""
+def gap_events(tables: Iterable[TablePlan], history: CopyHistory) -> list[Event]:
+    """Return the events of tables that lack the changes of a gap; one that is compared needs no resync."""
+    compared = {n for n, found in history.open_requests().items() if all(each.compares for each in found)}
     found = ((table.facts.name, table.facts.gap) for table in tables)
-    return [Event(*name, gap.start, "resync", gap.table_sentence) for name, gap in found if gap]
+    return [
+        Event(*name, gap.start, "held" if name in compared else "resync", gap.table_sentence)
+        for name, gap in found
+        if gap
+    ]

@@ -14,11 +14,13 @@ from typing import Any
 
 from pipeline.bronze.copy_states import (
     ABANDONED,
+    COMPARED,
     COMPLETE,
     DROPPED,
     GAP,
     READING,
     Chunk,
+    Comparison,
     CopyHistory,
     CopyRequest,
     CopyState,
@@ -101,6 +103,22 @@ def gap_row(start: LSN, end: LSN, sentence: str) -> CopyRow:
     return {"copy_id": 0, "state": GAP, "from_lsn": start, "lsn": end, "sentence": sentence}
 
 
+def compared_row(name: TableName, comparison: Comparison) -> CopyRow:
+    """Return the row of a table that was compared with the source after a gap."""
+    return {
+        "copy_id": 0,
+        "schema_name": name.schema,
+        "table_name": name.table,
+        "state": COMPARED,
+        "relation_id": comparison.relation_id,
+        "membership": comparison.membership,
+        "from_lsn": comparison.gap_end,
+        "lsn": comparison.lsn,
+        "requests": list(comparison.requests),
+        "sentence": comparison.sentence,
+    }
+
+
 def _copy_key(state: CopyState, now: str) -> CopyRow:
     name = state.name
     return {"copy_id": state.id, "schema_name": name.schema, "table_name": name.table, "state": now}
@@ -137,6 +155,23 @@ def _states(rows: Sequence[Mapping[str, Any]]) -> dict[TableName, list[CopyState
             state.row_count = row["row_count"]
             state.invisible_commits = tuple(LSN(lsn) for lsn in row["invisible_commits"])
     return {name: [states[i] for i in sorted(states)] for name, states in found.items()}
+
+
+def _comparisons(rows: Sequence[Mapping[str, Any]]) -> dict[TableName, list[Comparison]]:
+    """Return the comparisons of each table, oldest first."""
+    found: dict[TableName, list[Comparison]] = {}
+    for row in sorted(rows, key=lambda row: row["lsn"]):
+        found.setdefault(TableName(row["schema_name"], row["table_name"]), []).append(
+            Comparison(
+                LSN(row["from_lsn"]),
+                LSN(row["lsn"]),
+                row["relation_id"],
+                row["membership"],
+                tuple(row["requests"]),
+                row["sentence"],
+            )
+        )
+    return found
 
 
 def needed_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -196,7 +231,8 @@ class Copies:
             )
             history = replace(
                 history,
-                states=_states([row for row in rows if row["state"] != GAP]),
+                states=_states([row for row in rows if row["state"] not in (GAP, COMPARED)]),
+                comparisons=_comparisons([row for row in rows if row["state"] == COMPARED]),
                 gaps=tuple(sorted(gaps, key=lambda gap: gap.end)),
             )
         self._history, self._requests_version = history, requests_version

@@ -23,7 +23,9 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
 _TYPE_CHANGE = "type change at "
+_COMPARISON = "compare with the source after the gap up to "
 READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "dropped", "gap"
+COMPARED = "compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,22 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """A table has no gap up to `gap_end` any more: it was compared with the source as of a snapshot.
+
+    The keys that differed were copied under the same snapshot. `relation_id` and `membership` are those of
+    the table there.
+    """
+
+    gap_end: LSN
+    lsn: LSN  # of the snapshot
+    relation_id: int
+    membership: int
+    requests: tuple[str, ...] = ()
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CopyRequest:
     """A person's or a policy's request for a copy of a table, or of the rows of some of its keys."""
 
@@ -184,6 +202,16 @@ class CopyRequest:
     def after_type_change(cls, name: TableName, lsn: LSN) -> CopyRequest:
         """Return a new request for a table that silver shows up to a type change, which it cannot follow."""
         return cls.of(name, f"{_TYPE_CHANGE}{lsn}")
+
+    @classmethod
+    def after_gap(cls, name: TableName, gap_end: LSN) -> CopyRequest:
+        """Return a new request to compare a table after a gap and copy what differs."""
+        return cls.of(name, f"{_COMPARISON}{gap_end}")
+
+    @property
+    def compares(self) -> bool:
+        """Whether the table is compared first, so that only what differs is copied."""
+        return self.reason.startswith(_COMPARISON)
 
     @property
     def type_change(self) -> LSN | None:
@@ -204,15 +232,37 @@ class CopyHistory:
     gaps: tuple[Gap, ...] = ()
     requests: tuple[CopyRequest, ...] = ()
     version: int = -1
+    comparisons: Mapping[TableName, Sequence[Comparison]] = field(default_factory=dict)
 
     def last_gap(self, before: LSN) -> Gap | None:
         """Return the last gap that begins before an LSN, None if there is none."""
         return next((gap for gap in reversed(self.gaps) if gap.start < before), None)
 
-    def is_past_gaps(self, copy: CompleteCopy | None) -> bool:
-        """Return whether the stream has no gap after a copy or, without one, after its beginning."""
-        gaps = self.gaps
-        return not gaps or (copy is not None and gaps[-1].is_before(copy.lsns[0]))
+    def open_gap(self, name: TableName, copy: CompleteCopy | None, before: LSN | None = None) -> Gap | None:
+        """Return the last gap that a table's copy does not cover and no comparison closed, None if none.
+
+        Before an LSN, a gap that begins there or later does not count, nor does a later comparison.
+        """
+        newest = self.gaps[-1] if self.gaps else None
+        gap = newest if before is None else self.last_gap(before)
+        if gap is None or (copy is not None and gap.is_before(copy.lsns[0])):
+            return None
+        return None if self.is_compared(name, gap, before) else gap
+
+    def is_compared(self, name: TableName, gap: Gap, before: LSN | None = None) -> bool:
+        """Return whether a comparison closed a gap of a table; before an LSN, one of a snapshot before it."""
+        return any(
+            each.gap_end >= gap.end and (before is None or each.lsn < before)
+            for each in self.comparisons.get(name, ())
+        )
+
+    def membership(self, name: TableName) -> tuple[int | None, int | None]:
+        """Return the oid and the entry in the publication that a table had when it was copied or compared."""
+        last, comparisons = self.last(name), self.comparisons.get(name, ())
+        copy = last.copy if last else None
+        if comparisons and (copy is None or copy.end_lsn < comparisons[-1].lsn):
+            return comparisons[-1].relation_id, comparisons[-1].membership
+        return (last.relation_id, last.membership) if last else (None, None)
 
     def last(self, name: TableName) -> CopyState | None:
         """Return the newest copy of all rows of a table, in whatever state."""
@@ -245,23 +295,23 @@ class CopyHistory:
         return (
             last is not None
             and last.state == COMPLETE
-            and self.is_past_gaps(last.copy)
-            and (last.relation_id, last.membership) == (relation_id, membership)
+            and self.open_gap(name, last.copy) is None
+            and self.membership(name) == (relation_id, membership)
         )
 
     def republished_since(self, name: TableName, relation_id: int, membership: int) -> LSN | None:
         """Return the LSN of a table's last copy if the publication has another entry for it since."""
         last = self.last(name)
-        if last is None or last.state != COMPLETE or last.relation_id != relation_id:
+        oid, entry = self.membership(name)
+        if last is None or last.state != COMPLETE or oid != relation_id:
             return None
-        return last.snapshots[0].lsn if last.membership != membership else None
+        return last.snapshots[0].lsn if entry != membership else None
 
     def newest(self, before: LSN | None = None) -> dict[TableName, CompleteCopy]:
         """Return the newest complete copy of each table; before an LSN, those that silver may show there.
 
-        Such a copy was read before that LSN, and after the last gap before it.
+        Such a copy was read before that LSN, and after the last gap before it unless a comparison closed it.
         """
-        gap = None if before is None else self.last_gap(before)
         return {
             name: copy
             for name, states in self.states.items()
@@ -269,13 +319,14 @@ class CopyHistory:
             if (copy := state.copy)
             and not copy.key_ranges
             and (before is None or copy.end_lsn < before)
-            and (gap is None or gap.is_before(copy.lsns[0]))
+            and (before is None or self.open_gap(name, copy, before) is None)
         }
 
     def is_older(self, name: TableName, lsn: LSN) -> bool:
-        """Return whether a table that is still published was copied before an LSN, or never."""
-        copy = self.newest().get(name)
-        return not self.is_dropped(name) and (copy is None or copy.lsns[0] < lsn)
+        """Return whether a table that is still published was copied or compared before an LSN, or never."""
+        copy, compared = self.newest().get(name), self.comparisons.get(name, ())
+        lsns = [*([copy.lsns[0]] if copy else []), *(each.lsn for each in compared)]
+        return not self.is_dropped(name) and max(lsns, default=INVALID) < lsn
 
     def whole_copies(self, name: TableName, last: CompleteCopy) -> list[CompleteCopy]:
         """Return the complete copies of all rows of a table, in order, up to one of them."""
@@ -302,6 +353,7 @@ class CopyHistory:
             if state.state in (COMPLETE, DROPPED)
             for request in state.requests
         }
+        answered |= {id_ for found in self.comparisons.values() for each in found for id_ in each.requests}
         found: dict[TableName, list[CopyRequest]] = {}
         for request in self.requests:
             if request.id not in answered:

@@ -245,11 +245,13 @@ class Source:
     ] = "initial"
     copying: Annotated[Copying, Field(description="How rows are copied.")] = Copying()
     lost_slot: Annotated[
-        Literal["stop", "resync"],
+        Literal["stop", "resync", "compare"],
         Word,
         Field(
             description="What happens when the slot is missing, invalidated, or was advanced by another"
-            " consumer: `stop` with an error, or `resync`, which creates a slot and copies all tables again."
+            " consumer: `stop` with an error; `resync`, which creates a slot and copies all tables again; or"
+            " `compare`, which creates a slot, compares each table with the source by the hashes of its rows,"
+            " and copies only the keys that differ."
         ),
     ] = "stop"
     hash_key: Annotated[

@@ -65,7 +65,7 @@ def first_slot(connection: Connection, config: Config) -> Slot:
     and would send everything): raises GapError. A new slot waits for what was prepared before it.
     """
     before = read_slot(connection, config.source.slot)
-    if config.source.lost_slot == "resync":
+    if config.source.lost_slot != "stop":
         slot = renew_slot(connection, config)
     else:
         slot = ensure_slot(connection, config, may_create=True)[0]
@@ -84,6 +84,8 @@ def cross_gap(
 ) -> LSN:
     """Record a gap after the offset, request a copy of every table, and return the end of the gap.
 
+    If the configuration says so, the tables are compared first, so that only what differs is copied.
+
     If the slot is a new one, transactions that were prepared before are in the copies, or are sent completely
     when they are committed. A slot that was moved sends only the end of what was prepared before: raises
     GapError if bronze does not have the rest.
@@ -101,7 +103,10 @@ def cross_gap(
     end = max(offset, slot.confirmed_flush_lsn)
     writer.record_copies([gap_row(offset, end, sentence)])
     names = [name for name in list_published(connection, config.source.publication) if config.rule_for(name)]
-    bronze.copies.request([CopyRequest.of(name, sentence) for name in sorted(names)])
+    if config.source.lost_slot == "compare":
+        bronze.copies.request([CopyRequest.after_gap(name, end) for name in sorted(names)])
+    else:
+        bronze.copies.request([CopyRequest.of(name, sentence) for name in sorted(names)])
     if not is_moved:
         prepared.forget_all()
     writer.land_gap(offset, end, sentence)

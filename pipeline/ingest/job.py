@@ -17,6 +17,7 @@ from pipeline.delta.table import Lake
 from pipeline.errors import SlotGapError
 from pipeline.ingest.capture import Capture
 from pipeline.ingest.continuity import check_server, check_slot, cross_gap, first_slot
+from pipeline.ingest.lazy_comparer import LazyComparer
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
@@ -97,7 +98,14 @@ def run_ingest(
             summary = IngestSummary(config.pipeline, config.source.slot, offset)
             state = CaptureState()
             copier = CopyCoordinator(
-                config, writer, identity, summary, state, protection, is_continuous=target is None
+                config,
+                writer,
+                identity,
+                summary,
+                state,
+                protection,
+                LazyComparer(config, bronze),
+                is_continuous=target is None,
             )
             capture = Capture(
                 config,

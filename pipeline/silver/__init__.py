@@ -20,7 +20,9 @@
   theirs (`shared_schema`, pure)
 - bronze: `base_rows` chooses the rows that are left when older changes are compacted
 - limits: `policies` (guards, refused values) and `foreign_commits`
-- reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`, `row_hashes`;
+- comparing with the source: `source_rows` and `row_hashes` (sums of hashes), `comparable_columns` and
+  `differing_rows` (pure), and after a gap of the stream `gap_comparison`
+- reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`;
   `catalog_names` (pure) has the names in the catalog of Spark
 - reading live: `live_rows` folds pending changes onto a version in memory, an `overlay` (or by Spark, in a
   `frame_target`); `silver_rows` reads both as Arrow, `overlay_frame` as a frame; `query_session` is DuckDB

@@ -85,7 +85,8 @@ class LakeFacts:
         gaps: dict[TableName, Gap] = {}
         if (gap := history.last_gap(end.lsn)) is not None:
             lacking = _known_before(config, gap, end, registered, history, relations)
-            gaps = {n: gap for n in lacking if n not in newest and not history.is_dropped(n)}
+            lacking = [n for n in lacking if n not in newest and not history.is_compared(n, gap, end.lsn)]
+            gaps = {n: gap for n in lacking if not history.is_dropped(n)}
         requests = history.open_requests().items()
         type_changes = {n: max(r.type_change or INVALID for r in found) for n, found in requests}
         return cls(

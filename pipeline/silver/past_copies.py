@@ -53,7 +53,7 @@ def copy_as_of(facts: PastFacts, lsn: LSN) -> CompleteCopy | None:
     copy = history.newest(lsn).get(name)
     for gap in history.gaps:
         is_covered = gap.is_before(copy.lsns[0]) if copy else facts.first_lsn >= gap.end
-        if gap.start < lsn and not is_covered:
+        if gap.start < lsn and not is_covered and not history.is_compared(name, gap, lsn):
             raise _too_old(name, lsn, f"the stream has a gap from {gap.start} to {gap.end}")
     if copy is None and facts.is_copied:
         copies = (state.copy for state in history.states.get(name, ()))

@@ -50,10 +50,14 @@ _REPUBLISHED = (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A table that needs a copy: the requests for it; all rows if it has no key ranges."""
+    """A table that needs a copy: the requests for it; all rows if it has no key ranges.
+
+    One that `compares` is compared with silver first.
+    """
 
     requests: tuple[CopyRequest, ...] = ()
     key_ranges: tuple[KeyRange, ...] = ()
+    compares: bool = False
 
     @property
     def request_ids(self) -> tuple[str, ...]:
@@ -130,7 +134,9 @@ class CopyCandidates:
                     self._record_republished(name, now, history)
             missing = {name for name in names - published.keys() if not history.is_dropped(name)}
         for name, requests in history.open_requests().items():
-            if name in published:
+            if name in published and self._compares(name, published[name], requests, history):
+                candidates[name] = Candidate(tuple(requests), compares=name not in under_old_name)
+            elif name in published:
                 candidates[name] = Candidate.of(requests, is_whole=name in candidates)
             else:
                 missing.add(name)
@@ -176,6 +182,16 @@ class CopyCandidates:
                 [e for e in events if recorded.get(TableName(e.schema_name, e.table_name)) != e.sentence]
             )
         return bool(failures)
+
+    def _compares(
+        self, name: TableName, now: Membership, requests: Sequence[CopyRequest], history: CopyHistory
+    ) -> bool:
+        """Return whether all that a table needs is a comparison after a gap."""
+        if self._config.source.lost_slot == "resync" or not all(each.compares for each in requests):
+            return False
+        is_copied = self._config.source.copy == "never" or not history.is_dropped(name)
+        last = history.last(name)
+        return is_copied and (last is None or history.membership(name) == (now.relation_id, now.entry))
 
     def _why_missing(self, name: TableName, lsn: LSN, existing: Collection[TableName]) -> str:
         """Return why a table is not published, as of a poll."""

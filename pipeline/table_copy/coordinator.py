@@ -4,7 +4,8 @@ A table needs a copy if it is published and configured and has none, or if one w
 need one at a time are read under one snapshot. A copy is complete once everything that was read is in bronze
 and capture is past the snapshot: then the commits are known that the snapshot does not see. The next run
 resumes what a run leaves, under another snapshot if that is exact, else from its beginning. A partial resync
-copies the rows of the requested keys only.
+copies the rows of the requested keys only. After a gap of the stream a table may be compared with silver
+first, under the same snapshot, so that only the keys that differ are copied.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
-from pipeline.bronze.copies import CopyRow, abandoned_row, complete_row, reading_row
-from pipeline.bronze.copy_states import CopyHistory
+from pipeline.bronze.copies import CopyRow, abandoned_row, compared_row, complete_row, reading_row
+from pipeline.bronze.copy_states import Comparison, CopyHistory, CopyRequest
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.staged_files import COPIES, StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.table import LakeTable
 from pipeline.errors import SourceError, report_error
+from pipeline.metadata.events import Event
+from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import ServerIdentity, identify, shut_down_sessions
 from pipeline.postgres.snapshot.export import COPY_SESSIONS, RowsMoved, Snapshot, SnapshotKeeper, SnapshotLost
 from pipeline.progress import CopyProgress, IngestSummary
@@ -29,6 +33,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.attempts import MOST_RETRY_SECONDS, RETRY_SECONDS
 from pipeline.table_copy.candidates import Candidate, CopyCandidates
 from pipeline.table_copy.capture_state import CaptureState
+from pipeline.table_copy.gap_verdicts import GapVerdict, TableComparer
 from pipeline.table_copy.invisible_commits import find_invisible_commits
 from pipeline.table_copy.planner import CopyPlanner
 from pipeline.table_copy.reader_pool import ReaderPool, TableCopy, Throttle
@@ -37,6 +42,8 @@ from pipeline.table_name import TableName
 POLL_SECONDS = 5.0  # between two polls for tables that joined
 RECORD_SECONDS = 5.0
 MOST_LOST = 5
+_COMPARED = "The table was compared with the source after the gap up to {}."
+_KEYS_CHANGED = "A key changed after the gap, and values of its row were not sent."
 PATIENCE = 30.0  # for sessions that end by themselves: a link may hang
 
 
@@ -51,9 +58,11 @@ class CopyCoordinator:
         summary: IngestSummary,
         state: CaptureState,
         protection: ColumnProtection,
+        comparer: TableComparer,
         *,
         is_continuous: bool,
     ) -> None:
+        self._comparer = comparer
         self._database = (identity.system_identifier, identity.database)
         self._config = config
         self._writer = writer
@@ -121,7 +130,7 @@ class CopyCoordinator:
 
     def _poll_and_copy(self) -> bool:
         """Copy the tables that need it now, under one snapshot; return whether to poll again at once."""
-        candidates = self._candidates.poll()
+        candidates = self._without_waiting(self._candidates.poll())
         if not candidates:
             self._candidates.record_failures(self._state.captured_offset)
             # A run that ends by itself waits here; a continuous one polls again anyway.
@@ -137,13 +146,54 @@ class CopyCoordinator:
         used += [captured.lsn if captured else INVALID, self._candidates.writers_end_lsn]
         with closing(SnapshotKeeper(source.snapshot_conninfo, max(used), key=source.snapshot_key)) as keeper:
             self._check_database(keeper)
-            tables = self._plan(keeper, history, candidates)
-            if tables:
+            compared = {name for name, candidate in candidates.items() if candidate.compares}
+            verdicts = self._comparer.compare(keeper, compared, history) if compared else {}
+            tables, equal = self._plan(keeper, history, candidates, verdicts)
+            if tables or equal:
                 self._state.require(LSN(keeper.snapshot.lsn + 1))
+            if tables:
                 self._copy(keeper.snapshot, tables)
+            if equal and self._state.wait_past(keeper.snapshot.lsn):
+                self._writer.record_copies(self._closing_rows(equal))
         self._count_attempts(candidates)
         # A failed table is tried again in a continuous run only: elsewhere the scheduler runs again.
         return not self._candidates.record_failures(keeper.snapshot.lsn)
+
+    def _without_waiting(self, candidates: Mapping[TableName, Candidate]) -> dict[TableName, Candidate]:
+        """Return the tables without those that silver must reach a gap before they are compared."""
+        compared = {name for name, candidate in candidates.items() if candidate.compares}
+        waiting = self._comparer.waiting(compared, self._bronze.copies.read()) if compared else {}
+        self._summary.compared.update(waiting)
+        return {name: candidate for name, candidate in candidates.items() if name not in waiting}
+
+    def _closing_rows(self, comparisons: Mapping[TableName, Comparison]) -> list[CopyRow]:
+        """Return the rows that record comparisons, and record an event of each.
+
+        A row whose key changed after the gap may have got values that were not sent from a row that differed:
+        its table is copied completely instead.
+        """
+        ends = {name: comparison.gap_end for name, comparison in comparisons.items()}
+        lsn = max(comparison.lsn for comparison in comparisons.values())
+        surveys = self._bronze.survey_tables(ends, LSN(lsn + 1))
+        inexact = {
+            name
+            for name, of_table in surveys.items()
+            if any(each.survey.key_tuples and each.survey.unchanged_toast for each in of_table)
+        } & ends.keys()
+        requests = [CopyRequest.of(name, _KEYS_CHANGED) for name in sorted(inexact)]
+        self._bronze.copies.request(requests)
+        for request in requests:
+            self._summary.compared[request.name] = GapVerdict.whole(_KEYS_CHANGED).sentence
+        closed = {name: each for name, each in sorted(comparisons.items()) if name not in inexact}
+        records = Records(self._bronze.lake)
+        records.ensure()
+        records.events.record(
+            [
+                Event(*name, each.lsn, "evolved", f"{_COMPARED.format(each.gap_end)} {each.sentence}")
+                for name, each in closed.items()
+            ]
+        )
+        return [compared_row(name, comparison) for name, comparison in closed.items()]
 
     def _count_attempts(self, candidates: Mapping[TableName, Candidate]) -> None:
         """Count the tables that failed, whose next attempt waits; a rewritten one is counted already."""
@@ -165,18 +215,35 @@ class CopyCoordinator:
             )
 
     def _plan(
-        self, keeper: SnapshotKeeper, history: CopyHistory, candidates: Mapping[TableName, Candidate]
-    ) -> list[TableCopy]:
-        """Describe the tables as the snapshot has them, and record what will be read."""
+        self,
+        keeper: SnapshotKeeper,
+        history: CopyHistory,
+        candidates: Mapping[TableName, Candidate],
+        verdicts: Mapping[TableName, GapVerdict],
+    ) -> tuple[list[TableCopy], dict[TableName, Comparison]]:
+        """Describe the tables as the snapshot has them, and record what will be read.
+
+        Tables that a comparison found equal are returned apart.
+        """
         tables: list[TableCopy] = []
+        equal: dict[TableName, Comparison] = {}
         with keeper.reading() as connection:
             planner = CopyPlanner(
                 self._bronze, history, connection, keeper.snapshot, self._config, self._protection
             )
             for name, candidate in candidates.items():
+                verdict = verdicts.get(name)
+                if verdict is not None:
+                    self._summary.compared[name] = verdict.sentence
+                    candidate = replace(candidate, key_ranges=verdict.key_ranges)
+                    if verdict.is_equal:
+                        equal[name] = planner.compared(name, candidate, verdict.sentence)
+                        continue
                 progress = self._summary.copies[name] = CopyProgress()
                 try:
                     tables.append(planner.plan(name, candidate, progress))
+                    if verdict is not None and tables[-1].state.key_ranges:
+                        tables[-1].comparison = planner.compared(name, candidate, verdict.sentence)
                 except SourceError as error:
                     progress.failure = str(error)
         if tables:
@@ -184,7 +251,7 @@ class CopyCoordinator:
         if rows := [*planner.abandoned, *(reading_row(table.state, table.snapshot) for table in tables)]:
             self._writer.record_copies(rows)
         # Resumed copies precede those that would restart each time; small tables are complete soon.
-        return sorted(tables, key=lambda table: (not table.state.snapshots, table.table.pages))
+        return sorted(tables, key=lambda table: (not table.state.snapshots, table.table.pages)), equal
 
     def _copy(self, snapshot: Snapshot, tables: Sequence[TableCopy]) -> None:
         """Land what a snapshot has of the tables, and record which of them are complete."""
@@ -226,7 +293,14 @@ class CopyCoordinator:
             elif table.failure is not None:
                 table.progress.failure = str(table.failure)
         if read and self._state.wait_past(read[0].snapshot.lsn):
+            compared = {table.state.name: table.comparison for table in read if table.comparison}
+            closing = self._closing_rows(compared) if compared else []
+            rows += closing
+            closed = {TableName(str(row["schema_name"]), str(row["table_name"])) for row in closing}
             for table in read:
+                if table.comparison is not None and table.state.name not in closed:
+                    rows.append(abandoned_row(table.state, _KEYS_CHANGED))
+                    continue
                 lsns = invisible.of(table.state.name)
                 if lsns and table.state.snapshots:
                     sentence = "Transactions ended while a snapshot was taken: several do not fit together."

@@ -11,7 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.bronze.copies import CopyRow, abandoned_row
-from pipeline.bronze.copy_states import READING, Chunk, CopyHistory, CopyState, Gap, SnapshotChunks
+from pipeline.bronze.copy_states import (
+    READING,
+    Chunk,
+    Comparison,
+    CopyHistory,
+    CopyState,
+    Gap,
+    SnapshotChunks,
+)
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import RelationVersion, relation_version
@@ -89,6 +97,18 @@ class CopyPlanner:
         progress.landed(0, state.row_count)
         header = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.exported_at)
         return TableCopy(state, table, header, snapshot, progress, tuple(r.id for r in candidate.requests))
+
+    def compared(self, name: TableName, candidate: Candidate, sentence: str) -> Comparison:
+        """Return what is recorded of a table once the comparison under the snapshot is complete."""
+        now = self._memberships[name]
+        return Comparison(
+            self._history.gaps[-1].end,
+            self._snapshot.lsn,
+            now.relation_id,
+            now.entry,
+            candidate.request_ids,
+            sentence,
+        )
 
     def _plan_rest(
         self,

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pipeline.bronze.columnar.decode import decode_copied
 from pipeline.bronze.columnar.protected_values import row_rules
-from pipeline.bronze.copy_states import Chunk, CopyState, SnapshotChunks
+from pipeline.bronze.copy_states import Chunk, Comparison, CopyState, SnapshotChunks
 from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.schema import CHANGES
 from pipeline.bronze.staged_files import StagedFile, StagedFileWriter, StagingFolder
@@ -52,6 +52,7 @@ class TableCopy:
     snapshot: SnapshotChunks
     progress: CopyProgress
     request_ids: tuple[str, ...] = ()
+    comparison: Comparison | None = None  # that found the keys to copy
     landed: int = 0  # of the snapshot's chunks
     staged: dict[int, StagedFile | None] = field(default_factory=dict)
     failure: SourceError | None = None

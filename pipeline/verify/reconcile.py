@@ -60,13 +60,13 @@ from pipeline.silver.clone import (
     pin_table,
     without_gone,
 )
+from pipeline.silver.comparable_columns import ComparableColumns
+from pipeline.silver.differing_rows import Differences, find_differences
 from pipeline.silver.modes import kept_as, mode_changed, why_not_comparable
 from pipeline.silver.row_hashes import SilverRows
+from pipeline.silver.source_rows import SourceReads
 from pipeline.table_name import TableName, match_tables
-from pipeline.verify.comparable_columns import ComparableColumns
-from pipeline.verify.differing_rows import Differences, find_differences
 from pipeline.verify.reconcile_report import Reconciled
-from pipeline.verify.source_rows import SourceReads
 
 WAIT_SECONDS = 150  # an idle bronze records its offset once a minute
 MOST_KEYS = 1000  # of a partial resync; for more differing rows all rows are copied

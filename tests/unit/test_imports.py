@@ -37,7 +37,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metadata": {"delta", "protected_columns", "protocol"},
     "progress": {"metadata", "protocol", "units"},
     "bronze": {"config", "delta", "key_ranges", "postgres", "private_files", "protected_columns", "protocol"},
-    "table_copy": {"bronze", "config", "delta", "key_ranges", "metadata", "postgres", "progress", "protocol"},
+    "table_copy": {
+        "bronze",
+        "config",
+        "delta",
+        "key_ranges",
+        "metadata",
+        "postgres",
+        "progress",
+        "protocol",
+        "units",
+    },
     "silver": {
         "bronze",
         "config",
@@ -61,6 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "postgres",
         "progress",
         "protocol",
+        "silver",
         "table_copy",
     },
     "report": {
@@ -119,7 +130,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "postgres",
         "protocol",
         "silver",
-        "protected_columns",
     },
     "tail": {"config", "postgres", "protocol"},
     "demo": {

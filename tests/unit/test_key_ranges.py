@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pipeline.key_ranges import (
@@ -13,6 +15,7 @@ from pipeline.key_ranges import (
     TEXT,
     UUID,
     KeyRange,
+    cover_keys,
     describe_unusable,
     has_same_order,
 )
@@ -79,3 +82,29 @@ def test_the_condition_at_the_source() -> None:
         """((("id", "odd""name" COLLATE "C") >= ('1', 'o''k') AND ("id") <= ('2')) OR (("id") <= ('0')) OR """
         """(("id", "odd""name") IN (('7', 'x'), ('8', 'y'))) OR (("id") IN (('9'))))"""
     )
+
+
+def test_few_keys_are_covered_one_by_one() -> None:
+    assert cover_keys([("2", "b"), ("1", "a")], (INT8, TEXT), 2) == (
+        span(("1", "a"), ("1", "a")),
+        span(("2", "b"), ("2", "b")),
+    )
+    assert cover_keys([], (INT8,), 2) == ()
+
+
+def test_many_keys_are_covered_by_their_first_columns() -> None:
+    keys = [(text, str(number)) for text in "ab" for number in range(5)]
+    assert cover_keys(keys, (TEXT, INT8), 3) == (span(("a",), ("a",)), span(("b",), ("b",)))
+    assert cover_keys(keys, (TEXT, INT8), 1) == ()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+def test_ranges_of_integers_have_all_keys_and_leave_out_the_widest_spaces(most: int) -> None:
+    numbers = [-50, -49, 3, 4, 5, 90, 1000, 1001, 1002, 5000]
+    ranges = cover_keys([(str(number),) for number in numbers], (INT8,), most)
+    assert len(ranges) == most
+    bounds = [(int(each.first[0]), int(each.last[0])) for each in ranges]
+    assert all(any(first <= number <= last for first, last in bounds) for number in numbers)
+    assert all(last < first for (_, last), (first, _) in pairwise(bounds))
+    if most == 3:
+        assert bounds == [(-50, 90), (1000, 1002), (5000, 5000)]

@@ -248,10 +248,11 @@ def _check_slot(connection: Connection, config: Config) -> Check:
         sentence = f"The slot {name} will be created, unless bronze has an offset: then it is lost."
         return Check("slot", True, sentence)
     fault = find_slot_fault(slot, connection.info.dbname)
-    if isinstance(fault, SlotGapError) and config.source.lost_slot == "resync":
-        return Check(
-            "slot", True, f"The slot {name} is lost; ingest will create a new one and copy all tables."
-        )
+    if isinstance(fault, SlotGapError) and config.source.lost_slot != "stop":
+        copies = "copy all tables"
+        if config.source.lost_slot == "compare":
+            copies = "copy what differs"
+        return Check("slot", True, f"The slot {name} is lost; ingest will create a new one and {copies}.")
     if fault is not None:
         return Check("slot", False, str(fault), "Follow the sentence.")
     state = f"The slot {name} is at {slot.confirmed_flush_lsn}"

@@ -27,7 +27,8 @@ from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.lsn import INVALID, LSN
 
 RESYNC_ADVICE = (
-    "Set source.lost_slot to resync to copy all tables again, or start over with a new storage.root."
+    "Set source.lost_slot to compare to copy what differs, or to resync to copy all tables again; or start"
+    " over with a new storage.root."
 )
 REPLICATION_ADVICE = "Run ALTER ROLE {} REPLICATION as a superuser (on RDS: GRANT rds_replication TO {})."
 WAL_LEVEL_ADVICE = (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.bronze.copy_states import (
     COMPLETE,
     DROPPED,
     READING,
+    Comparison,
     CopyHistory,
     CopyRequest,
     CopyState,
@@ -51,6 +53,22 @@ def test_a_copy_before_a_gap_counts_up_to_the_gap_only() -> None:
     assert [newest(copies, before) for before in (100, 101, 150, 151)] == [1, None, None, 2]
     at_its_end = history_of([copy(1, 129)], Gap(LSN(100), LSN(130), ""))
     assert newest(at_its_end, 131) == 1
+
+
+def test_a_comparison_closes_the_gap_of_its_table_from_its_snapshot_on() -> None:
+    gap, found = Gap(LSN(100), LSN(130), ""), Comparison(LSN(130), LSN(150), 1, 7, ("r",))
+    request = CopyRequest("r", NAME, CopyRequest.after_gap(NAME, LSN(130)).reason)
+    copies = replace(history_of([copy(1, 50)], gap), comparisons={NAME: [found]}, requests=(request,))
+    assert request.compares
+    assert [newest(copies, before) for before in (101, 150, 151)] == [None, None, 1]
+    assert copies.open_requests() == {}
+    assert copies.is_complete(NAME, 1, 7)
+    assert not copies.is_complete(NAME, 1, 1)
+    assert copies.republished_since(NAME, 1, 7) is None
+    assert not copies.is_older(NAME, LSN(140))
+    later = replace(copies, gaps=(gap, Gap(LSN(200), LSN(210), "")))
+    assert not later.is_complete(NAME, 1, 7)
+    assert newest(later, 300) is None
 
 
 def dropped(number: int, lsn: int) -> CopyState:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedColumns, Kind
+from pipeline.silver.comparable_columns import ComparableColumns
+from pipeline.silver.differing_rows import Differences, DifferingRow
 from pipeline.table_name import TableName
 from pipeline.verify import reconcile
-from pipeline.verify.comparable_columns import ComparableColumns
-from pipeline.verify.differing_rows import Differences, DifferingRow
 from pipeline.verify.reconcile import plan_repair, repair_sentence
 
 NAME = TableName("public", "t")

@@ -9,8 +9,8 @@ from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
 from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, Kind
 from pipeline.protocol.messages import Column, Relation
+from pipeline.silver.comparable_columns import ComparableColumns, Fields, plan_comparison
 from pipeline.silver.row_hashes import SilverColumn
-from pipeline.verify.comparable_columns import ComparableColumns, Fields, plan_comparison
 
 INT4, NUMERIC, DATE, TEXT_OID, JSONB = 23, 1700, 1082, 25, 3802
 COLUMNS = [("id", INT4, True), ("price", NUMERIC, False), ("day", DATE, False), ("note", TEXT_OID, False)]

@@ -54,8 +54,12 @@ class Differences:
         return sum(row.copies for row in self.rows if row.kind == kind)
 
 
-def find_differences(source: Side, silver: Side) -> Differences:
-    """Compare the sums of all ranges, both sides at once, and then the rows of those that differ."""
+def find_differences(source: Side, silver: Side, *, most_ranges: int | None = None) -> Differences:
+    """Compare the sums of all ranges, both sides at once, and then the rows of those that differ.
+
+    Of more than `most_ranges` (default: MOST_RANGES) that differ only the first ones are divided.
+    """
+    most_ranges = MOST_RANGES if most_ranges is None else most_ranges
     digits = FIRST_DIGITS
     with ThreadPoolExecutor(1, thread_name_prefix="source") as pool:
         pending = pool.submit(source.sums, digits)
@@ -67,8 +71,8 @@ def find_differences(source: Side, silver: Side) -> Differences:
         return found
     found.is_equal = False
     while sum(ranges.values()) > MOST_ROWS and digits < MOST_DIGITS:
-        found.is_whole &= len(ranges) <= MOST_RANGES
-        within = sorted(ranges)[:MOST_RANGES]
+        found.is_whole &= len(ranges) <= most_ranges
+        within = sorted(ranges)[:most_ranges]
         digits += MORE_DIGITS
         ranges = differing(source.sums(digits, within), silver.sums(digits, within))
     chosen = fitting(ranges)

@@ -28,9 +28,9 @@ from pipeline.postgres.snapshot.hashed_rows import (
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.messages import Relation
 from pipeline.silver.clone import fields_by_physical_name
+from pipeline.silver.comparable_columns import ComparableColumns, Fields, plan_comparison
+from pipeline.silver.differing_rows import FIRST_DIGITS
 from pipeline.table_name import TableName
-from pipeline.verify.comparable_columns import ComparableColumns, Fields, plan_comparison
-from pipeline.verify.differing_rows import FIRST_DIGITS
 
 
 @dataclass(frozen=True, slots=True)

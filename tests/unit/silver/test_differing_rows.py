@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
-from pipeline.verify import differing_rows
-from pipeline.verify.differing_rows import DifferingRow, compare_rows, find_differences
+from pipeline.silver import differing_rows
+from pipeline.silver.differing_rows import DifferingRow, compare_rows, find_differences
 
 Row = tuple[str | None, str]  # key, value; None where the table has no key
 

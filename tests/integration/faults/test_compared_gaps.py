@@ -1,0 +1,77 @@
+"""A gap of the stream that a comparison closes: only the keys that differ are copied, and silver is equal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.config.config import Config
+from pipeline.config.tables import TableRule
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.silver.writer_choice import WriterSetting
+from pipeline.table_name import TableName
+from tests.support.lives import FILL, TABLE
+from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+A, B, BAG, PAST = (TableName("public", name) for name in ("a", "b", "bag", "past"))
+TOAST = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 400)"
+
+
+def comparing(config: Config) -> Config:
+    """Return a configuration that compares after a gap."""
+    return replace(config, source=replace(config.source, lost_slot="compare"))
+
+
+def begin(make_pipeline: MakePipeline, writer: WriterSetting = "auto") -> Pipeline:
+    """Return a pipeline with tables of several kinds, whose silver equals the source."""
+    life = make_pipeline(copy="initial", create_publication="all")
+    rules = (TableRule("public.past", mode="history"), TableRule("*.*"))
+    life = replace(life, config=replace(comparing(life.config), tables=rules))
+    life.run(
+        *(TABLE.format(name) for name in ("a", "b", "past")),
+        *(FILL.format(name, 1, 2000) for name in ("a", "b", "past")),
+        "CREATE TABLE bag (n int)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+        "INSERT INTO bag SELECT i % 3 FROM generate_series(1, 9) i",
+    )
+    life = with_writer(life, writer)
+    life.catch_up()
+    return life
+
+
+@pytest.mark.parametrize("writer", ["native", pytest.param("spark", marks=pytest.mark.slow)])
+def test_only_the_keys_that_differ_are_copied(make_pipeline: MakePipeline, writer: WriterSetting) -> None:
+    life = begin(make_pipeline, writer)
+    life.run("INSERT INTO a VALUES (5000, 'in bronze')")
+    life.ingest()  # silver does not have it at the gap
+    life.drop_slot()
+    life.run(
+        "DELETE FROM a WHERE id IN (3, 700)",
+        "UPDATE a SET v = 'in the gap' WHERE id BETWEEN 100 AND 109",
+        "INSERT INTO a VALUES (5001, 'in the gap'), (5002, 'in the gap')",
+        "UPDATE a SET id = 6000 WHERE id = 42",
+        "INSERT INTO bag VALUES (7)",
+        "UPDATE past SET v = 'in the gap' WHERE id = 9",
+    )
+    found = life.ingest()
+    assert not found.copies
+    assert all("Run apply" in sentence for sentence in found.compared.values())
+    life.run("UPDATE a SET v = 'later' WHERE id IN (100, 8)", "INSERT INTO b VALUES (9000, 'later')")
+    life.apply()
+    life.run("UPDATE b SET v = 'later' WHERE id = 11")
+    found = life.ingest()
+    assert found.compared[BAG].startswith("All rows are copied.")
+    assert "mode history" in found.compared[PAST]
+    assert found.copies[A].rows_landed == 14  # 100 to 109, 5001, 5002, 6000, and 8
+    assert found.copies[B].rows_landed == 2  # changed after the gap, before the snapshot
+    life.run("DELETE FROM a WHERE id = 5001", "INSERT INTO past VALUES (9001, 'later')")
+    life.catch_up()
+    life.assert_equal("a", "b", "bag")
+    assert any("compared" in sentence for kind, sentence in life.events("a") if kind == "evolved")
+    again = life.ingest()
+    assert not again.copies
+    assert not again.compared
+    run_rebuild(life.config, ["public.a"], spark=life.spark)
+    life.assert_equal("a")
