@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.report.metrics import METRICS, PREFIX, Metric
+from pipeline.report.metric import PREFIX, Metric
+from pipeline.report.metrics import METRICS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "metrics.md"
 _HEAD = f"""\

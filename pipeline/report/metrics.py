@@ -15,25 +15,25 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import chain
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from pipeline import __version__
 from pipeline.errors import ConfigError, EndpointError
+from pipeline.report.metric import TABLE_LABELS, Durations, Family, Metric, Samples, Scrape
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+    from pipeline.postgres.replication.slot_status import SourceWal
     from pipeline.progress import (
         ApplySummary,
         CopyProgress,
@@ -43,58 +43,6 @@ if TYPE_CHECKING:
         TableState,
     )
     from pipeline.protocol.lsn import LSN
-
-PREFIX = "pgdelta_"
-TABLE_LABELS = ("schema", "table")
-
-Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
-
-
-class Durations(NamedTuple):
-    """The value of a summary: how many there were, and how long they took together."""
-
-    number: int
-    seconds: float
-
-
-# Values by the labels besides `pipeline`, in their order.
-Samples: TypeAlias = Mapping[tuple[str, ...], float | Durations]
-
-
-@dataclass(frozen=True, slots=True)
-class Scrape:
-    """What one scrape reads: each summary if its job runs, and the end of the source's WAL if it is known."""
-
-    started: float
-    ingest: IngestSummary | None
-    apply: ApplySummary | None
-    read_source: Callable[[], LSN | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric; its name has no prefix, its labels are those besides `pipeline`."""
-
-    name: str
-    kind: Literal["counter", "gauge", "summary"]
-    help: str
-    read: Callable[[Scrape], Samples]
-    labels: tuple[str, ...] = ()
-
-    def family(self, pipeline: str, samples: Samples) -> Family:
-        """Return the samples as prometheus_client has them."""
-        name, labels = f"{PREFIX}{self.name}", ("pipeline", *self.labels)
-        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "summary": SummaryMetricFamily}
-        family: Family = kinds[self.kind](name, self.help, labels=labels)
-        for values, value in samples.items():
-            texts = [_label(text) for text in (pipeline, *values)]
-            if isinstance(family, SummaryMetricFamily):
-                assert isinstance(value, Durations)
-                family.add_metric(texts, value.number, value.seconds)
-            else:
-                assert not isinstance(value, Durations)
-                family.add_metric(texts, value)
-        return family
 
 
 class RunMetrics(Collector):
@@ -106,7 +54,7 @@ class RunMetrics(Collector):
         self._started = time.time()
         self._ingest: IngestSummary | None = None
         self._apply: ApplySummary | None = None
-        self._read_source: Callable[[], LSN | None] = lambda: None
+        self._read_source: Callable[[], SourceWal | None] = lambda: None
         self.registry.register(self)
 
     def on_ingest(self, summary: IngestSummary) -> None:
@@ -117,8 +65,8 @@ class RunMetrics(Collector):
         """Keep the summary, which continues to change."""
         self._apply = summary
 
-    def on_source(self, read: Callable[[], LSN | None]) -> None:
-        """Keep the function that returns the end of the source's WAL, None while it is unknown."""
+    def on_source(self, read: Callable[[], SourceWal | None]) -> None:
+        """Keep the function that returns the WAL of the source, None while it is unknown."""
         self._read_source = read
 
     def describe(self) -> Iterator[Family]:
@@ -132,11 +80,6 @@ class RunMetrics(Collector):
         for metric in chain.from_iterable(METRICS.values()):
             if samples := metric.read(scrape):
                 yield metric.family(self._pipeline, samples)
-
-
-def _label(text: str) -> str:
-    """Return a text that UTF-8 can encode: a name may hold bytes of another encoding as lone surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _single(value: float | None) -> Samples:
@@ -154,6 +97,14 @@ def _info(scrape: Scrape) -> Samples:
 
 def _ingest(read: Callable[[IngestSummary], float | None]) -> Callable[[Scrape], Samples]:
     return lambda scrape: {} if scrape.ingest is None else _single(read(scrape.ingest))
+
+
+def _source(read: Callable[[SourceWal], float | None]) -> Callable[[Scrape], Samples]:
+    def samples(scrape: Scrape) -> Samples:
+        wal = scrape.read_source() if scrape.ingest is not None else None
+        return {} if wal is None else _single(read(wal))
+
+    return samples
 
 
 def _copies(read: Callable[[CopyProgress], float]) -> Callable[[Scrape], Samples]:
@@ -224,7 +175,20 @@ METRICS = {
             "gauge",
             "End of the source's WAL, requested every 10 s in a session of its own. "
             "No sample if the source did not answer for a minute.",
-            lambda s: {} if s.ingest is None else _single(s.read_source()),
+            _source(lambda wal: wal.lsn),
+        ),
+        Metric(
+            "slot_retained_wal_bytes",
+            "gauge",
+            "WAL that the server retains for the slot. No sample if it is not known.",
+            _source(lambda wal: wal.retained_size),
+        ),
+        Metric(
+            "slot_safe_wal_bytes",
+            "gauge",
+            "WAL that can still be written before the slot can be lost. No sample without "
+            "max_slot_wal_keep_size.",
+            _source(lambda wal: wal.safe_size),
         ),
         Metric(
             "captured_lsn",
@@ -340,6 +304,13 @@ METRICS = {
             "gauge",
             "1 if a table could not be applied.",
             _tables(lambda t: int(bool(t.failure))),
+            TABLE_LABELS,
+        ),
+        Metric(
+            "table_paused",
+            "gauge",
+            "1 if an operator paused a table.",
+            _tables(lambda t: int(bool(t.paused))),
             TABLE_LABELS,
         ),
     ),

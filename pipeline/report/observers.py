@@ -139,7 +139,7 @@ class Observers:
         endpoint = MetricsEndpoint(host, port, metrics.registry)
         self._open.callback(endpoint.close)
         if self._command != "apply":
-            log_end = WalEnd(self._config.source.conninfo)
+            log_end = WalEnd(self._config.source.conninfo, self._config.source.slot)
             self._open.callback(log_end.close)
-            metrics.on_source(lambda: log_end.lsn)
+            metrics.on_source(lambda: log_end.wal)
         return metrics

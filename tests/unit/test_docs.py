@@ -187,8 +187,8 @@ def test_the_crash_points_are_the_named_steps() -> None:
 
 def test_metrics_of_the_alerts_are_in_the_reference() -> None:
     known = set(re.findall(r"`(?:pgdelta_)?([a-z_]+)[`{]", read(DOCS / "reference" / "metrics.md")))
-    alerts = "\n".join(blocks(read(DOCS / "guides" / "monitoring.md"), "yaml"))
-    named = set(re.findall(r"\bpgdelta_(\w+)", alerts))
+    rules = read(ROOT / "deploy" / "prometheus" / "pgdelta.yml")
+    named = set(re.findall(r"\bpgdelta_(\w+)", rules))
     assert len(named) > 5
     assert named <= known
 

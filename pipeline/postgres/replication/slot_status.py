@@ -112,25 +112,49 @@ _APPLICATION_NAME = "pgdelta wal end"
 _CLOSE_SECONDS = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class SourceWal:
+    """The end of the source's WAL, and of its slot the bytes retained for it and left until its limit.
+
+    The sizes are None if there is no slot or no limit.
+    """
+
+    lsn: LSN
+    retained_size: int | None = None
+    safe_size: int | None = None
+
+
 class WalEnd:
-    """Poll the end of the WAL in a session and a thread of its own, until `close`."""
+    """Poll the end of the WAL, and what a slot retains, in a session and a thread, until `close`."""
 
     def __init__(
-        self, conninfo: str, *, interval: float = POLL_INTERVAL, longest_age: float = LONGEST_AGE
+        self,
+        conninfo: str,
+        slot: str | None = None,
+        *,
+        interval: float = POLL_INTERVAL,
+        longest_age: float = LONGEST_AGE,
     ) -> None:
         self._conninfo = limit_connect_time(conninfo, QUERY_SECONDS)
+        self._slot = slot
         self._interval = interval
         self._longest_age = longest_age
-        self._answer: tuple[float, LSN] | None = None
+        self._answer: tuple[float, SourceWal] | None = None
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wal end", daemon=True)
         self._thread.start()
 
     @property
-    def lsn(self) -> LSN | None:
+    def wal(self) -> SourceWal | None:
         """The newest answer, None if it is older than `longest_age` seconds."""
         answer = self._answer
         return answer[1] if answer and time.monotonic() - answer[0] <= self._longest_age else None
+
+    @property
+    def lsn(self) -> LSN | None:
+        """The end of the WAL by the newest answer, None if that is too old."""
+        wal = self.wal
+        return None if wal is None else wal.lsn
 
     def close(self) -> None:
         """End the thread; a query that hangs is abandoned."""
@@ -148,6 +172,14 @@ class WalEnd:
             ):
                 limit_statement_time(connection, QUERY_SECONDS)
                 while not self._is_closing.is_set():
-                    self._answer = time.monotonic(), read_flush_lsn(connection)
+                    self._answer = time.monotonic(), self._read(connection)
                     self._is_closing.wait(self._interval)
             self._is_closing.wait(self._interval)
+
+    def _read(self, connection: Connection) -> SourceWal:
+        slot = None if self._slot is None else read_slot(connection, self._slot)
+        end = read_flush_lsn(connection)
+        if slot is None:
+            return SourceWal(end)
+        retained = max(0, end - slot.restart_lsn) if slot.restart_lsn else None
+        return SourceWal(end, retained, slot.safe_wal_size)

@@ -26,6 +26,7 @@ from pipeline import __version__
 from pipeline.errors import ConfigError, EndpointError
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
+from pipeline.postgres.replication.slot_status import SourceWal
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, StreamProgress, TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.metrics import METRICS, MetricsEndpoint, RunMetrics
@@ -97,12 +98,23 @@ def test_maintenance_counts_what_both_jobs_did() -> None:
 
 def test_the_end_of_the_source_has_a_sample_only_while_it_is_known() -> None:
     metrics = RunMetrics("shop")
-    ends: list[LSN | None] = [LSN(0x200000009), None]
-    metrics.on_source(lambda: ends.pop(0))
+    wal: SourceWal | None = SourceWal(LSN(0x200000009), 4096, 1024)
+    metrics.on_source(lambda: wal)
     metrics.on_ingest(IngestSummary("shop", "slot", LSN(5)))
-    name = 'pgdelta_source_wal_lsn{pipeline="shop"}'
-    assert scraped(metrics)[name] == 8589934601
-    assert name not in scraped(metrics)
+
+    def shown() -> dict[str, float]:
+        return {
+            name.removeprefix("pgdelta_").partition("{")[0]: value
+            for name, value in scraped(metrics).items()
+            if "wal" in name
+        }
+
+    sizes = {"slot_retained_wal_bytes": 4096.0, "slot_safe_wal_bytes": 1024.0}
+    assert shown() == {"source_wal_lsn": 8589934601, **sizes}
+    wal = SourceWal(LSN(6))  # no slot, or no limit
+    assert shown() == {"source_wal_lsn": 6}
+    wal = None
+    assert shown() == {}
 
 
 def test_the_metrics_of_apply_follow_each_table() -> None:
@@ -114,7 +126,7 @@ def test_the_metrics_of_apply_follow_each_table() -> None:
     )
     summary.tables = {
         TableName("public", "b"): TableState(LSN(40), 0, 2, held="a type"),
-        TableName("public", "c"): TableState(LSN(10), 5, 0, failure="no folder"),
+        TableName("public", "c"): TableState(LSN(10), 5, 0, failure="no folder", paused="since noon"),
     }
     summary.show(Manifest(LSN(90), NOON, entries))
     summary.count_batch(1.5)
@@ -133,6 +145,7 @@ def test_the_metrics_of_apply_follow_each_table() -> None:
     assert tables("misfits_total") == {"a": 0, "b": 2, "c": 0}
     assert tables("held") == {"a": 0, "b": 1, "c": 0}
     assert tables("failed") == {"a": 0, "b": 0, "c": 1}
+    assert tables("paused") == {"a": 0, "b": 0, "c": 1}
     whole = {name.partition("{")[0]: value for name, value in found.items() if "table=" not in name}
     del whole["pgdelta_run_start_timestamp_seconds"]
     assert whole == {
@@ -183,7 +196,7 @@ def full_run() -> RunMetrics:
     apply.stream = StreamProgress(1, 2, 3.0, 4.0, 5.0)
     metrics.on_ingest(ingest)
     metrics.on_apply(apply)
-    metrics.on_source(lambda: LSN(9))
+    metrics.on_source(lambda: SourceWal(LSN(9), 4, 2))
     return metrics
 
 
