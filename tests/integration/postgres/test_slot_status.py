@@ -9,9 +9,10 @@ from contextlib import closing
 
 import pytest
 
+from pipeline.config.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.replication.slot import Slot
-from pipeline.postgres.replication.slot_status import SourceStatus, WalEnd, read_source_status
+from pipeline.postgres.replication.slot_status import SourceStatus, SourceWal, WalEnd, read_source_status
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import seconds_until_limit, slot_lines
 from tests.support.postgres.streams import make_items, prepare, start
@@ -64,13 +65,28 @@ def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServe
     assert safe == pytest.approx((before.safe_size or 0) - written, abs=1 << 20)
     assert written > 15 << 20
     assert seconds_until_limit(after, 1000.0) == safe / 1000
+    polled = polled_wal(config)
+    assert polled.lsn >= after.wal_lsn
+    assert polled.retained_size == pytest.approx(after.retained_size, abs=1 << 20)
+    assert polled.safe_size == pytest.approx(safe, abs=1 << 20)
     for _ in range(8):
         database.run("TRUNCATE item", fill, "SELECT pg_switch_wal()", "CHECKPOINT")
     lost = read_source_status(config)
     assert slot_of(lost).is_lost
     assert lost.retained_size is None
+    assert polled_wal(config).retained_size is None
     assert seconds_until_limit(lost, 1000.0) is None
     assert "The slot is lost" in slot_lines(lost, "postgres", 1000.0)[1]
+
+
+def polled_wal(config: Config) -> SourceWal:
+    """Return what a poll of the WAL finds of the configured slot."""
+    deadline = time.monotonic() + 20
+    with closing(WalEnd(config.source.conninfo, config.source.slot, interval=0.05)) as wal_end:
+        while (found := wal_end.wal) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    return found
 
 
 def test_a_source_that_is_not_there_is_one_sentence_without_its_password(database: Database) -> None:
