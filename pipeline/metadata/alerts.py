@@ -61,16 +61,16 @@ class AlertTable:
 
         def write() -> None:
             nonlocal result
+            if not self._table.exists():
+                result = list(change([]))
+                if not result:
+                    return
+                self._table.ensure(ALERTS, short_log())  # another job may do so, and write its rows
             snapshot = self._table.snapshot()
-            before: list[RecordedAlert] = []
-            if snapshot.version >= 0:
-                before = [RecordedAlert(**row) for row in self._table.rows(snapshot=snapshot).to_pylist()]
+            before = [RecordedAlert(**row) for row in self._table.rows(snapshot=snapshot).to_pylist()]
             result = list(change(before))
             if result == before:
                 return
-            if snapshot.version < 0:
-                self._table.ensure(ALERTS, short_log())
-                snapshot = self._table.snapshot()
             rows = [asdict(each) for each in result]
             if self._table.writes_natively(snapshot, removes=True):
                 # a commit that follows this snapshot: another job's claim in between is a conflict

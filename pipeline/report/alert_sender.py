@@ -58,7 +58,8 @@ class AlertSender:
         self._end_seconds = end_seconds
         self._ingest: IngestSummary | None = None
         self._sender = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self._table = AlertTable(Lake(config.storage, None, application=f"pgdelta alerts {config.pipeline}"))
+        application = f"pgdelta alerts {config.pipeline}"
+        self._table = AlertTable(Lake.for_writing(config.storage, application=application))
         self._pause = 0.0  # until the next attempt, after a failure
         self._retry_at = 0.0
         self._notice: str | None = None
