@@ -7,12 +7,12 @@
   them for one table, and changes it, by Spark or by `native_schema`
 - rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE),
   `key_bounds` (by which it skips files), `file_statistics` and `writer_choice` (Spark or not) are pure; so
-  are `modes` (what else than a mirror a table may be), `mode_sql` (their fold) and `later_copies` (which
-  correct their rows)
+  are `modes` (what else than a mirror a table may be), `mode_sql` (their fold), `later_copies` (which
+  correct their rows) and `unchanged_plan` (which earlier rows have values that were not sent)
 - writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and
   `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes,
-  `native_files` its table, and `data_layout` chooses the files that it reads and their size; `clustering`,
-  those to sort by key
+  `native_reads` and `native_files` its table, and `data_layout` chooses the files that it reads and their
+  size; `unchanged_values` fills values that were not sent; `clustering` chooses files to sort by key
 - one table: `batch_writer` plans a range (`range_plan`) and carries it out; `table` applies ranges, starts
   from a copy, rebuilds; `swap` replaces all rows in one commit; `past_copies` (pure) has from where a table
   is built as of an LSN

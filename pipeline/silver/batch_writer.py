@@ -40,6 +40,7 @@ from pipeline.silver.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.step_writer import StepWriter, Target
 from pipeline.silver.swap import copy_metadata
 from pipeline.silver.table_partitions import columns_to_fold, rule_with_names
+from pipeline.silver.unchanged_plan import plan_filling
 from pipeline.silver.write import Write, plan_write
 from pipeline.silver.write_plan import (
     Run,
@@ -168,23 +169,17 @@ class BatchWriter:
         columns, rule = columns_to_fold(evolution.columns, self._rule, evolution.partition_by)
         is_empty = self._table.is_empty() if self._table.exists() else True
         writes = []
+        gaps = self._bronze.copies.read().gaps if self._is_log else ()
         shown_oid = plan.registered.relation_id if plan.registered else None
         for step in plan_write_steps(table, shown_oid, truncates):
             fold = plan_fold(table, step, columns, rule)
             metadata = {"table": list(self._name), "after": str(start.offset), **copy_metadata(step.copy_id)}
             commit = TableCommit(self._txn_of(step, end_lsn), step.end_lsn, metadata)
             surveys = [s for s in plan.surveys if s.version in step.versions]
-            writes.append(
-                plan_write(
-                    step,
-                    fold,
-                    commit,
-                    evolution.metadata,
-                    self._table.identifier,
-                    is_empty=is_empty,
-                    has_only_inserts=not any(s.updates or s.deletes for s in surveys),
-                )
-            )
+            has_only_inserts = not any(s.updates or s.deletes for s in surveys)
+            place = commit, evolution.metadata, self._table.identifier
+            write = plan_write(step, fold, *place, is_empty=is_empty, has_only_inserts=has_only_inserts)
+            writes.append(replace(write, filling=plan_filling(step, fold, plan.relations, gaps)))
             is_empty = False
         return tuple(writes)
 

@@ -55,11 +55,11 @@ class FileChoice:
         self._columns = tuple((name, types[name] in TIMES) for name in values)
 
     @staticmethod
-    def of_keys(session: DuckSql, fold: Fold) -> FileChoice:
-        """Return what chooses the files that may have rows with the keys of `folded`."""
+    def of_keys(session: DuckSql, fold: Fold, source: str = FOLDED) -> FileChoice:
+        """Return what chooses the files that may have rows with the keys of a relation."""
         types = {fold.columns[i].name: fold.columns[i].type.ddl for i in fold.key}
         values = {
-            column: _distinct(session, value, f"{FOLDED} WHERE {name} IS NOT NULL")
+            column: _distinct(session, value, f"{source} WHERE {name} IS NOT NULL")
             for name, (column, ddl) in zip(fold.key_names, types.items(), strict=True)
             if (value := _value(name, ddl)) is not None
         }

@@ -90,6 +90,7 @@ class FoldSql:
             "relation_version",
             "new",
             *(["unsent"] if fold.partial else []),
+            *(["old"] if fold.mode == "append" else []),
             source=f"(SELECT *, {step} AS step FROM ({rows}) AS r) AS r",
         )
 

@@ -14,6 +14,7 @@ from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.modes import MARKINGS, truncate_marks
 from pipeline.silver.step_writer import Target
+from pipeline.silver.unchanged_values import EARLIER, EARLIER_VALUES, EarlierRows
 from pipeline.silver.write import (
     FOLDED,
     MetadataNames,
@@ -51,6 +52,16 @@ class FrameTarget(Target):
 
     def define_silver_rows(self, fold: Fold) -> None:
         self.define_silver(fold)
+
+    def newest_lsn(self, rows: EarlierRows) -> int | None:
+        return None
+
+    def define_earlier(self, rows: EarlierRows) -> None:
+        for name in (EARLIER, EARLIER_VALUES):
+            self.session.add(name, self.frame)
+
+    def define_earlier_values(self, rows: EarlierRows, sources: str) -> None:
+        """Do nothing: `define_earlier` has defined them."""
 
     def commit_rows(self, write: Write, fold: Fold) -> None:
         rows = self._complete(self.session.table(FoldSql(fold, SPARK).final_rows(FOLDED, write.metadata)))

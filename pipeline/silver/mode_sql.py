@@ -12,11 +12,15 @@ are marked by the commit. A delete sends no values, so each column keeps the val
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pipeline.bronze.table_input import Truncate
+from pipeline.engine import Engine
 from pipeline.silver.fold import (
     FROM_SILVER,
     UNKNOWN,
     VALUE,
+    Fold,
     column_state,
     is_present,
     is_sent,
@@ -204,18 +208,14 @@ def appended(sql: FoldSql, changes: str) -> str:
     A value that was not sent is the old row's if that was sent; else its column is in `unchanged`.
     """
     fold, engine = sql.fold, sql.engine
-    texts, unchanged = [], []
-    for i, column in enumerate(fold.columns):
+    texts = []
+    for i in range(len(fold.columns)):
         new, old = pick(fold, i, "new", engine=engine), pick(fold, i, "old", engine=engine)
-        text = f"CASE WHEN op = 'D' THEN {old} ELSE {new} END"
+        is_old = "op = 'D'"
         if i in fold.partial:
-            is_unsent = f"op IN ('I', 'U') AND {is_present(fold, i)} AND NOT {is_sent(fold, i, engine)}"
-            text = f"CASE WHEN op = 'D' OR ({is_unsent}) THEN {old} ELSE {new} END"
-            name = engine.literal(column.name)
-            unchanged.append(f"CASE WHEN {is_unsent} AND {old} IS NULL THEN {name} END")
-        texts.append(f"{text} AS x{i}")
-    none = engine.null("ARRAY<STRING>")
-    names = engine.filter(engine.array(*unchanged), "e IS NOT NULL") if unchanged else none
+            is_old = f"op = 'D' OR (op IN ('I', 'U') AND {_is_unsent(fold, i, engine)})"
+        texts.append(f"CASE WHEN {is_old} THEN {old} ELSE {new} END AS x{i}")
+    listed = {i: f"op IN ('I', 'U') AND {is_unchanged(sql, i)}" for i in fold.partial}
     return select(
         "'I' AS op",
         "commit_lsn",
@@ -225,9 +225,31 @@ def appended(sql: FoldSql, changes: str) -> str:
         "op AS change_op",
         "ordinal",
         f"CASE WHEN old IS NOT NULL THEN {_old_values(sql)} END AS old_values",
-        f"nullif({names}, {engine.cast(engine.array(), 'ARRAY<STRING>')}) AS unchanged",
+        f"{unchanged_names(fold, engine, listed)} AS unchanged",
         source=changes,
     )
+
+
+def is_unchanged(sql: FoldSql, i: int) -> str:
+    """Return SQL that is true if a change sent no value of column i, neither before it nor after it."""
+    return f"{_is_unsent(sql.fold, i, sql.engine)} AND {pick(sql.fold, i, 'old', engine=sql.engine)} IS NULL"
+
+
+def _is_unsent(fold: Fold, i: int, engine: Engine) -> str:
+    return f"{is_present(fold, i)} AND NOT {is_sent(fold, i, engine)}"
+
+
+def unchanged_names(fold: Fold, engine: Engine, listed: Mapping[int, str]) -> str:
+    """Return SQL for the names of the source's columns whose condition is true, NULL if none is."""
+    names = [
+        f"CASE WHEN {condition} THEN {engine.literal(fold.columns[i].name)} END"
+        for i, condition in listed.items()
+        if not fold.columns[i].is_sidecar
+    ]
+    if not names:
+        return engine.null("ARRAY<STRING>")
+    found = engine.filter(engine.array(*names), "e IS NOT NULL")
+    return f"nullif({found}, {engine.cast(engine.array(), 'ARRAY<STRING>')})"
 
 
 def compared(sql: FoldSql, copied: str, mark: Truncate) -> str:

@@ -10,10 +10,9 @@ their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ import pyarrow.compute as pc
 from pipeline.delta.data_files import (
     DataFile,
     PartitionedFiles,
-    arrow_columns,
     write_data_file,
 )
 from pipeline.delta.merge import merge_groups, plain_layout, plan_table
@@ -33,26 +31,23 @@ from pipeline.delta.partitions import (
     WHOLE_TABLE,
     Partition,
     divided,
-    file_columns,
     in_partition,
-    partition_of,
 )
-from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
-from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import report_error
-from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, may_have_null, small_size
-from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.data_layout import (
+    FILE_SIZE,
+    file_size,
+    small_size,
+)
 from pipeline.silver.fold import Fold
-from pipeline.silver.fold_sql import FoldSql, reduced_images
+from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.modes import MARKINGS, truncate_marks
-from pipeline.silver.native_files import MOST_BYTES_IN_MEMORY, NotNative, read_file, with_columns
-from pipeline.silver.step_writer import Target
+from pipeline.silver.native_files import NotNative, with_columns
+from pipeline.silver.native_reads import NativeReads, as_numpy
 from pipeline.silver.write import FOLDED, Write, WriteKind, current_rows, same_keys
-from pipeline.silver.writer_choice import MOST_COMPARED_BYTES
 
 ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
-_SMALL_FILES, _SMALL_BYTES = 4, 1 << 20  # of a table whose keys are all read
 _MOST_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
 _MOST_SMALL_FILES_OF_PARTITION = 10
 
@@ -90,107 +85,8 @@ class PlannedChanges:
         return [*map(remove_action, self.removed), *(file.action() for file in self.added)]
 
 
-class NativeTarget(Target):
+class NativeTarget(NativeReads):
     """One version of a silver table on this machine, as the target of one write."""
-
-    session: DuckSql
-
-    def __init__(
-        self, session: DuckSql, table: LakeTable, snapshot: Snapshot, most_bytes: int | None
-    ) -> None:
-        assert table.local_path is not None
-        self.session = session
-        self._table = table
-        self._snapshot = snapshot
-        self._path = table.local_path
-        self._most_bytes = most_bytes
-        self._schema = TableSchema.of_json(snapshot.schema_string)
-        self._arrow = arrow_columns(self._schema)
-        self._file_columns = file_columns(snapshot)
-        self._partition_by = snapshot.partition_columns
-        self._files = list(snapshot.files.values())
-        self._file_size = file_size(sum(int(file["size"]) for file in self._files))
-        names = {name.lower() for name in self._schema.names}
-        self._file, self._row, self._flags = (_free_name(name, names) for name in ("file", "row", "flags"))
-        self._has_silver = False
-
-    @property
-    def _is_small(self) -> bool:
-        """Whether reading all keys costs less than a query for those that change."""
-        most = _SMALL_BYTES if self._most_bytes is None else min(_SMALL_BYTES, self._most_bytes)
-        return len(self._files) <= _SMALL_FILES and sum(int(file["size"]) for file in self._files) <= most
-
-    # What the fold reads
-
-    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
-        """Define `silver`: key columns, and those that changes may not send, of files that may have a key."""
-        if self._has_silver:
-            return
-        self._has_silver = True
-        chosen: Sequence[int] = range(len(self._files))
-        if not fold.truncates and not self._is_small:
-            chosen = FileChoice.of_keys(self.session, fold).candidates(self._files, self._snapshot)
-        chosen = self._with_current(fold, chosen)
-        self._require_few([self._files[number] for number in chosen])
-        names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
-        self._add_silver(chosen, [*names, *([fold.current_column] if fold.current_column else [])])
-
-    def define_whole_silver(self, fold: Fold) -> None:
-        if self._has_silver:
-            return
-        self._has_silver = True
-        chosen = self._with_current(fold, range(len(self._files)))
-        self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
-        self._add_silver(chosen, self._schema.names)
-
-    def _with_current(self, fold: Fold, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the files that may have versions which are not over; others stay as they are."""
-        if fold.mode != "history" or not fold.current_column:
-            return numbers
-        stats = [file.get("stats") or "{}" for file in self._files]
-        return [number for number in numbers if may_have_null(stats[number], fold.current_column)]
-
-    def define_silver_rows(self, fold: Fold) -> None:
-        chosen: Sequence[int] = range(len(self._files))
-        if len(chosen) > 1:
-            choice = FileChoice.of_rows(self.session, fold, reduced_images("net"))
-            chosen = choice.candidates(self._files, self._snapshot)
-        self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
-        self._add_silver(chosen, self._schema.names)
-
-    def _require_few(self, files: Sequence[Mapping[str, Any]], most_bytes: float = inf) -> None:
-        size = sum(int(file["size"]) for file in files)
-        if self._most_bytes is not None and size > min(self._most_bytes, most_bytes):
-            raise NotNative(f"{size} bytes of files may have changed rows")
-
-    def _add_silver(self, numbers: Sequence[int], names: Sequence[str]) -> None:
-        schema = pa.schema([self._arrow.field(name) for name in names])
-        tables, size = [], 0
-        for number in numbers:
-            rows, found = self._read_present(number, schema)
-            size += rows.nbytes
-            if size > MOST_BYTES_IN_MEMORY:
-                raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of rows are compared")
-            rows = rows.append_column(self._file, pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows))
-            tables.append(rows.append_column(self._row, pa.array(found)))
-        places = [pa.field(self._file, pa.int32()), pa.field(self._row, pa.int64())]
-        schema = pa.schema([*schema, *places])
-        self.session.add("silver", pa.concat_tables(tables) if tables else schema.empty_table())
-
-    def _read(self, number: int, schema: pa.Schema) -> pa.Table:
-        """Return columns of a file; those that it does not have are NULL."""
-        add = self._files[number]
-        return read_file(data_file(self._path, add["path"]), schema, self._partition_of(number))
-
-    def _read_present(self, number: int, schema: pa.Schema) -> tuple[pa.Table, np.ndarray[Any, Any]]:
-        """Return columns of the rows of a file, and their places in it."""
-        rows = self._read(number, schema)
-        return rows, np.arange(rows.num_rows)
-
-    def _partition_of(self, number: int) -> Partition:
-        return partition_of(self._partition_by, self._files[number])
-
-    # Commits
 
     def commit_rows(self, write: Write, fold: Fold) -> None:
         with self.adding_rows(write) as add:
@@ -329,7 +225,7 @@ class NativeTarget(Target):
         flags = ", ".join(("op = 'D'", *kept.values()))
         columns.append(f"list_value({flags}) AS {quoted(self._flags)}")
         rows = self.session.table(f"SELECT {', '.join(columns)} FROM {source} ORDER BY rowid")
-        found = _numpy(pc.list_flatten(rows.column(len(columns) - 1))).astype(bool)
+        found = as_numpy(pc.list_flatten(rows.column(len(columns) - 1))).astype(bool)
         is_deleted, *states = found.reshape(-1, 1 + len(kept)).T
         return SourceRows(self._complete(rows), is_deleted, dict(zip(kept, states, strict=True)))
 
@@ -394,7 +290,7 @@ def _rewrites(matches: pa.Table) -> dict[int, Rewrite]:
     """Return what happens in each file, given matches in the order of files."""
     if not matches.num_rows:
         return {}
-    files, places, source, deleted = (_numpy(matches.column(n)) for n in range(4))
+    files, places, source, deleted = (as_numpy(matches.column(n)) for n in range(4))
     deleted = deleted.astype(bool)
     bounds = np.flatnonzero(np.diff(files)) + 1
     found = {}
@@ -446,19 +342,8 @@ def _split(rows: pa.Table, parts: int = 1) -> list[pa.Table]:
 
 
 def _has_duplicates(matches: pa.Table) -> bool:
-    files, places = _numpy(matches.column(0)), _numpy(matches.column(1))
+    files, places = as_numpy(matches.column(0)), as_numpy(matches.column(1))
     return bool(((np.diff(files) == 0) & (np.diff(places) == 0)).any())
-
-
-def _numpy(column: Any) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = column.to_numpy()
-    return found
-
-
-def _free_name(name: str, used: set[str]) -> str:
-    while name in used:
-        name += "_"
-    return name
 
 
 def _texts(metrics: Mapping[str, int]) -> dict[str, str]:

@@ -9,11 +9,13 @@ from pipeline.delta.partitions import partition_bounds
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import commit_settings
+from pipeline.engine import SPARK
 from pipeline.silver.data_layout import may_have
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.key_bounds import changed_values, key_aggregates, key_bounds
 from pipeline.silver.step_writer import Target
+from pipeline.silver.unchanged_values import EARLIER, EARLIER_VALUES, NEEDED, EarlierRows
 from pipeline.silver.write import FOLDED, Write, WriteKind
 
 if TYPE_CHECKING:
@@ -46,6 +48,29 @@ class SparkTarget(Target):
 
     def define_silver_rows(self, fold: Fold) -> None:
         self.define_silver(fold)
+
+    def newest_lsn(self, rows: EarlierRows) -> int | None:
+        self.session.add(EARLIER, self._table.frame())
+        found: int | None = self.session.row(
+            f"SELECT max({SPARK.quoted(rows.commit_lsn)}) AS newest FROM {EARLIER}"
+        ).newest
+        return found or 0
+
+    def define_earlier(self, rows: EarlierRows) -> None:
+        """Define `earlier`: the rows of files that may have a key of `needed`."""
+        aggregates = key_aggregates(rows.fold, self._changes)
+        bounds = None
+        if aggregates:
+            selected = ", ".join(f"{sql} AS {alias}" for alias, sql in aggregates.items())
+            found = self.session.row(f"SELECT {selected} FROM {NEEDED}").asDict()
+            bounds = key_bounds(rows.fold, found)
+        frame = self._table.frame().alias("t")
+        frame = frame if bounds is None else frame.where(bounds)
+        for name in (EARLIER, EARLIER_VALUES):
+            self.session.add(name, frame)
+
+    def define_earlier_values(self, rows: EarlierRows, sources: str) -> None:
+        """Do nothing: `define_earlier` has defined them."""
 
     def commit_rows(self, write: Write, fold: Fold) -> None:
         rows: DataFrame = self.session.table(

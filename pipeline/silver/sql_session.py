@@ -50,6 +50,11 @@ def fold_by_key(session: SqlSession, sql: FoldSql) -> None:
     session.define("sent_steps" if has_truncates else "steps", sql.steps("changes"))
     if has_truncates:
         session.define("steps", with_truncates(sql, "sent_steps"))
+    fold_steps(session, sql)
+
+
+def fold_steps(session: SqlSession, sql: FoldSql) -> None:
+    """Fold `steps`: define `by_key`, one row per key, or in history per version."""
     match sql.fold.mode:
         case "history":
             session.compute("by_key", versions(sql, "steps"))

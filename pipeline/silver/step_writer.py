@@ -31,6 +31,7 @@ from pipeline.silver.sql_session import (
     follow_key_changes,
     net_images,
 )
+from pipeline.silver.unchanged_values import EarlierRows, fill_unchanged
 from pipeline.silver.write import (
     FOLDED,
     KeyRangesUnusable,
@@ -75,6 +76,24 @@ class Target(ABC):
         """Define `silver`: its rows, or at least those that equal images of `net` which are reduced."""
 
     @abstractmethod
+    def newest_lsn(self, rows: EarlierRows) -> int | None:
+        """Return the LSN of the newest change in the table, or a later one, None if it is not known."""
+
+    @abstractmethod
+    def define_earlier(self, rows: EarlierRows) -> None:
+        """Define `earlier`: rows of the table, at least the newest of each key before a step of `needed`.
+
+        They have `rows.names`.
+        """
+
+    @abstractmethod
+    def define_earlier_values(self, rows: EarlierRows, sources: str) -> None:
+        """Define `earlier_values`: rows of the table, at least those that a query names as sources.
+
+        They have `rows.value_names`.
+        """
+
+    @abstractmethod
     def commit_rows(self, write: Write, fold: Fold) -> None:
         """Append the rows of `folded`, or replace the table's rows or those of key ranges by them."""
 
@@ -104,7 +123,7 @@ class StepWriter:
         """
         if write.kind is WriteKind.COMPARE:
             return self._write_later_copy(write)
-        if write.only_adds:
+        if write.only_adds or write.filling is not None:
             return self._write_rows(write)
         if write.step.identity is Identity.WHOLE_ROW:
             return self._write_multiset(write)
@@ -192,11 +211,16 @@ class StepWriter:
         return misfits
 
     def _write_rows(self, write: Write) -> int:
-        """Write rows that no other change of the step updates or deletes."""
+        """Write rows that are only added."""
         fold, session = write.fold, self._session
         sql = self._sql(fold)
         session.define("inserted", _added(sql))
-        session.define(FOLDED, sql.typed("inserted"))
+        if write.filling is None:
+            session.define(FOLDED, sql.typed("inserted"))
+        else:
+            session.define("typed", sql.typed("inserted"))
+            replaces = write.kind is WriteKind.OVERWRITE
+            fill_unchanged(self._target, write.filling, fold, write.metadata, replaces=replaces)
         found = self._inspect(fold)
         self._refuse_lost_keys(found, FOLDED, fold)
         key = [fold.columns[i].name for i in fold.key]

@@ -23,6 +23,7 @@ from pipeline.silver.fold import UNKNOWN, Fold, FoldColumn
 from pipeline.silver.key_bounds import has_bounds
 from pipeline.silver.modes import MARKINGS, truncate_marks
 from pipeline.silver.text_parsers import SilverType
+from pipeline.silver.unchanged_plan import Filling
 from pipeline.silver.write_plan import Identity, WriteStep
 
 Column = tuple[str, SilverType]  # quoted name
@@ -52,7 +53,8 @@ class Write:
     """One write: what it reads, how it folds, what it does and what its commit records.
 
     `condition` is that of REPLACE_KEYS, `statement` the MERGE; `merge_within` gives it with the bounds of the
-    changed keys. COMPARE folds by `fold`, as a mirror, and merges by `merged`.
+    changed keys. COMPARE folds by `fold`, as a mirror, and merges by `merged`. `filling` is how rows of mode
+    `append` get values that were not sent.
     """
 
     step: WriteStep
@@ -64,6 +66,7 @@ class Write:
     statement: str | None = None
     condition: str | None = None
     merged: Fold | None = None
+    filling: Filling | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,9 +75,9 @@ class Write:
 
     @property
     def only_adds(self) -> bool:
-        """Whether no other change of the step updates or deletes a row that the step inserts."""
+        """Whether a row that the step inserts depends on no other change of the step."""
         is_log = self.fold.mode == "append"
-        if self.kind is WriteKind.COMPARE:
+        if self.kind is WriteKind.COMPARE or self.filling is not None:
             return False
         return is_log or self.step.copy_id is not None or self.step.identity is Identity.NONE
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.delta.table import LakeTable
-from pipeline.silver import native_target, writer_choice
+from pipeline.silver import native_reads, writer_choice
 from tests.support.files import unreadable
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
@@ -87,7 +87,7 @@ def test_a_large_table_is_written_natively_if_few_files_may_have_an_equal_row(
     largest = max(int(file["size"]) for file in table.snapshot().files.values())
     for limit, writer in ((largest, "pgdelta"), (largest // 2, "Apache-Spark")):
         monkeypatch.setattr(writer_choice, "MOST_COMPARED_BYTES", limit)
-        monkeypatch.setattr(native_target, "MOST_COMPARED_BYTES", limit)
+        monkeypatch.setattr(native_reads, "MOST_COMPARED_BYTES", limit)
         pipeline.run(
             "UPDATE t SET v = v || 'w' WHERE id = 7",
             "DELETE FROM t WHERE id = (SELECT max(id) FROM t WHERE id < 900)",

@@ -272,6 +272,8 @@ class Append(Model):
     def __init__(self) -> None:
         super().__init__()
         self._rows: list[dict[str, Any]] = []
+        self._newest: dict[Key, tuple[tuple[int, int], Row]] = {}  # by key, with the place in the order
+        self._keys: list[tuple[str, ...]] = []  # that identified rows, () if none did
 
     def apply(self, change: Change) -> None:
         values: Row = {**change.new}
@@ -280,7 +282,20 @@ class Append(Model):
         known = {name: value for name, value in change.old.items() if value is not None}
         values |= {name: known[name] for name in change.unsent if name in known}
         names = [column.name for column in change.relation.columns]
-        unchanged = [name for name in names if name in change.unsent and name not in known]
+        place, key = (change.commit_lsn, change.ordinal), change.relation.key
+        if change.op in "IUDR" and key not in self._keys:
+            self._keys.append(key)
+        if change.op == "U" and key and all(other and {*other} <= {*key} for other in self._keys):
+            before, earlier = self._newest.get(change.old_key, (place, {}))
+            if before < place:
+                unsent = change.unsent - known.keys() - {*key}
+                values |= {name: earlier[name] for name in unsent if earlier.get(name) is not None}
+        unchanged = [name for name in names if name in change.unsent and values.get(name) is None]
+        if change.op == "D":
+            self._newest.pop(change.key, None)
+        elif change.op in "IUR" and key and place > self._newest.get(change.key, ((0, -1), {}))[0]:
+            own = dict(zip(key, change.key, strict=True))
+            self._newest[change.key] = place, {**values, **own}
         self._rows.append(
             values
             | {

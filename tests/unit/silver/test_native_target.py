@@ -14,7 +14,7 @@ from pipeline.delta.data_files import TooLargeError
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN
-from pipeline.silver import data_layout, native_files, native_target
+from pipeline.silver import data_layout, native_files, native_reads, native_target
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.native_files import NotNative
@@ -145,7 +145,7 @@ def test_values_that_need_too_much_memory_are_left_to_spark(
 ) -> None:
     append(table, range(10))
     before = table.version()
-    for module in (native_files, native_target):
+    for module in (native_files, native_reads):
         monkeypatch.setattr(module, "MOST_BYTES_IN_MEMORY", most)
     with pytest.raises((NotNative, TooLargeError)):
         merge(session, table, [("U", 5, "new", "sent", 0)], 5)

@@ -1,0 +1,219 @@
+"""Read what a write needs of a silver table's files without Spark: those that may have rows of changed keys.
+
+Files are chosen by their statistics. Rows have their places, so that a write can replace them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.delta.data_files import arrow_columns
+from pipeline.delta.partitions import Partition, file_columns, partition_of
+from pipeline.delta.schema import TableSchema
+from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import Snapshot, data_file
+from pipeline.silver.data_layout import FileChoice, file_bounds, file_size, may_have_null
+from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.fold import Fold
+from pipeline.silver.fold_sql import reduced_images
+from pipeline.silver.native_files import MOST_BYTES_IN_MEMORY, NotNative, read_file
+from pipeline.silver.step_writer import Target
+from pipeline.silver.unchanged_values import EARLIER, EARLIER_VALUES, NEEDED, EarlierRows
+from pipeline.silver.write import same_keys
+from pipeline.silver.writer_choice import MOST_COMPARED_BYTES
+
+_SMALL_FILES, _SMALL_BYTES = 4, 1 << 20  # of a table whose keys are all read
+
+
+class NativeReads(Target):
+    """One version of a silver table on this machine: what a write reads of its files."""
+
+    session: DuckSql
+
+    def __init__(
+        self, session: DuckSql, table: LakeTable, snapshot: Snapshot, most_bytes: int | None
+    ) -> None:
+        assert table.local_path is not None
+        self.session = session
+        self._table = table
+        self._snapshot = snapshot
+        self._path = table.local_path
+        self._most_bytes = most_bytes
+        self._schema = TableSchema.of_json(snapshot.schema_string)
+        self._arrow = arrow_columns(self._schema)
+        self._file_columns = file_columns(snapshot)
+        self._partition_by = snapshot.partition_columns
+        self._files = list(snapshot.files.values())
+        self._file_size = file_size(sum(int(file["size"]) for file in self._files))
+        names = {name.lower() for name in self._schema.names}
+        self._file, self._row, self._flags = (_free_name(name, names) for name in ("file", "row", "flags"))
+        self._has_silver = False
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether reading all keys costs less than a query for those that change."""
+        most = _SMALL_BYTES if self._most_bytes is None else min(_SMALL_BYTES, self._most_bytes)
+        return len(self._files) <= _SMALL_FILES and sum(int(file["size"]) for file in self._files) <= most
+
+    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
+        """Define `silver`: key columns, and those that changes may not send, of files that may have a key."""
+        if self._has_silver:
+            return
+        self._has_silver = True
+        chosen: Sequence[int] = range(len(self._files))
+        if not fold.truncates and not self._is_small:
+            chosen = FileChoice.of_keys(self.session, fold).candidates(self._files, self._snapshot)
+        chosen = self._with_current(fold, chosen)
+        self._require_few([self._files[number] for number in chosen])
+        names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
+        self._add_silver(chosen, [*names, *([fold.current_column] if fold.current_column else [])])
+
+    def define_whole_silver(self, fold: Fold) -> None:
+        if self._has_silver:
+            return
+        self._has_silver = True
+        chosen = self._with_current(fold, range(len(self._files)))
+        self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
+        self._add_silver(chosen, self._schema.names)
+
+    def _with_current(self, fold: Fold, numbers: Sequence[int]) -> Sequence[int]:
+        """Return the files that may have versions which are not over; others stay as they are."""
+        if fold.mode != "history" or not fold.current_column:
+            return numbers
+        stats = [file.get("stats") or "{}" for file in self._files]
+        return [number for number in numbers if may_have_null(stats[number], fold.current_column)]
+
+    def define_silver_rows(self, fold: Fold) -> None:
+        chosen: Sequence[int] = range(len(self._files))
+        if len(chosen) > 1:
+            choice = FileChoice.of_rows(self.session, fold, reduced_images("net"))
+            chosen = choice.candidates(self._files, self._snapshot)
+        self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
+        self._add_silver(chosen, self._schema.names)
+
+    def _require_few(self, files: Sequence[Mapping[str, Any]], most_bytes: float = inf) -> None:
+        size = sum(int(file["size"]) for file in files)
+        if self._most_bytes is not None and size > min(self._most_bytes, most_bytes):
+            raise NotNative(f"{size} bytes of files may have changed rows")
+
+    def _add_silver(self, numbers: Sequence[int], names: Sequence[str]) -> None:
+        schema = pa.schema([self._arrow.field(name) for name in names])
+        tables, size = [], 0
+        for number in numbers:
+            rows, found = self._read_present(number, schema)
+            size += rows.nbytes
+            if size > MOST_BYTES_IN_MEMORY:
+                raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of rows are compared")
+            tables.append(self._with_places(rows, number, found))
+        places = [pa.field(self._file, pa.int32()), pa.field(self._row, pa.int64())]
+        schema = pa.schema([*schema, *places])
+        self.session.add("silver", pa.concat_tables(tables) if tables else schema.empty_table())
+
+    def newest_lsn(self, rows: EarlierRows) -> int | None:
+        found = [_newest_lsn(file, rows.commit_lsn) for file in self._files]
+        return None if inf in found else int(max(found, default=0))
+
+    def define_earlier(self, rows: EarlierRows) -> None:
+        """Define `earlier`: the rows with keys of `needed`, from the newest files on, while one may be newer.
+
+        Rows have their places.
+        """
+        self.session.add(EARLIER, self._earlier_rows(rows, []))
+        found: list[pa.Table] = []
+        chosen = FileChoice.of_keys(self.session, rows.fold, NEEDED).candidates(self._files, self._snapshot)
+        newest = {number: _newest_lsn(self._files[number], rows.commit_lsn) for number in chosen}
+        schema = pa.schema([self._arrow.field(name) for name in rows.names])
+        columns = [f"t.{self.session.engine.quoted(name)}" for name in (*rows.names, self._file, self._row)]
+        size = 0
+        least: float | None = None
+        for number in sorted(chosen, key=lambda number: (newest[number], number), reverse=True):
+            if least is not None and newest[number] < least:
+                break
+            part, places = self._read_present(number, schema)
+            self.session.add("searched", self._with_places(part, number, places))
+            matched = self.session.table(rows.matches("searched", self.session.engine, *columns))
+            if not matched.num_rows:
+                continue
+            size += matched.nbytes
+            if size > MOST_BYTES_IN_MEMORY:
+                raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of keys are compared")
+            found.append(matched)
+            self.session.add(EARLIER, self._earlier_rows(rows, found))
+            least = self._least_newest(rows)
+
+    def _earlier_rows(self, rows: EarlierRows, found: Sequence[pa.Table]) -> pa.Table:
+        places = [pa.field(self._file, pa.int32()), pa.field(self._row, pa.int64())]
+        schema = pa.schema([*(self._arrow.field(name) for name in rows.names), *places])
+        return pa.concat_tables([table.cast(schema) for table in found] or [schema.empty_table()])
+
+    def _least_newest(self, rows: EarlierRows) -> float | None:
+        """Return the LSN from which on every key of `needed` has its newest row, None if one has none yet."""
+        lsn, ordinal = rows.order(self.session.engine)
+        before = f"{lsn} < s.asked_lsn OR ({lsn} = s.asked_lsn AND {ordinal} < s.asked_ordinal)"
+        keys = ", ".join(f"s.{name}" for name in rows.fold.key_names)
+        newest = (
+            f"SELECT max(CASE WHEN {before} THEN {lsn} END) AS newest FROM {NEEDED} AS s "
+            f"LEFT JOIN {EARLIER} AS t ON {same_keys(rows.fold, self.session.engine)} GROUP BY {keys}"
+        )
+        found = self.session.row(
+            f"SELECT min(newest) AS least, count(*) = count(newest) AS is_complete FROM ({newest}) AS n"
+        )
+        return float(found.least) if found.is_complete else None
+
+    def define_earlier_values(self, rows: EarlierRows, sources: str) -> None:
+        """Define `earlier_values`: the rows that a query names as sources, read from their files."""
+        file, row = (f"t.{self.session.engine.quoted(name)}" for name in (self._file, self._row))
+        matches = self.session.table(
+            f"SELECT {file} AS file, {row} AS place FROM {EARLIER} AS t "
+            f"WHERE {rows.source(self.session.engine)} IN ({sources}) ORDER BY 1, 2"
+        )
+        schema = pa.schema([self._arrow.field(name) for name in rows.value_names])
+        tables, size = [], 0
+        files, places = as_numpy(matches.column(0)), as_numpy(matches.column(1))
+        for number in np.unique(files):
+            part = self._read(int(number), schema).take(pa.array(places[files == number]))
+            size += part.nbytes
+            if size > MOST_BYTES_IN_MEMORY:
+                raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of values are read")
+            tables.append(part)
+        self.session.add(EARLIER_VALUES, pa.concat_tables(tables) if tables else schema.empty_table())
+
+    def _with_places(self, rows: pa.Table, number: int, places: np.ndarray[Any, Any]) -> pa.Table:
+        """Return rows of a file with its number and their places in it."""
+        rows = rows.append_column(self._file, pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows))
+        return rows.append_column(self._row, pa.array(places))
+
+    def _read(self, number: int, schema: pa.Schema) -> pa.Table:
+        """Return columns of a file; those that it does not have are NULL."""
+        add = self._files[number]
+        return read_file(data_file(self._path, add["path"]), schema, self._partition_of(number))
+
+    def _read_present(self, number: int, schema: pa.Schema) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+        """Return columns of the rows of a file, and their places in it."""
+        rows = self._read(number, schema)
+        return rows, np.arange(rows.num_rows)
+
+    def _partition_of(self, number: int) -> Partition:
+        return partition_of(self._partition_by, self._files[number])
+
+
+def _newest_lsn(file: Mapping[str, Any], column: str) -> float:
+    """Return the greatest LSN in a file by its statistics, infinity if they do not have it."""
+    ((_, newest),) = file_bounds(file, {column: "BIGINT"})
+    return inf if newest is None else float(newest)
+
+
+def _free_name(name: str, used: set[str]) -> str:
+    while name in used:
+        name += "_"
+    return name
+
+
+def as_numpy(column: Any) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = column.to_numpy()
+    return found
