@@ -3,7 +3,8 @@
 Values of rows that were removed stay in files of old versions, and their bounds in the log. Files that the
 newest version does not name are removed at once, and the log is cut: an empty commit, a checkpoint of it, and
 nothing older. Every step can be run again. A file that no commit of the log names may belong to a writer that
-has not committed yet; it is left while it is young, unless the caller finds rows in it that must go.
+has not committed yet; it is left while it is young, unless the caller finds rows in it that must go. Folders
+of partitions and actions in the log have values of rows in their names, so those of removed files go too.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 from pipeline.delta.checkpoint_files import commit_name, list_log
 from pipeline.delta.checkpoints import write_checkpoint
 from pipeline.delta.native_commit import Operation, commit_version, read_commit, vector_file
-from pipeline.delta.sync import sync_folder
+from pipeline.delta.sync import sync_file, sync_folder
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS
@@ -61,15 +64,17 @@ def why_not_endable(snapshot: Snapshot) -> str | None:
 
 
 def remove_old_files(table: LakeTable, must_go: Callable[[Path], bool]) -> RemovedFiles:
-    """Remove the files in the table's folder that its newest version does not name.
+    """Remove the files in the table's folder that its newest version does not name, and folders without any.
 
-    `must_go` is asked about young files that no commit names: true removes them at once.
+    `must_go` is asked about young files that no commit names: true removes them at once. The name of a
+    partition's folder has values of its rows.
     """
     folder = table.folder
     found = list(_files_in(folder))  # before the log is read: what is committed meanwhile is no old file
     named = _named_in_log(folder)
     kept = names_of(table.snapshot())
     removed = RemovedFiles()
+    changed = {folder}
     for path in found:
         name = path.relative_to(folder).as_posix()
         if name in kept or not path.exists() or _is_checksum_of(path, folder, kept):
@@ -77,12 +82,30 @@ def remove_old_files(table: LakeTable, must_go: Callable[[Path], bool]) -> Remov
         is_old = name in named or path.stat().st_mtime < time.time() - YOUNG
         if is_old or must_go(path):
             removed.remove(path)
+            changed.add(path.parent)
         else:
             removed.left += 1
     for shadow in folder.glob(f"{_SHADOW}*"):  # they have links to old commits
         shutil.rmtree(shadow, ignore_errors=True)
-    sync_folder(folder)
+    for empty in empty_folders(folder):
+        with suppress(OSError):  # a writer has made a file in it
+            empty.rmdir()
+            changed.add(empty.parent)
+    for each in changed:
+        if each.exists():
+            sync_folder(each)
     return removed
+
+
+def empty_folders(folder: Path) -> list[Path]:
+    """Return the folders below a table's that have no file, each before the one that contains it."""
+    found: set[Path] = set()
+    for root, folders, names in os.walk(folder, topdown=False):
+        path = Path(root)
+        is_log = _LOG in path.relative_to(folder).parts
+        if path != folder and not is_log and not names and all(path / name in found for name in folders):
+            found.add(path)
+    return sorted(found, key=lambda path: -len(path.parts))
 
 
 def names_of(snapshot: Snapshot) -> set[str]:
@@ -105,6 +128,7 @@ def cut_log(table: LakeTable, metadata: Mapping[str, Any]) -> int:
         operation = Operation("VACUUM END", {"status": "COMPLETED"}, {}, json.dumps({OURS: 1, **metadata}))
         version = commit_version(table.folder, version, [], operation)
         _checkpoint(table, version)
+    _drop_removals(log, version)
     _remove_before(log, version)
     table.forget_log()
     return version
@@ -178,6 +202,51 @@ def _checkpoint(table: LakeTable, version: int) -> None:
             f"The log of {table.path} got no checkpoint of version {version}, so older versions were kept. "
             "Run the same command again."
         )
+
+
+def _drop_removals(log: Path, version: int) -> None:
+    """Leave removed files out of a checkpoint: their actions have the values of their partitions.
+
+    These actions say when a file may be removed, and the files are removed already.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    path = log / _checkpoint_name(version)
+    with pq.ParquetFile(path) as file:
+        if "remove" not in file.schema_arrow.names:
+            return
+        removals = file.read(columns=["remove"]).column("remove")
+        if removals.null_count == len(removals):
+            return
+        kept = file.read().filter(pc.is_null(removals))
+    written = path.with_name(f".{uuid4()}.tmp")
+    pq.write_table(kept, written)
+    os.chmod(written, path.stat().st_mode & 0o777)
+    sync_file(written)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    written.replace(path)
+    sync_folder(log)
+    _correct_pointer(log, version, kept.num_rows)
+
+
+def _correct_pointer(log: Path, version: int, actions: int) -> None:
+    """Let `_last_checkpoint` have the size of the checkpoint of a version, if it names that one."""
+    pointer = log / "_last_checkpoint"
+    found = json.loads(pointer.read_bytes())
+    if int(found["version"]) != version:
+        return
+    size = (log / _checkpoint_name(version)).stat().st_size
+    sizes = {"size": actions, "sizeInBytes": size}
+    found |= {name: value for name, value in sizes.items() if name in found}
+    found.pop("checksum", None)  # of the pointer itself
+    written = log / f".{uuid4()}.tmp"
+    written.write_text(json.dumps(found), encoding="utf-8")
+    os.chmod(written, pointer.stat().st_mode & 0o777)
+    sync_file(written)
+    (log / "._last_checkpoint.crc").unlink(missing_ok=True)
+    written.replace(pointer)
+    sync_folder(log)
 
 
 def _checkpoint_name(version: int) -> str:

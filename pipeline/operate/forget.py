@@ -22,7 +22,13 @@ from pipeline.bronze.rewritten_files import read_changes
 from pipeline.bronze.staged_files import remove_dead_runs
 from pipeline.config.config import Config
 from pipeline.crash_steps import ForgetStep, crash_step
-from pipeline.delta.ended_history import RemovedFiles, cut_log, old_files, remove_old_files
+from pipeline.delta.ended_history import (
+    RemovedFiles,
+    cut_log,
+    empty_folders,
+    old_files,
+    remove_old_files,
+)
 from pipeline.delta.locks import lock_apply
 from pipeline.delta.log import commit_info, user_metadata_of
 from pipeline.delta.retry import retry_conflicts
@@ -305,6 +311,7 @@ class _Forgetting:
         files = left = 0
         for name, table in tables:
             files += table.snapshot().file_count
+            left += len(empty_folders(table.folder))  # of partitions, whose names have values
             for path in old_files(table, log_too=name != _CHANGES):
                 files += 1
                 is_log = "_delta_log" in path.parts

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +34,7 @@ from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support import oracle
 from tests.support.fault_points import crash_at
+from tests.support.files import places_of
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -59,21 +59,6 @@ def row(key: str, word: str = SECRET) -> str:
 def forget(pipeline: Pipeline, *keys: str, **options: bool) -> ForgetReceipt:
     given = [(key,) for key in keys]
     return run_forget(pipeline.config, "public.person", given, spark=pipeline.spark, **options)
-
-
-def places_of(lake: Path, word: str) -> list[str]:
-    """Return the files of a lake that have a word in their bytes, values, statistics or names."""
-    found = []
-    for path in sorted(path for path in lake.rglob("*") if path.is_file()):
-        texts = [path.read_bytes().decode("latin-1"), path.name]
-        if path.suffix == ".parquet":
-            with pq.ParquetFile(path) as file:
-                texts.append(str(file.read().to_pylist()))
-                for group in range(file.metadata.num_row_groups):
-                    texts.append(str(file.metadata.row_group(group).to_dict()))
-        if any(word in text for text in texts):
-            found.append(str(path.relative_to(lake)))
-    return found
 
 
 def assert_whole(pipeline: Pipeline) -> None:
