@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.bronze import change_rows
 from pipeline.config.config import Config
+from pipeline.crash_steps import CrashStep
 from pipeline.delta import data_files
 from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
@@ -19,8 +22,10 @@ from pipeline.silver import batch_writer
 from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import Connection, snapshot, source_columns, source_rows
+from tests.support.fault_points import WHEN, crash_at
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of, rule_of
+from tests.support.pipelines import Crash
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database
 from tests.support.workload.tables import Schema, create_schema
@@ -33,6 +38,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.postgres
 
 FIXED_SEED = 20_265
+APPLY_STEPS = (
+    CrashStep.EVOLVE_COLUMNS,
+    CrashStep.REGISTER_TABLE,
+    CrashStep.WRITE_TABLE,
+    CrashStep.RECORD_MANIFEST,
+)
 # in the key or not, often set by updates; many rows have values of their own
 PARTITIONS = {
     "documents": ("revision",),
@@ -197,3 +208,69 @@ def prove_mode(
             for name in names_of(schema, mode):
                 count += assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
     assert count
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_a_run_that_ends_at_a_write_leaves_no_partition_wrong(database: Database, tmp_path: Path) -> None:
+    prove_crashes(database, tmp_path, FIXED_SEED, "mirror", None, [CrashStep.WRITE_TABLE])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("mode", ["mirror", *MODES])
+def test_a_run_that_ends_at_any_step_leaves_no_partition_wrong(
+    database: Database, tmp_path: Path, mode: str
+) -> None:
+    prove_crashes(database, tmp_path, seed_of_run(), mode, None, APPLY_STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", ["mirror", *MODES])
+def test_a_run_of_spark_that_ends_at_any_step_leaves_no_partition_wrong(
+    database: Database, tmp_path: Path, spark: SparkSession, mode: str
+) -> None:
+    prove_crashes(database, tmp_path, seed_of_run(), mode, spark, APPLY_STEPS)
+
+
+def prove_crashes(
+    database: Database,
+    folder: Path,
+    seed: int,
+    mode: str,
+    spark: SparkSession | None,
+    steps: Sequence[CrashStep],
+) -> None:
+    """End a run before and after each step, go on, and compare silver with the source or with its model.
+
+    One schema lives through all of it; another one is new each time.
+    """
+    print(f"PGDELTA_SEED={seed}")
+    rng = Random(seed)
+    config = database.config("*.*", root=str(folder / "lake"), create_publication="all")
+    silver = replace(config.silver, writer="auto" if spark is None else "spark")
+    if mode == "mirror":
+        config = replace(config, silver=silver)
+    else:
+        config = config_of(database, folder / "lake", mode, silver.writer)
+    config = divided(config, mode)
+    run_ingest(config)
+    kinds: dict[str, Any] = {"steps": RowSteps} if spark is None else {}
+    with database.connect() as source:
+        first = create_schema(source, rng, name="w_0")
+        for number, (step, when) in enumerate(product(steps, WHEN), 1):
+            schemas = (first, create_schema(source, rng, name=f"w_{number}"))
+            for schema in schemas:
+                run_workload(source, rng, 4, schema=schema, **kinds)
+            run_ingest(config)
+            passing = 0 if step is CrashStep.RECORD_MANIFEST else rng.randrange(3)
+            with crash_at(step, when, passing=passing), pytest.raises(Crash):
+                Applier(spark, config).apply_pending()
+            summary = Applier(spark, config).apply_pending()
+            assert summary.exit_code(strict=True) == 0, (step, when, summary.tables)
+            for schema in schemas:
+                if mode == "mirror":
+                    assert_equal(source, config, schema)
+                    continue
+                place = config.storage.root, config.pipeline, mode
+                assert sum(assert_equals_model(source, *place, name) for name in names_of(schema, mode))
