@@ -7,11 +7,12 @@ pytest.register_assert_rewrite("tests.support")
 pytest_plugins = [  # those that others import come first
     "tests.support.servers",
     "tests.support.postgres.majors",
+    "tests.support.stores.jars",
+    "tests.support.stores.run",
     "tests.support.spark_sessions",
     "tests.support.pipelines",
     "tests.support.lives",
     "tests.support.races.racer",
-    "tests.support.stores.jars",
     "tests.support.stores.lakes",
     "tests.support.stores.hdfs",
     "tests.support.silver.small_session",

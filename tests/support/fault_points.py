@@ -1,8 +1,8 @@
 """Faults at the crash steps of a run: each cell is one fault, before or after one step.
 
 A fault strikes once, the first time that the step is reached. `killed` ends the process itself, as `kill -9`
-does, so it needs a process of its own: as a program this module runs `pgdelta run --config FILE` under the
-fault of FILE STEP WHEN FAULT. `crash_at` ends a run of the test itself at a step.
+does, so it needs a process of its own: as a program this module runs `pgdelta COMMAND --config FILE` under
+the fault of COMMAND FILE STEP WHEN FAULT. `crash_at` ends a run of the test itself at a step.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,10 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from pipeline import crash_steps
 from pipeline.crash_steps import CrashStep, Step
+from tests.support.paths import ROOT
 from tests.support.pipelines import Crash
 
 WHEN = ("before", "after")
@@ -115,13 +118,27 @@ def struck(cell: Cell) -> Iterator[threading.Event]:
         yield has_struck
 
 
+def run_killed(command: str, cell: Cell, config: Path) -> bool:
+    """Run a command in a process that ends at a step; return whether it did."""
+    program = [sys.executable, "-m", "tests.support.fault_points", command, str(config)]
+    done = subprocess.run(
+        [*program, cell.step.value, cell.when, cell.fault],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode == -signal.SIGKILL
+
+
 def main() -> int:
-    """Run a pipeline under a fault."""
+    """Run a command under a fault."""
     from pipeline.cli.main import main as pgdelta
 
-    file, step, when, fault = sys.argv[1:]
+    command, file, step, when, fault = sys.argv[1:]
     with struck(Cell(CrashStep(step), when, fault)):
-        return pgdelta(["run", "--config", file])
+        return pgdelta([command, "--config", file])
 
 
 if __name__ == "__main__":

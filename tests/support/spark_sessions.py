@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.stores.run import RunStore
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -25,11 +27,12 @@ _SMALL_QUERIES = {
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(run_store: RunStore | None) -> Iterator[SparkSession]:
     """Give a session as the jobs have it, but tuned for queries that run once."""
     from pipeline.delta.spark.session import start_session
 
-    settings = " ".join(f"--conf {key}={value}" for key, value in _SMALL_QUERIES.items())
+    stored = run_store.spark_settings if run_store else {}
+    settings = " ".join(f"--conf {key}={value}" for key, value in {**_SMALL_QUERIES, **stored}.items())
     # with one tier the JVM would reserve 48 MB for compiled code, and stop compiling once that is full
     java = '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"'
     with pytest.MonkeyPatch.context() as patch:

@@ -8,9 +8,6 @@ PGDELTA_FIRST_CELL to number PGDELTA_LAST_CELL.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -21,10 +18,9 @@ from pipeline.config.tables import RowMode, TableRule
 from pipeline.crash_steps import CrashStep
 from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
-from tests.support.fault_points import CELLS, Cell, struck
+from tests.support.fault_points import CELLS, Cell, run_killed, struck
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.orders_load import KEPT, change
-from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.seeds import seed_of_run
 
@@ -74,7 +70,7 @@ def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 
                 f"CREATE TABLE parted_{number} PARTITION OF parted FOR VALUES {bounds}",
                 f"INSERT INTO parted VALUES ({number}, 'v')",
             )
-        has_struck = run_killed(cell, config) if cell.fault == "killed" else run_hurt(cell, pipeline)
+        has_struck = run_killed("run", cell, config) if cell.fault == "killed" else run_hurt(cell, pipeline)
         if not has_struck:
             silent.append(str(cell))
         pipeline.catch_up()
@@ -107,19 +103,6 @@ def run_hurt(cell: Cell, pipeline: Pipeline) -> bool:
             with suppress(Exception):
                 job()
         return has_struck.is_set()
-
-
-def run_killed(cell: Cell, config: Path) -> bool:
-    """Run both jobs in a process that ends at a step; say whether it did."""
-    command = [sys.executable, "-m", "tests.support.fault_points", str(config)]
-    done = subprocess.run(
-        [*command, cell.step.value, cell.when, cell.fault],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        timeout=300,
-    )
-    return done.returncode == -signal.SIGKILL
 
 
 @pytest.fixture

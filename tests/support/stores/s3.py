@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -131,6 +131,14 @@ class S3Server:
             for name, value in values.items()
         )
         (folder / "core-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
+
+
+def environ_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that say what options of a storage say."""
+    return {
+        "AWS_ENDPOINT_URL" if name == "aws_endpoint" else name.upper(): value
+        for name, value in options.items()
+    }
 
 
 _ERRORS = {
