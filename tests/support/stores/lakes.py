@@ -18,6 +18,7 @@ from pipeline.config.config import Config
 from pipeline.delta.store.mirror import mirror_at
 from pipeline.delta.store.store import Store
 from pipeline.delta.table import Lake
+from pipeline.delta.table_log import TableLog
 from pipeline.ingest.job import run_ingest
 from pipeline.progress import ApplySummary, IngestSummary
 from tests.support.servers import Database
@@ -48,6 +49,14 @@ class StorePipeline:
         """Run statements at the source, each in its own transaction."""
         for statement in statements:
             self.source.execute(statement.encode())
+
+    def lose_machine(self) -> None:
+        """Forget what this machine has of the lake, as if the jobs continued on another one."""
+        TableLog.forget(self.config.storage.root)
+        found = mirror_at(self.config.storage.root)
+        assert found is not None
+        for folder in found.folder.iterdir():  # the folder itself is locked
+            found.drop_folder(str(folder))
 
     def ingest(self, **options: Any) -> IngestSummary:
         """Capture all that is committed."""
