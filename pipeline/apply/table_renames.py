@@ -8,7 +8,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from pipeline.bronze.copy_states import CompleteCopy
@@ -27,7 +27,7 @@ from pipeline.silver.table import SilverTable
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
 
-_COLUMNS = ("relation_id", "schema_name", "table_name", "commit_lsn", "end_lsn", "ordinal")
+_COLUMNS = ("relation_version", "schema_name", "table_name", "commit_lsn", "end_lsn", "ordinal")
 
 
 def refuse_nested_folder(config: Config, name: TableName, paths: Mapping[TableName, str]) -> None:
@@ -93,12 +93,19 @@ class ChangesUnderOtherName:
 
 
 def last_changes_under_other_name(
-    bronze: Bronze, oid: int, name: TableName, start_lsn: LSN, end_lsn: LSN, *, has_rows: bool
+    bronze: Bronze,
+    versions: Collection[int],
+    name: TableName,
+    start_lsn: LSN,
+    end_lsn: LSN,
+    *,
+    has_rows: bool,
 ) -> ChangesUnderOtherName | None:
     """Return the last change of a table under another name that is followed by one under its own name.
 
-    Only transactions that end in (start_lsn, end_lsn] count. With `has_rows`, silver has the rows from before
-    `start_lsn`; otherwise changes before the first one under the table's own name are not missing.
+    `versions` are the table's relation versions. Only transactions that end in (start_lsn, end_lsn] count.
+    With `has_rows`, silver has the rows from before `start_lsn`; otherwise changes before the first one under
+    the table's own name are not missing.
     """
     own = is_table(name)
     sql = f"""
@@ -108,7 +115,7 @@ def last_changes_under_other_name(
                 max(CASE WHEN is_own THEN sequence_key END) OVER () AS last_own
             FROM (
                 SELECT *, {own} AS is_own, {{key}} AS sequence_key
-                FROM {{changes}} WHERE relation_id = {oid}
+                FROM {{changes}} WHERE relation_version IN ({", ".join(map(str, versions))})
             )
         )
         WHERE NOT is_own AND sequence_key < last_own{"" if has_rows else " AND sequence_key > first_own"}
@@ -187,19 +194,22 @@ class OtherNames:
             return None
         oid, found = known.relation_id, None
         if any(r.oid == oid and r.name != name for r in relations.values()):
-            found = self._find(oid, point, writer)
+            versions = [r.version for r in relations.values() if r.oid == oid]
+            found = self._find(versions, point, writer)
         if not is_behind and names is self._newest and names.get(oid, {name}) == {name}:
             self._settled.add(name)
         return found
 
-    def _find(self, oid: int, point: BronzeOffset, writer: SilverTable) -> ChangesUnderOtherName | None:
+    def _find(
+        self, versions: Collection[int], point: BronzeOffset, writer: SilverTable
+    ) -> ChangesUnderOtherName | None:
         name, bronze = writer.name, writer.bronze
         copy = writer.history.newest(point.lsn).get(name)
         start_lsn = min(Manifests(bronze.lake).last_before(writer.offset), writer.last_start_lsn)
         if copy is not None:
             start_lsn = max(start_lsn, copy.lsns[0])
         return last_changes_under_other_name(
-            bronze, oid, name, start_lsn, point.lsn, has_rows=copy is not None
+            bronze, versions, name, start_lsn, point.lsn, has_rows=copy is not None
         )
 
 

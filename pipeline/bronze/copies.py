@@ -18,6 +18,7 @@ from pipeline.bronze.copy_states import (
     COMPLETE,
     DROPPED,
     GAP,
+    MOVED,
     READING,
     Chunk,
     Comparison,
@@ -27,6 +28,7 @@ from pipeline.bronze.copy_states import (
     Gap,
     SnapshotChunks,
 )
+from pipeline.bronze.source_moves import MovedTable, SourceMoves
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.log_retention import short_log
@@ -117,6 +119,36 @@ def compared_row(name: TableName, comparison: Comparison) -> CopyRow:
         "requests": list(comparison.requests),
         "sentence": comparison.sentence,
     }
+
+
+def moved_row(table: MovedTable) -> CopyRow:
+    """Return the row of a table whose source moved to another server."""
+    return {
+        "copy_id": 0,
+        "schema_name": table.name.schema,
+        "table_name": table.name.table,
+        "state": MOVED,
+        "relation_id": table.relation_id,
+        "membership": table.lake_id,
+        "running": list(table.numbers),
+        "invisible_commits": list(table.numbers.values()),
+        "lsn": table.lsn,
+    }
+
+
+def _moves(rows: Sequence[Mapping[str, Any]]) -> SourceMoves:
+    """Return the tables of all moves, each once: a run that was killed recorded them before."""
+    found = {
+        (row["schema_name"], row["table_name"], row["lsn"]): MovedTable(
+            TableName(row["schema_name"], row["table_name"]),
+            LSN(row["lsn"]),
+            row["relation_id"],
+            row["membership"],
+            dict(zip(row["running"], row["invisible_commits"], strict=True)),
+        )
+        for row in rows
+    }
+    return SourceMoves(tuple(found.values()))
 
 
 def _copy_key(state: CopyState, now: str) -> CopyRow:
@@ -231,7 +263,8 @@ class Copies:
             )
             history = replace(
                 history,
-                states=_states([row for row in rows if row["state"] not in (GAP, COMPARED)]),
+                states=_states([row for row in rows if row["state"] not in (GAP, COMPARED, MOVED)]),
+                moves=_moves([row for row in rows if row["state"] == MOVED]),
                 comparisons=_comparisons([row for row in rows if row["state"] == COMPARED]),
                 gaps=tuple(sorted(gaps, key=lambda gap: gap.end)),
             )

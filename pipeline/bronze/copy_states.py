@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import uuid4
 
+from pipeline.bronze.source_moves import SourceMoves
 from pipeline.delta.sql import EPOCH, to_microseconds
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
@@ -25,7 +26,7 @@ from pipeline.table_name import TableName
 _TYPE_CHANGE = "type change at "
 _COMPARISON = "compare with the source after the gap up to "
 READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "dropped", "gap"
-COMPARED = "compared"
+COMPARED, MOVED = "compared", "moved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +234,7 @@ class CopyHistory:
     requests: tuple[CopyRequest, ...] = ()
     version: int = -1
     comparisons: Mapping[TableName, Sequence[Comparison]] = field(default_factory=dict)
+    moves: SourceMoves = field(default_factory=SourceMoves)
 
     def last_gap(self, before: LSN) -> Gap | None:
         """Return the last gap that begins before an LSN, None if there is none."""
@@ -254,6 +256,14 @@ class CopyHistory:
         return any(
             each.gap_end >= gap.end and (before is None or each.lsn < before)
             for each in self.comparisons.get(name, ())
+        )
+
+    def is_moved(self, name: TableName, relation_id: int) -> bool:
+        """Return whether the last gap is a move of the source, to a server where a table has this oid."""
+        return any(
+            (table.name, table.relation_id, table.lsn) == (name, relation_id, self.gaps[-1].end)
+            for table in self.moves.tables
+            if self.gaps
         )
 
     def membership(self, name: TableName) -> tuple[int | None, int | None]:

@@ -260,8 +260,10 @@ class Bronze:
     def source_relations(self) -> dict[int, SourceRelation]:
         """Return all relation versions by id, each with the first LSN at which it was recorded.
 
-        A copy records the version of its snapshot, which the stream may reach later.
+        A copy records the version of its snapshot, which the stream may reach later. Tables have the oids and
+        attribute numbers that they had before their source moved.
         """
+        moves = self.copies.read().moves
         rows, is_more = self._relation_rows.read()
         found = dict(self._sources) if is_more else {}
         for relation in map(source_relation, rows):
@@ -269,7 +271,7 @@ class Bronze:
             if known is None or relation.lsn < known.lsn:
                 found[relation.version] = relation
         self._sources = found
-        return found
+        return {version: moves.translate(found[version]) for version in found} if moves.tables else found
 
     def survey(
         self, end: BronzeOffset, default_offset: LSN, offsets: Mapping[TableName, LSN]

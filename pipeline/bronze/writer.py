@@ -24,7 +24,7 @@ from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.errors import GapError
 from pipeline.protocol.lsn import INVALID, LSN
 
-_COUNTS = ("transactions", "changes", "gap")  # of a commit, not of the offset that it records
+_COUNTS = ("transactions", "changes", "gap", "moved_from")  # of a commit, not of the offset that it records
 
 
 class BronzeWriter:
@@ -102,10 +102,10 @@ class BronzeWriter:
         self.commit(files, self._offset_commit(staged.start_lsn, staged.end_lsn, **facts))
         self.prepared.forget(ended)
 
-    def land_gap(self, start: LSN, end: LSN, sentence: str) -> None:
-        """Move the offset over a gap of the stream."""
+    def land_gap(self, start: LSN, end: LSN, sentence: str, **facts: object) -> None:
+        """Move the offset over a gap of the stream, and record more facts about it."""
         self._prepared_count = self.prepared.open_count()
-        self.commit([], self._offset_commit(start, end, gap=sentence))
+        self.commit([], self._offset_commit(start, end, gap=sentence, **facts))
 
     def record_relations(self, versions: Sequence[RelationVersion]) -> None:
         """Append relation versions; must be on disk before the changes that name them."""

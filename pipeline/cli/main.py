@@ -26,6 +26,7 @@ from pipeline.cli.commands.history import history
 from pipeline.cli.commands.ingest import ingest
 from pipeline.cli.commands.init import init
 from pipeline.cli.commands.maintain import maintain
+from pipeline.cli.commands.move_source import move_source
 from pipeline.cli.commands.optimize import optimize
 from pipeline.cli.commands.pause import pause, resume
 from pipeline.cli.commands.plan import plan
@@ -78,6 +79,7 @@ for _command in (
     audit,
     resync,
     rebuild,
+    move_source,
     maintain,
     optimize,
     forget,

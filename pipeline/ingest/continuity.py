@@ -17,6 +17,7 @@ from pipeline.postgres.open_transactions import read_prepared_transactions
 from pipeline.postgres.publication import list_published
 from pipeline.postgres.replication.slot import Slot, ensure_slot, moved_slot_error, read_slot, renew_slot
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 
 def refuse_other_source(
@@ -27,7 +28,7 @@ def refuse_other_source(
         if name in recorded and recorded[name] != now:
             raise GapError(
                 f"Bronze was filled from another source: its {name} is {recorded[name]}, and this server has "
-                f"{now}. Correct {key}, or start over with a new storage.root."
+                f"{now}. Correct {key}; or run pgdelta move-source, if the database moved to this server."
             )
 
 
@@ -102,15 +103,21 @@ def cross_gap(
     slot = renew_slot(connection, config)
     end = max(offset, slot.confirmed_flush_lsn)
     writer.record_copies([gap_row(offset, end, sentence)])
-    names = [name for name in list_published(connection, config.source.publication) if config.rule_for(name)]
+    names = followed_tables(connection, config)
     if config.source.lost_slot == "compare":
-        bronze.copies.request([CopyRequest.after_gap(name, end) for name in sorted(names)])
+        bronze.copies.request([CopyRequest.after_gap(name, end) for name in names])
     else:
-        bronze.copies.request([CopyRequest.of(name, sentence) for name in sorted(names)])
+        bronze.copies.request([CopyRequest.of(name, sentence) for name in names])
     if not is_moved:
         prepared.forget_all()
     writer.land_gap(offset, end, sentence)
     return end
+
+
+def followed_tables(connection: Connection, config: Config) -> list[TableName]:
+    """Return the published tables that the configuration follows, in order."""
+    published = list_published(connection, config.source.publication)
+    return sorted(name for name in published if config.rule_for(name) is not None)
 
 
 def _may_skip_prepared(slot: Slot | None) -> bool:

@@ -177,6 +177,20 @@ def identify(connection: Connection) -> ServerIdentity:
     )
 
 
+def read_segment_size(connection: Connection) -> int:
+    """Return the size of a WAL segment in bytes."""
+    query = (
+        "SELECT CASE WHEN unit = '8kB' THEN 8192 ELSE 1 END * setting::bigint FROM pg_catalog.pg_settings"
+        " WHERE name = 'wal_segment_size'"
+    )
+    try:
+        row = connection.execute(query.encode()).fetchone()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the size of WAL segments: {describe(error)}.") from None
+    assert row is not None
+    return int(row[0])
+
+
 def read_flush_lsn(connection: Connection) -> LSN:
     """Return the LSN up to which the server can decode its WAL now."""
     try:

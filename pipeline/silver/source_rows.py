@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
+from pipeline.bronze.copies import Copies
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
@@ -57,6 +58,7 @@ class SourceReads:
         self._lake = lake
         self._snapshot = snapshot
         self._is_ascii = is_ascii
+        self._moves = Copies(lake).read().moves
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="source")
         self._reading: dict[TableName, Future[SourceRead]] = {}
 
@@ -102,7 +104,7 @@ class SourceReads:
         silver = self._lake.table_at(registered.path)
         fields, partition_by = fields_by_physical_name(silver), silver.snapshot().partition_columns
         with self._open(name) as source:
-            relation, catalog = source.table.relation, source.read_catalog()
+            relation, catalog = self._moves.translate_now(source.table.relation, source.read_catalog())
             protected = registered.protected
             columns = registered.columns
             shape = self._plan(name, relation, catalog, columns, fields, partition_by, protected).shape

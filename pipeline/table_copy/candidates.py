@@ -121,7 +121,7 @@ class CopyCandidates:
         self._upkeep.poll(self._connection)
         published = list_published(self._connection, config.source.publication)
         self._catalog.poll(self._connection, names & published.keys())  # before a copy of what changes begins
-        self._comments.poll(self._connection, published)
+        self._comments.poll(self._connection, published, copies.read().moves)
         polled_lsn = read_flush_lsn(self._connection)
         under_old_name = self._renew_names(published, polled_lsn)
         history = copies.read()
@@ -191,7 +191,10 @@ class CopyCandidates:
             return False
         is_copied = self._config.source.copy == "never" or not history.is_dropped(name)
         last = history.last(name)
-        return is_copied and (last is None or history.membership(name) == (now.relation_id, now.entry))
+        if history.open_gap(name, last.copy if last else None) is None:
+            return False
+        is_same = history.membership(name) == (now.relation_id, now.entry)
+        return is_copied and (last is None or is_same or history.is_moved(name, now.relation_id))
 
     def _why_missing(self, name: TableName, lsn: LSN, existing: Collection[TableName]) -> str:
         """Return why a table is not published, as of a poll."""
@@ -201,6 +204,8 @@ class CopyCandidates:
 
     def _record_republished(self, name: TableName, now: Membership, history: CopyHistory) -> None:
         """Record an event if silver shows a table that has another entry in the publication now."""
+        if history.is_moved(name, now.relation_id):
+            return
         copied_at = history.republished_since(name, now.relation_id, now.entry)
         if copied_at is not None and name not in self._republished:
             records = Records(self._bronze.lake)

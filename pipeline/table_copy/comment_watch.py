@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipeline.bronze.schema import storable
+from pipeline.bronze.source_moves import SourceMoves
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.source_comments import CommentTable, SourceComment, comments_after
@@ -21,14 +22,21 @@ class CommentWatch:
         self._config = config
         self._table = CommentTable(lake)
 
-    def poll(self, connection: Connection, published: Mapping[TableName, Membership]) -> None:
-        """Record the comments of the published tables whose rule follows them, if they changed."""
-        polled = {name: now.relation_id for name, now in published.items() if self._follows(name)}
-        if not polled:
+    def poll(
+        self, connection: Connection, published: Mapping[TableName, Membership], moves: SourceMoves
+    ) -> None:
+        """Record the comments of the published tables whose rule follows them, if they changed.
+
+        Tables and columns have the numbers that the lake has, which `moves` gives.
+        """
+        names = {now.relation_id: name for name, now in published.items() if self._follows(name)}
+        if not names:
             return
-        names = {relation_id: name for name, relation_id in polled.items()}
+        polled = {name: moves.lake_id(oid) for oid, name in names.items()}
         found = [
-            SourceComment(*names[oid], oid, number, column and storable(column), storable(comment))
+            SourceComment(
+                *names[oid], *moves.lake_number(oid, number), column and storable(column), storable(comment)
+            )
             for oid, number, column, comment in read_comments(connection, names)
             if column is None or not self._leaves_out(names[oid], column)
         ]

@@ -54,7 +54,8 @@ class ChainOrigin:
 class ChainLink:
     """One commit that records offsets: bronze was complete up to `start`, and is up to `end`.
 
-    `gap` is the reason why the changes in between were not captured.
+    `gap` is the reason why the changes in between were not captured. `moved_from` is the system identifier of
+    the source before, if it moved to another server here.
     """
 
     version: int
@@ -65,6 +66,7 @@ class ChainLink:
     changes: int = 0
     gap: str | None = None
     committed_at: datetime | None = None
+    moved_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,9 @@ class _ChainReader:
     def _follows(self, before: ChainLink, link: ChainLink) -> bool:
         versions = before.version, link.version
         now, earlier = link.origin, before.origin
-        if (now.system_identifier, now.database) != (earlier.system_identifier, earlier.database):
+        if link.moved_from == earlier.system_identifier:
+            pass  # recorded by pgdelta move-source
+        elif (now.system_identifier, now.database) != (earlier.system_identifier, earlier.database):
             sentence = (
                 f"Version {link.version} has another source than version {before.version}: system "
                 f"identifier {now.system_identifier} and database {now.database}, before "
@@ -287,6 +291,7 @@ def _link(commit: LoggedCommit) -> ChainLink | None:
             int(recorded.get("changes", 0)),
             None if recorded.get("gap") is None else str(recorded["gap"]),
             commit.committed_at,
+            None if recorded.get("moved_from") is None else str(recorded["moved_from"]),
         )
     except (KeyError, TypeError, ValueError, ProtocolError):
         return None

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 
 A, X = TableName("public", "a"), TableName("public", "x")
 DDL = (
-    "op STRING, relation_id BIGINT, schema_name STRING, table_name STRING, commit_lsn BIGINT, "
+    "op STRING, relation_version BIGINT, schema_name STRING, table_name STRING, commit_lsn BIGINT, "
     "end_lsn BIGINT, ordinal BIGINT"
 )
 
@@ -37,7 +37,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
         rows = [
             {
                 "op": "U",
-                "relation_id": 2 if name == "other" else 1,
+                "relation_version": 2 if name == "other" else 1,
                 "schema_name": "public",
                 "table_name": "x" if name == "other" else name,
                 "commit_lsn": lsn,
@@ -47,7 +47,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
             for ordinal, (name, lsn) in enumerate(names)
         ]
         changes.overwrite(local_frame(spark, rows, DDL), None)
-        found = last_changes_under_other_name(bronze, 1, A, LSN(after), LSN(end_lsn), has_rows=has_rows)
+        found = last_changes_under_other_name(bronze, [1], A, LSN(after), LSN(end_lsn), has_rows=has_rows)
         return (int(found.lsn), found.name[1]) if found else None
 
     assert find(("a", 10), ("x", 20), ("x", 30), ("a", 40)) == (30, "x")
@@ -59,7 +59,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
     assert find(("a", 10), ("x", 20), ("a", 30), after=25) is None
     assert find(("x", 20), ("a", 30)) is None, "it came to the name it has"
     assert find(("x", 20), ("a", 30), has_rows=True) == (20, "x")
-    assert last_changes_under_other_name(bronze, 1, X, LSN(0), LSN(99), has_rows=False) is None
+    assert last_changes_under_other_name(bronze, [1], X, LSN(0), LSN(99), has_rows=False) is None
     assert ChangesUnderOtherName(LSN(20), X) == last_changes_under_other_name(
-        bronze, 1, A, LSN(0), LSN(99), has_rows=True
+        bronze, [1], A, LSN(0), LSN(99), has_rows=True
     )

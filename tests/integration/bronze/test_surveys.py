@@ -151,12 +151,13 @@ def test_activity(lake: NativeLake, both: Any) -> None:
     assert {LSN(2808), LSN(9000)} <= found.commit_times.keys()
 
 
-def test_changes_under_another_name(both: Any) -> None:
+def test_changes_under_another_name(lake: NativeLake, both: Any) -> None:
     for oid in (1, 2, 3):
+        versions = [each.id for each in lake.versions.values() if each.relation.oid == oid]
         for has_rows in (False, True):
             assert both(
-                lambda bronze, oid=oid, has_rows=has_rows: last_changes_under_other_name(
-                    bronze, oid, ODD[0], LSN(2000), END, has_rows=has_rows
+                lambda bronze, versions=versions, has_rows=has_rows: last_changes_under_other_name(
+                    bronze, versions, ODD[0], LSN(2000), END, has_rows=has_rows
                 )
             )
 

@@ -114,6 +114,14 @@ def test_another_origin_is_another_stretch(facts: dict[str, Any], is_broken: boo
     assert [(s.first_version, s.last_version) for s in result.segments] == [(1, 4), (5, 6)]
 
 
+@pytest.mark.parametrize(("moved_from", "is_broken"), [("7", False), ("6", True)])
+def test_a_move_from_the_source_before_breaks_nothing(moved_from: str, is_broken: bool) -> None:
+    facts = {"system_identifier": "8", "timeline": 1}
+    move = link(5, 190, 900, gap="the source moved", moved_from=moved_from, **facts)
+    result = read_chain([*WHOLE, move, link(6, 900, 950, **facts)], APP)
+    assert kinds(result) == ([SOURCE] if is_broken else [])
+
+
 def test_a_timeline_that_goes_back_is_found() -> None:
     result = read_chain([*WHOLE, link(5, 190, 200, timeline=2), link(6, 200, 210)], APP)
     assert kinds(result) == [SOURCE]

@@ -1,0 +1,327 @@
+"""Let a pipeline follow its database to another server: an upgrade, blue/green, or a failover without slot.
+
+The configuration names the new server. The old one, if it is still there, is captured to its end. One commit
+of bronze then records the new server, with a gap from the old offset to the LSN of the new slot. After the
+gap each table is compared with the new server, and only what differs is copied (`silver/gap_comparison`). So
+silver equals the new server even if the old one lost or kept something. Each step is recorded in bronze, and
+a command that ended early continues with the next one (`move_steps`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pipeline.apply import job as applying
+from pipeline.bronze.copies import compared_row, gap_row, moved_row
+from pipeline.bronze.copy_states import Comparison, CopyRequest
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_moves import MovedTable, match_columns
+from pipeline.bronze.writer import BronzeWriter
+from pipeline.config.config import Config
+from pipeline.delta.locks import refuse_while_apply_runs
+from pipeline.delta.table import Lake
+from pipeline.errors import GapError, LakeError, SourceError
+from pipeline.ingest import job as ingesting
+from pipeline.ingest.continuity import check_server, followed_tables
+from pipeline.metadata.catalog import CatalogState, CatalogTable
+from pipeline.operate.move_steps import MoveFacts, MoveStep, next_step
+from pipeline.operate.run import RunSummary, run_both
+from pipeline.postgres.catalog import read_relation
+from pipeline.postgres.connection import Connection, ServerIdentity, connect, identify, read_segment_size
+from pipeline.postgres.publication import describe_published, ensure_publication, list_published
+from pipeline.postgres.replication.slot import read_slot, renew_slot
+from pipeline.postgres.replication.slot_lock import lock_slot
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PAUSE = 2.0  # seconds in which nothing may arrive from the old server
+_KEPT_SLOT = "The slot was kept by pg_upgrade, so nothing was committed between the servers."
+
+
+@dataclass(slots=True)
+class MoveSummary:
+    """What a move did: from which server to which, over which LSNs, and the run that closed the gap."""
+
+    pipeline: str
+    steps: list[MoveStep] = field(default_factory=list)
+    old_system: str = ""
+    new_system: str = ""
+    start: LSN = INVALID
+    end: LSN = INVALID
+    run: RunSummary | None = None
+
+    def lines(self) -> list[str]:
+        """Return the closing lines for people."""
+        lines = self.run.lines() if self.run else []
+        if MoveStep.SWITCH in self.steps:
+            lines.append(
+                f"move-source {self.pipeline}: from system {self.old_system} at {self.start} to system "
+                f"{self.new_system} at {self.end}"
+            )
+        elif not self.steps:
+            lines.append(f"move-source {self.pipeline}: bronze already follows system {self.new_system}")
+        else:
+            lines.append(f"move-source {self.pipeline}: continued with system {self.new_system}")
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same as data."""
+        return {
+            "pipeline": self.pipeline,
+            "steps": [step.name.lower() for step in self.steps],
+            "from_system": self.old_system or None,
+            "to_system": self.new_system,
+            "from_lsn": str(self.start) if self.start else None,
+            "to_lsn": str(self.end) if self.end else None,
+            "run": self.run and self.run.as_json(),
+        }
+
+    def exit_code(self, strict: bool) -> int:
+        """Return that of the run that closed the gap."""
+        return self.run.exit_code(strict) if self.run else 0
+
+
+def run_move_source(
+    config: Config,
+    *,
+    old: str | None = None,
+    compares: bool = False,
+    stop: threading.Event | None = None,
+    spark: SparkSession | None = None,
+) -> MoveSummary:
+    """Move the pipeline to the server that the configuration names; `old` is the conninfo of the one before.
+
+    With `compares`, tables are compared also if pg_upgrade kept the slot.
+    """
+    stop = stop or threading.Event()
+    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta move-source {config.pipeline}")
+    refuse_while_apply_runs(lake)
+    bronze = Bronze(lake, config.pipeline)
+    if not bronze.changes.exists() or bronze.captured_offset() is None:
+        raise LakeError(f"There is no bronze in {lake.root}. Run pgdelta ingest first.")
+    move = SourceMove(config, bronze, old, compares=compares, stop=stop, spark=spark)
+    while (step := move.next_step()) is not MoveStep.DONE and not stop.is_set():
+        move.carry_out(step)
+    return move.summary
+
+
+class SourceMove:
+    """The steps of one move, each of which can be repeated."""
+
+    def __init__(
+        self,
+        config: Config,
+        bronze: Bronze,
+        old: str | None,
+        *,
+        compares: bool,
+        stop: threading.Event,
+        spark: SparkSession | None,
+    ) -> None:
+        self._config, self._bronze, self._old = config, bronze, old
+        self._compares, self._stop, self._spark = compares, stop, spark
+        self._is_drained = False
+        with connect(config.source.conninfo) as connection:
+            self._identity = identify(connection)
+        self.summary = MoveSummary(config.pipeline, new_system=self._identity.system_identifier)
+
+    def next_step(self) -> MoveStep:
+        """Return what bronze says is to be done next."""
+        is_switched = self._is_same_system and self._continues()
+        waiting = self._bronze.copies.read().open_requests().values()
+        is_open = any(request.compares for requests in waiting for request in requests)
+        done = MoveStep.COMPARE in self.summary.steps
+        return next_step(MoveFacts(is_switched, bool(self._old), self._is_drained, is_open and not done))
+
+    @property
+    def _is_same_system(self) -> bool:
+        """Whether bronze's newest commit records the system and the database of the new server."""
+        recorded, now = self._bronze.metadata(), self._identity
+        found = recorded.get("system_identifier"), recorded.get("database")
+        return found == (now.system_identifier, now.database)
+
+    def _continues(self) -> bool:
+        """Return whether the server had what bronze has, and has a slot that continues from its offset."""
+        captured = self._bronze.captured_offset()
+        try:
+            check_server(
+                self._config, self._bronze.metadata(), self._identity, captured.lsn if captured else INVALID
+            )
+        except GapError:
+            return False
+        with connect(self._config.source.conninfo) as connection:
+            slot = read_slot(connection, self._config.source.slot)
+        return (
+            slot is not None
+            and not slot.is_lost
+            and captured is not None
+            and slot.confirmed_flush_lsn <= captured.lsn
+        )
+
+    def carry_out(self, step: MoveStep) -> None:
+        """Carry out one step."""
+        if step is MoveStep.DRAIN:
+            self._drain()
+        elif step is MoveStep.SWITCH:
+            self._switch()
+        else:
+            self._compare()
+        self.summary.steps.append(step)
+
+    def _drain(self) -> None:
+        """Capture the old server up to the end of its WAL; refuse if it still commits after that."""
+        assert self._old is not None
+        copying = replace(self._config.source.copying, conninfo="")
+        source = replace(self._config.source, conninfo=self._old, copying=copying)
+        config = replace(self._config, source=source)
+        ingesting.run_ingest(config, stop=self._stop, spark=self._spark)
+        self._stop.wait(_PAUSE)
+        later = ingesting.run_ingest(config, stop=self._stop, spark=self._spark)
+        if later.transactions:
+            raise SourceError(
+                f"The old server still commits to published tables ({later.transactions} transactions within "
+                f"{_PAUSE:.0f} s, up to {later.captured_offset}). Stop its writers, then run again."
+            )
+        self._is_drained = True
+
+    def _switch(self) -> None:
+        """Record the new server in bronze: the gap, the tables that are compared, and the offset after it."""
+        config, bronze, now = self._config, self._bronze, self._identity
+        captured = bronze.captured_offset()
+        assert captured is not None
+        recorded = bronze.metadata()
+        with connect(config.source.conninfo) as connection:
+            lock_slot(connection, config.source.slot, should_stop=self._stop.is_set)
+            _refuse_earlier_wal(connection, now, captured.lsn)
+            ensure_publication(connection, config)
+            names = followed_tables(connection, config)
+            self._refuse_missing(names)
+            is_kept = self._is_slot_kept(connection, names)
+            if not is_kept:  # before a slot is created, which looks like one that was kept
+                requests = [CopyRequest.after_gap(name, captured.lsn) for name in names]
+                bronze.copies.request(requests)
+            slot = renew_slot(connection, config)
+            end = LSN(max(captured.lsn + 1, slot.confirmed_flush_lsn))
+            moved = self._match_tables(connection, names, end)
+            source = {
+                "slot": config.source.slot,
+                "system_identifier": now.system_identifier,
+                "timeline": now.timeline,
+                "database": now.database,
+            }
+            writer = BronzeWriter(bronze, source)
+            sentence = (
+                f"The source moved from system {recorded.get('system_identifier')} to system "
+                f"{now.system_identifier}."
+            )
+            rows = [gap_row(captured.lsn, end, sentence), *(moved_row(table) for table in moved)]
+            if is_kept:
+                published = list_published(connection, config.source.publication)
+                rows += [
+                    compared_row(
+                        name,
+                        Comparison(
+                            end,
+                            captured.lsn,
+                            published[name].relation_id,
+                            published[name].entry,
+                            sentence=_KEPT_SLOT,
+                        ),
+                    )
+                    for name in names
+                ]
+            writer.record_copies(rows)
+            writer.prepared.forget_all()
+            # oids of the old server say nothing about partitions and publications of the new one
+            unknown = CatalogState(0, 0, {}, end, 0)
+            CatalogTable(bronze.lake).replace(unknown, config.source.publication)
+            writer.land_gap(captured.lsn, end, sentence, moved_from=recorded.get("system_identifier"))
+            writer.force_logs()
+        summary = self.summary
+        summary.old_system, summary.start, summary.end = str(recorded["system_identifier"]), captured.lsn, end
+
+    def _compare(self) -> None:
+        """Apply up to the gap, compare and copy, and apply what was copied."""
+        applying.run_apply(self._config, stop=self._stop, spark=self._spark)
+        self.summary.run = run_both(self._config, stop=self._stop, spark=self._spark)
+
+    def _is_slot_kept(self, connection: Connection, names: Collection[TableName]) -> bool:
+        """Return whether pg_upgrade kept the slot, which it does only if the slot had read everything.
+
+        Such a server is another system with the same oids and attribute numbers. A slot that an earlier run
+        of this command created is younger than its requests.
+        """
+        requests = self._bronze.copies.read().open_requests().values()
+        if self._compares or any(request.compares for found in requests for request in found):
+            return False
+        slot = read_slot(connection, self._config.source.slot)
+        if self._is_same_system or slot is None or slot.is_lost or self._identity.server_version < 170000:
+            return False
+        moved = self._match_tables(connection, names, INVALID)
+        return len(moved) == len(names) and all(table.is_same for table in moved)
+
+    def _refuse_missing(self, names: Collection[TableName]) -> None:
+        """Raise GapError if the new server does not publish a table that bronze still follows."""
+        history = self._bronze.copies.read()
+        known = {name for name in self._bronze.table_names() if self._config.rule_for(name)}
+        known = {name for name in known if not history.is_dropped(name)}
+        if missing := sorted(known - set(names)):
+            raise GapError(
+                f"The new server does not publish {', '.join(map(str, missing[:5]))} (missing tables:"
+                f" {len(missing)}). Create them there with their rows, add them to the publication "
+                f"{self._config.source.publication}, and run again."
+            )
+
+    def _match_tables(
+        self, connection: Connection, names: Collection[TableName], end: LSN
+    ) -> list[MovedTable]:
+        """Return the tables that the new server has with the columns that bronze has, by name."""
+        newest: dict[TableName, SourceRelation] = {}
+        for relation in self._bronze.source_relations().values():
+            if relation.name not in newest or newest[relation.name].lsn <= relation.lsn:
+                newest[relation.name] = relation
+        found = []
+        for name in names:
+            before = newest.get(name)
+            if before is None:
+                continue
+            sent = describe_published(connection, self._config.source.publication, name).relation
+            catalog = read_relation(connection, sent)
+            numbers: Mapping[int, int] | None = match_columns(before, catalog, sent) if catalog else None
+            if numbers is None:
+                continue
+            table = MovedTable(name, end, sent.oid, before.oid, numbers)
+            if before.protected and not table.is_same:
+                raise GapError(
+                    f"Table {name} has columns that are left out, hashed or masked, and its attribute numbers"
+                    " differ on the new server. Create it there with the same columns in the same order,"
+                    " without dropped ones, or start over with a new storage.root."
+                )
+            found.append(table)
+        return found
+
+
+def _refuse_earlier_wal(connection: Connection, now: ServerIdentity, offset: LSN) -> None:
+    """Raise GapError if LSNs of the new server would not follow those of bronze."""
+    if now.wal_flush_lsn >= offset:
+        return
+    size = read_segment_size(connection)
+    raise GapError(
+        f"The new server's WAL ends at {now.wal_flush_lsn}, before bronze's offset {offset}, and changes are"
+        " in the order of their LSNs. Stop the new server, run pg_resetwal -l"
+        f" {wal_file_after(offset, size, now.timeline)} -D with its data directory, start it, and run again."
+    )
+
+
+def wal_file_after(offset: LSN, segment_bytes: int, timeline: int) -> str:
+    """Return the name of a WAL file that begins after an LSN; segments have a size in bytes."""
+    segment = offset // segment_bytes + 2
+    per_file = 2**32 // segment_bytes
+    return f"{timeline:08X}{segment // per_file:08X}{segment % per_file:08X}"

@@ -1,0 +1,190 @@
+"""The database moves to another server: silver equals it, and only what differs was copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from pipeline.apply import job as applying
+from pipeline.bronze.copies import Copies
+from pipeline.bronze.writer import BronzeWriter
+from pipeline.config.tables import TableRule
+from pipeline.errors import GapError, SourceError
+from pipeline.ingest import job as ingesting
+from pipeline.operate import move_source
+from pipeline.operate.move_source import MoveSummary, run_move_source
+from pipeline.operate.move_steps import MoveStep
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.table_name import TableName
+from pipeline.verify.audit import run_audit
+from tests.support.lives import FILL, TABLE
+from tests.support.moves import advance_wal, database_of, dump_into, moved, upgrade
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.servers import Database, MakeServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+A, B, C = (TableName("public", name) for name in ("a", "b", "c"))
+
+
+def begin(make_server: MakeServer, make_pipeline: MakePipeline, major: int | None) -> Pipeline:
+    """Return a pipeline of a server of its own, whose oids and attribute numbers a dump does not keep."""
+    database = database_of(make_server(major=major), "shop")
+    life = make_pipeline(copy="initial", create_publication="all", database=database)
+    life = replace(life, config=replace(life.config, tables=(TableRule("*.*"),)))
+    life.run(
+        "CREATE TABLE gone (x int)",
+        *(TABLE.format(name) for name in ("c", "b", "a")),
+        "ALTER TABLE a ADD w numeric(10, 2) DEFAULT 1.5, ADD x int",
+        "ALTER TABLE a DROP v, ADD v text DEFAULT 'v'",
+        "INSERT INTO a (id, x) SELECT i, i FROM generate_series(1, 2000) i",
+        *(FILL.format(name, 1, 2000) for name in ("b", "c")),
+        "DROP TABLE gone",
+    )
+    life.catch_up()
+    life.run("UPDATE a SET x = 0 WHERE id < 50", "DELETE FROM b WHERE id = 7")
+    life.ingest()  # silver does not have it at the move
+    return life
+
+
+def fill_new(life: Pipeline, new: Database) -> None:
+    """Fill the new server, on which a few rows change before the pipeline follows it."""
+    dump_into(life.database, new)
+    advance_wal(new, life.database.flush_lsn())
+    new.run("UPDATE a SET x = -1 WHERE id IN (3, 1999)", "INSERT INTO c VALUES (9000, 'new')")
+
+
+def assert_moved(life: Pipeline, found: MoveSummary) -> None:
+    """Assert that silver equals the new server, stays so, and that little was copied."""
+    assert found.exit_code(strict=True) == 0, found.lines()
+    life.assert_equal("a", "b", "c")
+    assert found.run is not None
+    assert sum(copy.rows_landed for copy in found.run.ingest.copies.values()) <= 3
+    life.run(
+        "UPDATE a SET w = 2.5 WHERE id = 9",
+        "ALTER TABLE a ADD y int DEFAULT 4",
+        "INSERT INTO a (id, y) VALUES (9001, 5)",
+        "UPDATE b SET id = 9002 WHERE id = 1",
+        "TRUNCATE c",
+        "INSERT INTO c VALUES (1, 'after')",
+        TABLE.format("later"),
+        FILL.format("later", 1, 5),
+    )
+    life.catch_up()
+    life.assert_equal("a", "b", "c", "later")
+
+
+def test_a_server_that_a_dump_filled_is_followed(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    old = begin(make_server, make_pipeline, 14)
+    new = database_of(make_server(major=17), "shop")
+    advance_wal(old.database, new.flush_lsn())
+    old.ingest()
+    with moved(old, new) as life:
+        with pytest.raises(GapError, match="move-source"):
+            life.ingest()
+        with pytest.raises(GapError, match=r"pg_resetwal -l [0-9A-F]{24} "):
+            run_move_source(life.config, old=old.config.source.conninfo, spark=life.spark)
+        old.run("INSERT INTO c VALUES (5000, 'the last one')")
+        fill_new(old, new)
+        found = run_move_source(life.config, old=old.config.source.conninfo, spark=life.spark)
+        assert found.steps == [MoveStep.DRAIN, MoveStep.SWITCH, MoveStep.COMPARE]
+        assert_moved(life, found)
+        run_rebuild(life.config, ["public.a"], spark=life.spark)
+        life.assert_equal("a")
+        assert run_audit(life.config, spark=life.spark).exit_code(strict=False) == 0
+        assert not run_move_source(life.config, spark=life.spark).steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compares", [False, True])
+def test_the_slot_that_pg_upgrade_keeps_is_used(
+    make_server: MakeServer, make_pipeline: MakePipeline, compares: bool
+) -> None:
+    old = begin(make_server, make_pipeline, None)
+    new = make_server()
+    new.stop()
+    old.source.close()
+    old.database.server.stop()
+    upgrade(old.database.server, new)
+    new.start()
+    with moved(old, Database(new, "shop", new.conninfo_of("shop"))) as life:
+        found = run_move_source(life.config, compares=compares, spark=life.spark)
+        assert found.steps == [MoveStep.SWITCH, *([MoveStep.COMPARE] if compares else [])]
+        assert found.run is None or not found.run.ingest.copies
+        life.run("DELETE FROM c WHERE id = 5", "INSERT INTO a (id) VALUES (7000)")
+        again = life.ingest()
+        assert not again.copies
+        assert not again.compared
+        life.catch_up()
+        life.assert_equal("a", "b", "c")
+
+
+class Killed(BaseException):
+    """The end of a process in a test."""
+
+
+@contextmanager
+def killed(owner: object, name: str, *, is_after: bool) -> Iterator[None]:
+    """Let the process end before or after the first call of a function."""
+    function = getattr(owner, name)
+
+    def call(*arguments: object, **options: object) -> object:
+        if is_after:
+            function(*arguments, **options)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(owner, name, call)
+        yield
+        pytest.fail(f"{name} was not called")
+
+
+STEPS = (
+    (ingesting, "run_ingest"),
+    (move_source, "ensure_publication"),
+    (Copies, "request"),
+    (move_source, "renew_slot"),
+    (BronzeWriter, "record_copies"),
+    (BronzeWriter, "land_gap"),
+    (applying, "run_apply"),
+    (move_source, "run_both"),
+)
+
+
+@pytest.mark.slow
+def test_a_move_that_is_killed_at_each_step_continues(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    old = begin(make_server, make_pipeline, 14)
+    new = database_of(make_server(major=17), "shop")
+    fill_new(old, new)
+    with moved(old, new) as life:
+        for owner, name in STEPS:
+            for is_after in (False, True):
+                with killed(owner, name, is_after=is_after):
+                    run_move_source(life.config, old=old.config.source.conninfo, spark=life.spark)
+        assert run_move_source(life.config, spark=life.spark).exit_code(strict=True) == 0
+        life.assert_equal("a", "b", "c")
+
+
+@pytest.mark.slow
+def test_a_server_that_still_commits_is_not_left(
+    make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = begin(make_server, make_pipeline, 14)
+    new = database_of(make_server(major=17), "shop")
+    fill_new(old, new)
+    run_ingest = ingesting.run_ingest
+
+    def ingest(*arguments: object, **options: object) -> object:
+        summary = run_ingest(*arguments, **options)  # type: ignore[arg-type]
+        old.run("INSERT INTO b VALUES ((SELECT max(id) + 1 FROM b), 'more')")
+        return summary
+
+    monkeypatch.setattr(ingesting, "run_ingest", ingest)
+    with moved(old, new) as life, pytest.raises(SourceError, match="still commits"):
+        run_move_source(life.config, old=old.config.source.conninfo, spark=life.spark)
