@@ -10,8 +10,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
 
 _KEY = "test"  # of the server's only user, and its secret
 _SECONDS = 60.0  # to start
@@ -39,14 +44,16 @@ def seaweed_server(folder: Path) -> Iterator[dict[str, str]]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{ports['s3.port']}"
+    options = {
+        "aws_endpoint": url,
+        "aws_region": "us-east-1",
+        "aws_access_key_id": _KEY,
+        "aws_secret_access_key": _KEY,
+    }
     try:
         _wait_for(url)
-        yield {
-            "aws_endpoint": url,
-            "aws_region": "us-east-1",
-            "aws_access_key_id": _KEY,
-            "aws_secret_access_key": _KEY,
-        }
+        _make_bucket(options)
+        yield options
     finally:
         process.terminate()
         try:
@@ -73,9 +80,23 @@ def _wait_for(url: str) -> None:
             urlopen(url, timeout=5).close()
         except HTTPError as error:
             if error.code == 403:  # it asks who we are
-                time.sleep(1)  # its volumes join
                 return
         except (URLError, OSError):
             pass
         time.sleep(0.2)
     raise TimeoutError("SeaweedFS did not start")
+
+
+def _make_bucket(options: dict[str, str]) -> None:
+    """Make the bucket by an object in it; the server's volumes may join later than it answers."""
+    config: Any = options
+    store = S3Store("lake", config=config, client_options={"allow_http": True})
+    end = time.monotonic() + _SECONDS
+    while True:
+        try:
+            obstore.put(store, "ready", b"")
+            return
+        except BaseError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
