@@ -18,7 +18,7 @@ TABLES = "Tables"
 
 
 class Address(NamedTuple):
-    """Where metrics are served."""
+    """Where metrics or pages are served."""
 
     host: str
     port: int
@@ -35,7 +35,9 @@ def parse_address(text: str) -> Address:
     return Address(host or LOCAL, int(port))
 
 
-def parse_metrics(context: click.Context, parameter: click.Parameter, value: str | None) -> Address | None:
+def parse_address_option(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> Address | None:
     """Return the address of an option, for its callback."""
     try:
         return None if value is None else parse_address(value)
@@ -111,7 +113,7 @@ def debug_option(function: Function) -> Function:
 
 
 def run_options(function: Function) -> Function:
-    """Declare the options of commands that run a pipeline: `--trigger`, `--strict`, `--metrics`, `--log`."""
+    """Declare the options of commands that run a pipeline: when it ends, and how it is watched."""
     trigger = option(
         "--trigger",
         group="Run",
@@ -125,10 +127,19 @@ def run_options(function: Function) -> Function:
     metrics = option(
         "--metrics",
         group="Monitoring",
-        callback=parse_metrics,
+        callback=parse_address_option,
         metavar="[HOST:]PORT",
         help="Serve Prometheus metrics at http://HOST:PORT/metrics during the run, without password and TLS. "
         f"HOST defaults to this machine only ({LOCAL}).",
+    )
+    http = option(
+        "--http",
+        group="Monitoring",
+        callback=parse_address_option,
+        metavar="[HOST:]PORT",
+        help="Serve a page about the pipeline at http://HOST:PORT/ during the run, one for each table, "
+        "/metrics and /healthz, without password and TLS. They have no values of rows. HOST defaults to this "
+        f"machine only ({LOCAL}).",
     )
     log = option(
         "--log",
@@ -141,4 +152,4 @@ def run_options(function: Function) -> Function:
         "held or fail. json: one object a line for the start, each commit and batch, tables that are copied, "
         "held or fail, and the end.",
     )
-    return trigger(strict_option(metrics(log(function))))
+    return trigger(strict_option(metrics(http(log(function)))))

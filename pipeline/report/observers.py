@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """How the command line wants a run to be watched; `metrics` is a host and a port."""
+    """How the command line wants a run to be watched; `metrics` and `http` are each a host and a port."""
 
     trigger: str = "available-now"
     metrics: tuple[str, int] | None = None
     log: str = "text"
     json: bool = False
     debug: bool = False
+    http: tuple[str, int] | None = None
 
 
 @contextmanager
@@ -75,8 +76,11 @@ class Observers:
         self._open = ExitStack()
 
     def __enter__(self) -> Observers:
-        if self._options.metrics is not None:
-            self._metrics = self._serve_metrics(*self._options.metrics)
+        try:
+            self._serve()
+        except BaseException:
+            self._open.close()
+            raise
         if self._log is None:
             self._board = self._open.enter_context(CopyBoard(is_quiet=self._options.json))
         else:
@@ -131,15 +135,24 @@ class Observers:
         is_continuous = self._options.trigger == "continuous"
         return AlertSender(self._config, self._command, is_continuous=is_continuous)
 
-    def _serve_metrics(self, host: str, port: int) -> RunMetrics:
+    def _serve(self) -> None:
+        """Serve metrics and pages if the command line requests them."""
+        if self._options.metrics is None and self._options.http is None:
+            return
         from pipeline.postgres.replication.slot_status import WalEnd
         from pipeline.report.metrics import MetricsEndpoint, RunMetrics
 
-        metrics = RunMetrics(self._config.pipeline)
-        endpoint = MetricsEndpoint(host, port, metrics.registry)
-        self._open.callback(endpoint.close)
+        self._metrics = RunMetrics(self._config.pipeline)
+        if self._options.metrics is not None:
+            endpoint = MetricsEndpoint(*self._options.metrics, self._metrics.registry)
+            self._open.callback(endpoint.close)
+        if self._options.http is not None:
+            from pipeline.report.web.serve import serve_pages
+
+            self._open.enter_context(
+                serve_pages(self._config, self._command, self._metrics, *self._options.http)
+            )
         if self._command != "apply":
             log_end = WalEnd(self._config.source.conninfo, self._config.source.slot)
             self._open.callback(log_end.close)
-            metrics.on_source(lambda: log_end.wal)
-        return metrics
+            self._metrics.on_source(lambda: log_end.wal)

@@ -53,6 +53,7 @@ def apply(
     trigger: str,
     strict: bool,
     metrics: Address | None,
+    http: Address | None,
     log: str,
     as_json: bool,
     debug: bool,
@@ -72,7 +73,7 @@ def apply(
     loaded = load_config(config)
     from pipeline.report.observers import Observers, WatchOptions
 
-    options = WatchOptions(trigger=trigger, metrics=metrics, log=log, json=as_json, debug=debug)
+    options = WatchOptions(trigger, metrics, log, json=as_json, debug=debug, http=http)
     with Observers(loaded, options, "apply") as watch:
         if tables or confirm:
             from pipeline.operate.rebuild import apply_tables

@@ -6,7 +6,7 @@ import click
 
 from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
-from pipeline.cli.options import Address, config_option, output_options, parse_metrics
+from pipeline.cli.options import Address, config_option, output_options, parse_address_option
 from pipeline.cli.output import finish, load_config
 
 _FILE = "File"
@@ -45,7 +45,7 @@ _FILE = "File"
 @option(
     "--metrics",
     group=_FILE,
-    callback=parse_metrics,
+    callback=parse_address_option,
     metavar="[HOST:]PORT",
     help="Where a running job serves its metrics.",
 )

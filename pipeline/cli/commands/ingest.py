@@ -31,6 +31,7 @@ def ingest(
     trigger: str,
     strict: bool,
     metrics: Address | None,
+    http: Address | None,
     log: str,
     as_json: bool,
     debug: bool,
@@ -47,7 +48,7 @@ def ingest(
     from pipeline.ingest.job import run_ingest
     from pipeline.report.observers import Observers, WatchOptions
 
-    options = WatchOptions(trigger=trigger, metrics=metrics, log=log, json=as_json, debug=debug)
+    options = WatchOptions(trigger, metrics, log, json=as_json, debug=debug, http=http)
     with Observers(loaded, options, "ingest") as watch:
         summary = run_ingest(loaded, trigger=trigger, stop=stop, progress=watch.on_ingest)
     return watch.end(finish(summary, as_json=as_json, strict=strict))

@@ -27,6 +27,7 @@ def run(
     trigger: str,
     strict: bool,
     metrics: Address | None,
+    http: Address | None,
     log: str,
     as_json: bool,
     debug: bool,
@@ -37,7 +38,7 @@ def run(
     from pipeline.operate.run import run_both
     from pipeline.report.observers import Observers, WatchOptions
 
-    options = WatchOptions(trigger=trigger, metrics=metrics, log=log, json=as_json, debug=debug)
+    options = WatchOptions(trigger, metrics, log, json=as_json, debug=debug, http=http)
     with Observers(loaded, options, "run") as watch:
         summary = run_both(
             loaded,

@@ -6,12 +6,14 @@ Control characters and characters that change the direction of a text are writte
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from pipeline.delta.sql import utc_text
 from pipeline.errors import one_line
 
+_OPTION = re.compile(r"(?<!\S)(--?[a-z][\w-]*)")
 _VOID = frozenset({"meta", "link", "br"})
 # Marks of direction that take no part in an isolated text, and would be invisible in a name.
 _MARKS = {0x061C: "\\u061c", 0x200E: "\\u200e", 0x200F: "\\u200f"}
@@ -56,6 +58,14 @@ def tag(name: str, /, *children: str, **attributes: str | int | float | bool | N
 def name_text(text: object) -> Html:
     """Return a name whose own direction of writing has no effect on the text around it."""
     return tag("bdi", str(text))
+
+
+def sentence_text(text: str) -> Html:
+    """Return a sentence in which no line breaks within an option of a command, as in `--table`."""
+    parts = _OPTION.split(text)  # every second one is an option
+    return join(
+        tag("span", part, class_="whole") if number % 2 else part for number, part in enumerate(parts)
+    )
 
 
 def time_text(moment: datetime | None) -> Html:

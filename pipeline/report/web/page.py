@@ -35,7 +35,7 @@ from pipeline.report.status_page import (
 from pipeline.report.table_details import TableDetails, list_facts
 from pipeline.report.web import style
 from pipeline.report.web.facts import PageFacts, SchemaVersion
-from pipeline.report.web.markup import NOTHING, Html, join, name_text, tag, time_text
+from pipeline.report.web.markup import NOTHING, Html, join, name_text, sentence_text, tag, time_text
 from pipeline.table_name import TableName
 from pipeline.units import format_byte_rate, format_count, format_duration, format_share, format_size
 
@@ -193,7 +193,7 @@ def _attention(tables: Sequence[TableStatus]) -> Html:
         tag(
             "li",
             tag("span", f"{notice.label}: ", class_=f"{style.STATES[notice.state][0]}-text"),
-            notice.text,
+            sentence_text(notice.text),
         )
         for notice in list_notices(tables)
     ]
@@ -322,10 +322,10 @@ def _events(events: Sequence[RecordedEvent], caption: str, frame: Frame | None) 
     rows = [
         (
             *((_linked(each.event.name, frame),) if frame is not None else ()),
-            each.event.kind,
+            tag("span", each.event.kind, class_="whole"),
             time_text(each.recorded_at),
             _lsn(each.event.lsn),
-            each.event.sentence,
+            sentence_text(each.event.sentence),
         )
         for each in events
     ]
@@ -426,7 +426,14 @@ def _table(
 
 
 def _facts_table(caption: str, rows: Iterable[tuple[str, str]]) -> Html:
-    body = (tag("tr", tag("th", label, scope="row"), tag("td", text)) for label, text in rows)
+    body = (
+        tag(
+            "tr",
+            tag("th", label, scope="row"),
+            tag("td", text if isinstance(text, Html) else sentence_text(text)),
+        )
+        for label, text in rows
+    )
     return tag("table", tag("caption", caption), tag("tbody", *body), class_="facts")
 
 

@@ -125,7 +125,7 @@ footer{padding-bottom:2rem;color:var(--quiet);font-size:.9rem}
 figure{margin:0;max-width:30rem}
 figcaption{font-weight:600;margin-bottom:.25rem}
 svg{display:block;width:100%;height:auto}
-svg text{fill:var(--quiet);font:12px system-ui,sans-serif}
+svg text{fill:var(--quiet);font:14px system-ui,sans-serif}
 svg .grid{stroke:var(--line);stroke-width:1}
 svg .series{fill:none;stroke-width:2;stroke-linejoin:round;vector-effect:non-scaling-stroke}
 svg .first{stroke:var(--first-plot)}
@@ -146,7 +146,8 @@ svg .second-end{fill:var(--second-plot)}
 .cards td{display:flex;gap:.4rem;text-align:left;white-space:normal}
 .cards td:empty{display:none}
 .cards td::before{content:attr(data-label);flex:0 0 4.2rem;color:var(--quiet);white-space:nowrap}
-.facts th{width:9.5rem;padding-left:0}
+.facts{font-size:.82rem}
+.facts th{width:8.8rem;padding-left:0}
 }
 @media print{
 :root{"""

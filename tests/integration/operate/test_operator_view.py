@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 import urllib.request
-from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from io import StringIO
@@ -28,6 +26,7 @@ from pipeline.report.status_page import Status, TableStatus
 from pipeline.report.table_details import StatusDetails
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
+from tests.support.web_pages import Element, free_port, parse_page
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -145,10 +144,9 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
 
 def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = WatchOptions("continuous", Address("127.0.0.1", port), "json")
+    port, page_port = free_port(), free_port()
+    http = Address("127.0.0.1", page_port)
+    options = WatchOptions("continuous", Address("127.0.0.1", port), "json", http=http)
     stop = threading.Event()
 
     def scrape() -> dict[str, float]:
@@ -156,6 +154,10 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
             lines = answer.read().decode().splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
+
+    def load(path: str) -> Element:
+        with urllib.request.urlopen(f"http://127.0.0.1:{page_port}{path}", timeout=60) as answer:
+            return parse_page(answer.read().decode())
 
     def wait_for(name: str, least: float) -> dict[str, float]:
         deadline = time.monotonic() + 90
@@ -192,6 +194,15 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
             assert found[f"pgdelta_captured_transactions_total{of}}}"] >= 2
             assert found[f"pgdelta_table_applied_lsn{of_t}"] == found[f"pgdelta_applied_lsn{of}}}"] <= end
             assert found[f"pgdelta_table_failed{of_t}"] == found[f"pgdelta_table_held{of_t}"] == 0
+            page = load("/")
+            assert page.by_id("headline").text.endswith("of 1 table.")
+            assert "active" in page.by_id("slot").text
+            [link] = page.by_id("tables").every("a")
+            table = load(f"/{link.attributes['href']}")
+            assert "First version: id int4, v text." in table.by_id("schema").text
+            assert "INT" in table.by_id("columns").text
+            assert "geheim" not in page.text + table.text
+            assert pipeline.database.conninfo not in page.text + table.text
             for name in ("captured", "applied"):
                 assert abs(found[f"pgdelta_{name}_commit_timestamp_seconds{of}}}"] - time.time()) < 120
             assert (
