@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -12,9 +15,13 @@ from itertools import pairwise
 
 from pipeline.metadata.events import Event, RecordedEvent
 from pipeline.protocol.lsn import LSN
+from pipeline.report.endpoint import Endpoint
+from pipeline.report.metrics import RunMetrics
 from pipeline.report.status_page import Status
 from pipeline.report.table_details import SourceColumnType, TableDetails, list_columns
 from pipeline.report.web.facts import PageFacts, SchemaVersion
+from pipeline.report.web.history import RunHistory, Sample
+from pipeline.report.web.site import Site, allowed_hosts
 from pipeline.table_name import TableName
 from tests.support.statuses import NOON, current_table, shop_status
 from tools.docs_site import find_external
@@ -133,6 +140,49 @@ def page_status() -> Status:
     more = [current_table(name) for name in names]
     tables = [*(table for table in kept if not table.awaits_copy), *more][:80]
     return replace(status, tables=tuple(tables))
+
+
+class PageSource:
+    """Facts that a site reads: which it read, and what happens then."""
+
+    def __init__(self, facts: PageFacts) -> None:
+        self.facts = facts
+        self.reads: list[TableName | None] = []
+        self.error: Exception | None = None
+
+    def read(self, name: TableName | None) -> PageFacts:
+        """Return the facts with the details of one table, or raise `error`."""
+        self.reads.append(name)
+        if self.error is not None:
+            raise self.error
+        return replace(self.facts, details={name: self.facts.details[name]} if name is not None else {})
+
+
+@contextmanager
+def served_pages(
+    source: PageSource, samples: Sequence[Sample] = (), *, is_loopback: bool = True
+) -> Iterator[int]:
+    """Serve pages in a block and give their port; `samples` are those of the last hour."""
+    port, waiting = free_port(), list(samples)
+
+    def sample(now: float) -> Sample:
+        return waiting.pop(0) if samples else Sample(now, 1, 1, 1, 1)
+
+    hosts = allowed_hosts("127.0.0.1") if is_loopback else None
+    history = RunHistory(sample, 0.001 if samples else 3600.0)
+    with ExitStack() as stack:
+        stack.enter_context(closing(history))
+        while samples and len(history.samples) < len(samples):
+            time.sleep(0.01)
+        if samples:
+            history.close()
+        site = stack.enter_context(
+            closing(Site("shop", "run", RunMetrics("shop"), history, source.read, hosts=hosts))
+        )
+        stack.enter_context(closing(Endpoint("127.0.0.1", port, site, option="--http", name="pages")))
+        yield port
+    names = [thread.name for thread in threading.enumerate()]
+    assert not {"pages", "page reader", "page history"} & set(names)
 
 
 def page_facts() -> PageFacts:

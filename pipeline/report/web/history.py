@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.errors import report_error
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 INTERVAL = 10.0  # seconds between two samples
 HOUR = 3600.0
+_MINUTE = 60.0
 _SHORTEST = 600.0  # seconds that a plot shows at least
 _ROWS = 12  # of the table of a plot
 
@@ -118,12 +118,22 @@ def plots(samples: Sequence[Sample]) -> Html:
 
 
 def _rates(points: Sequence[tuple[float, int | None]]) -> list[tuple[float, float | None]]:
-    """Return the growth per second between samples; None after a gap or a new start of the count."""
+    """Return the growth per second over the minute before each sample; None where a count is new or unknown.
+
+    Apply counts a batch at its end, so that shorter parts of the time would be all or nothing.
+    """
     found: list[tuple[float, float | None]] = []
-    for (since, before), (at, value) in pairwise(points):
-        is_known = before is not None and value is not None and value >= before and at > since
-        found.append((at, (value - before) / (at - since) if is_known else None))  # type: ignore[operator]
-    return found
+    minute: deque[tuple[float, int]] = deque()  # known samples that grow
+    for at, value in points:
+        if value is None or (minute and value < minute[-1][1]):
+            minute.clear()
+        while len(minute) > 1 and minute[1][0] <= at - _MINUTE:
+            minute.popleft()
+        is_known = value is not None and bool(minute) and at > minute[0][0]
+        found.append((at, (value - minute[0][1]) / (at - minute[0][0]) if is_known else None))  # type: ignore[operator]
+        if value is not None:
+            minute.append((at, value))
+    return found[1:]
 
 
 def _figure(

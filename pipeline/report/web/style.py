@@ -84,6 +84,7 @@ body{margin:0;background:var(--page);color:var(--text);font:16px/1.5 system-ui,s
 header,main,footer{max-width:80rem;margin:0 auto;padding:0 1rem}
 header{padding-top:1.25rem}
 h1{font-size:1.5rem;line-height:1.25;margin:0 0 .25rem;overflow-wrap:anywhere}
+main>h1{margin-top:1.25rem}
 h2{font-size:1.15rem;margin:0 0 .5rem}
 h3{font-size:1rem;margin:1.25rem 0 .5rem}
 p{margin:.25rem 0;overflow-wrap:anywhere}
@@ -99,7 +100,7 @@ nav a{display:inline-block;padding:.25rem 0}
 section{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:1rem;margin:1rem 0}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
-caption{text-align:left;color:var(--quiet);padding-bottom:.5rem}
+caption{text-align:left;overflow-wrap:anywhere;color:var(--quiet);padding-bottom:.5rem}
 th,td{text-align:left;vertical-align:top;padding:.35rem .6rem;border-top:1px solid var(--line);
 overflow-wrap:anywhere}
 thead th{border-top:0;color:var(--quiet);font-weight:600;vertical-align:bottom;overflow-wrap:normal}
@@ -143,9 +144,10 @@ svg .second-end{fill:var(--second-plot)}
 .cards th,.cards td{border:0;padding:.1rem 0}
 .cards tr{display:grid;grid-template-columns:1fr 1fr;gap:0 .75rem}
 .cards th,.cards td.long{grid-column:1/-1}
-.cards td{display:flex;gap:.4rem;text-align:left;white-space:normal}
+.cards td{position:relative;padding-left:4.4rem;text-align:left;white-space:normal}
+.cards td.long{padding-left:5.8rem}
 .cards td:empty{display:none}
-.cards td::before{content:attr(data-label);flex:0 0 4.2rem;color:var(--quiet);white-space:nowrap}
+.cards td::before{content:attr(data-label);position:absolute;left:0;color:var(--quiet);white-space:nowrap}
 .facts{font-size:.82rem}
 .facts th{width:8.8rem;padding-left:0}
 }

@@ -97,6 +97,16 @@ def test_a_new_start_of_a_count_is_a_gap() -> None:
     assert "applied" not in throughput.text
 
 
+def test_a_rate_is_the_mean_of_a_minute() -> None:
+    """A batch of apply every 30 s is a level line, and no comb."""
+    samples = [Sample(NOON + n * 10, None, n // 3 * 300, None, None) for n in range(60)]
+    throughput, _ = figures(samples)
+    [line] = throughput.every("polyline")
+    heights = {point.split(",")[1] for point in (line.attributes["points"] or "").split()[7:]}
+    assert len(heights) == 1
+    assert "Now: applied 10." in (next(throughput.every("svg")).attributes["aria-label"] or "")
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_without_two_samples_there_is_a_sentence(count: int) -> None:
     assert "begin with the second sample" in plots([Sample(NOON, 1, 1, 1, 1)] * count)

@@ -7,55 +7,21 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from contextlib import closing
 
 import pytest
 
 from pipeline.errors import ConfigError, EndpointError, LakeError
 from pipeline.report import endpoint as endpoints
 from pipeline.report.endpoint import Endpoint, is_local
-from pipeline.report.metrics import RunMetrics
 from pipeline.report.web import script, site
-from pipeline.report.web.facts import PageFacts
-from pipeline.report.web.history import RunHistory, Sample
-from pipeline.report.web.site import Answer, Pages, Site, allowed_hosts
+from pipeline.report.web.site import Answer, Pages
 from pipeline.report.web.style import source_hash
 from pipeline.table_name import TableName
 from tests.support.running import wait_until
-from tests.support.web_pages import free_port, page_facts, parse_page
+from tests.support.web_pages import PageSource, page_facts, parse_page, served_pages
 
 FACTS = page_facts()
-
-
-class Source:
-    """Facts that are read: which were, and what happens then."""
-
-    def __init__(self) -> None:
-        self.reads: list[TableName | None] = []
-        self.error: Exception | None = None
-
-    def read(self, name: TableName | None) -> PageFacts:
-        self.reads.append(name)
-        if self.error is not None:
-            raise self.error
-        details = {name: FACTS.details[name]} if name is not None else {}
-        return replace(FACTS, details=details)
-
-
-@contextmanager
-def served(source: Source, *, is_loopback: bool = True) -> Iterator[int]:
-    port = free_port()
-    hosts = allowed_hosts("127.0.0.1") if is_loopback else None
-    history = RunHistory(lambda now: Sample(now, 1, 1, 1, 1))
-    pages = Site("shop", "run", RunMetrics("shop"), history, source.read, hosts=hosts)
-    with ExitStack() as stack:
-        for each in (history, pages, Endpoint("127.0.0.1", port, pages, option="--http", name="pages")):
-            stack.enter_context(closing(each))
-        yield port
-    names = [thread.name for thread in threading.enumerate()]
-    assert not {"pages", "page reader", "page history"} & set(names)
 
 
 def request(port: int, method: str, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, str]:
@@ -67,8 +33,8 @@ def request(port: int, method: str, path: str, **headers: str) -> tuple[int, htt
 
 def test_every_link_of_the_page_leads_to_a_page_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "_DUTY", 0.0)
-    source = Source()
-    with served(source) as port:
+    source = PageSource(FACTS)
+    with served_pages(source) as port:
         status, headers, body = request(port, "GET", "/")
         assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
         page = parse_page(body)
@@ -87,7 +53,7 @@ def test_every_link_of_the_page_leads_to_a_page_of_its_table(monkeypatch: pytest
 
 
 def test_other_addresses_methods_and_paths_are_refused() -> None:
-    with served(Source()) as port:
+    with served_pages(PageSource(FACTS)) as port:
         for path in ("/index.html", "/../etc/passwd", "/tables", "/metrics/", "/healthz/x", "/%ff"):
             assert request(port, "GET", path)[0] == 404, path
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
@@ -102,7 +68,7 @@ def test_other_addresses_methods_and_paths_are_refused() -> None:
 
 
 def test_headers_forbid_what_a_page_does_not_need() -> None:
-    with served(Source()) as port:
+    with served_pages(PageSource(FACTS)) as port:
         _, headers, body = request(port, "GET", "/")
     policy = headers["Content-Security-Policy"]
     [element] = parse_page(body).every("script")
@@ -116,13 +82,13 @@ def test_headers_forbid_what_a_page_does_not_need() -> None:
 
 
 def test_a_local_page_has_only_names_of_this_machine() -> None:
-    with served(Source()) as port:
+    with served_pages(PageSource(FACTS)) as port:
         for host in ("localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:9", "127.0.0.2"):
             assert request(port, "GET", "/healthz", Host=host)[0] == 200, host
         for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", "", "[::2]"):
             for path in ("/", "/metrics", "/healthz"):
                 assert request(port, "GET", path, Host=host)[0] == 403, host
-    with served(Source(), is_loopback=False) as port:
+    with served_pages(PageSource(FACTS), is_loopback=False) as port:
         assert request(port, "GET", "/healthz", Host="shop.example")[0] == 200
     assert is_local("localhost", 80, "--http")
     assert is_local("::1", 80, "--http")
@@ -132,8 +98,8 @@ def test_a_local_page_has_only_names_of_this_machine() -> None:
 
 
 def test_many_requests_are_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source()
-    with served(source) as port:
+    source = PageSource(FACTS)
+    with served_pages(source) as port:
         threads = [threading.Thread(target=request, args=(port, "GET", "/")) for _ in range(20)]
         for thread in threads:
             thread.start()
@@ -147,9 +113,9 @@ def test_many_requests_are_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_status_that_cannot_be_read_is_a_page_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "AGE", 0.0)
-    source = Source()
+    source = PageSource(FACTS)
     source.error = LakeError("The storage is not available. Try again.")
-    with served(source) as port:
+    with served_pages(source) as port:
         status, _, body = request(port, "GET", "/")
         assert status == 503
         assert "The storage is not available. Try again." in parse_page(body).text
@@ -192,7 +158,7 @@ def test_pages_and_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "MOST_CLIENTS", 2)
-    with served(Source()) as port:
+    with served_pages(PageSource(FACTS)) as port:
         rude = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
         for each in rude:
             each.sendall(b"GET /heal")
@@ -212,5 +178,8 @@ def test_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_address_that_is_used_is_one_sentence() -> None:
-    with served(Source()) as port, pytest.raises(EndpointError, match=f"--http: Port {port} of 127.0.0.1"):
+    with (
+        served_pages(PageSource(FACTS)) as port,
+        pytest.raises(EndpointError, match=f"--http: Port {port} of 127.0.0.1"),
+    ):
         Endpoint("127.0.0.1", port, lambda *_: [], option="--http", name="pages")
