@@ -56,6 +56,7 @@ BY_UMASK = {
     },
     "pipeline/delta/spark/dist.py": {
         "(folder / 'jobs').mkdir(parents=True)",
+        "(folder / S3_FOLDER).mkdir(exist_ok=True)",
         "(folder / 'log4j2.properties').write_text(LOG4J_PROPERTIES)",
         "(folder / 'README.txt').write_text(text)",
     },

@@ -1,9 +1,10 @@
 """Build what a Spark cluster needs into a folder: `make dist` runs this module.
 
 The folder has the wheel (for the driver's Python environment), a zip of the package (`--py-files`), the JARs
-of Delta and of the log store (`--jars`), the jobs, quiet log settings, an archive of the packages that the
-driver needs if nothing can be installed, and a README.txt with the exact command. Executors run no Python.
-Everything comes from this checkout and its environment; only pip may fetch its build backend.
+of Delta and of the log store (`--jars`), those of Hadoop's client for S3 if this environment has them, the
+jobs, quiet log settings, an archive of the packages that the driver needs if nothing can be installed, and a
+README.txt with the exact command. Executors run no Python. Everything comes from this checkout and its
+environment; only pip may fetch its build backend.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pipeline.errors import LakeError, describe_error
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 PACKAGES = "packages.tar.gz"
+S3_FOLDER = "s3"
 README = """\
 What a Spark {spark} cluster needs to run the pipeline. Set PYSPARK_DRIVER_PYTHON to the driver's Python and
 run in this folder:
@@ -48,9 +50,19 @@ storage.root must be a path that driver and executors share and can both write: 
 shared folder. On a shared folder they may be different users of one group: give the folder that group and the
 set-group-ID bit (chmod g+ws), run both with umask 002, and add
 --conf spark.hadoop.fs.permissions.umask-mode=002 to the command. If storage.root is a folder, staged files
-are in it; otherwise they are in the driver's TMPDIR, which must hold the largest open transactions. The
-configuration and its secrets stay with the driver. The driver's memory is Spark's default of 1g; the jobs
-were tested with --driver-memory 3g.
+are in it. On an object store they are in the folder that PGDELTA_CACHE names on the driver, by default one
+of temporary files; elsewhere in the driver's TMPDIR. It must hold the largest open transactions. The
+configuration and its secrets stay with the driver, except the address and credentials of an object store:
+executors get them from the driver. The driver's memory is Spark's default of 1g; the jobs were tested with
+--driver-memory 3g.
+
+{s3}
+"""
+_HAS_S3 = f"Hadoop's client for S3 is in {S3_FOLDER}/. Without it in --jars, storage.root cannot be on S3."
+_LACKS_S3 = "For a storage.root on S3, run make setup-s3 before make dist: it adds Hadoop's client."
+_OTHER_S3 = """\
+Spark {spark} has a Hadoop that is too old for a storage.root on S3. In the Spark of every machine, replace
+hadoop-client-api and hadoop-client-runtime, and add hadoop-aws with its SDK, as make setup-s3 does here.
 """
 
 
@@ -60,16 +72,22 @@ def jar_names() -> list[str]:
     return [*(f"{artifact}-{version}.jar" for _, artifact, version in delta), JAR_NAME]
 
 
-def submit_line(job: str, config: str) -> str:
-    """Return the spark-submit command of a job, to be run in the built folder."""
+def submit_line(job: str, config: str, *, s3: bool = False) -> str:
+    """Return the spark-submit command of a job, to be run in the built folder; with `s3` for a root on S3."""
+    jars = ",".join(jar_names())
+    if s3:
+        jars = f"'{jars},{S3_FOLDER}/*.jar'"  # spark-submit finds the files
     return (
-        f"spark-submit --master spark://HOST:7077 --py-files pipeline.zip --jars {','.join(jar_names())} "
+        f"spark-submit --master spark://HOST:7077 --py-files pipeline.zip --jars {jars} "
         f"--driver-java-options -Dlog4j2.configurationFile=log4j2.properties jobs/{job}.py --config {config}"
     )
 
 
-def build_dist(folder: Path, *, with_packages: bool = True) -> str:
-    """Empty and fill the folder; return the text of its README."""
+def build_dist(folder: Path, *, with_packages: bool = True, s3_jars: Path | None = None) -> str:
+    """Empty and fill the folder; return the text of its README.
+
+    The client for S3 comes from `s3_jars`, by default from Spark's JARs if it is there.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "jobs").mkdir(parents=True)
     wheel = build_wheel(folder)
@@ -83,12 +101,19 @@ def build_dist(folder: Path, *, with_packages: bool = True) -> str:
         if not (jars / name).exists():
             raise LakeError(f"{name} is not in Spark's JARs. Run make setup.")
         shutil.copy(jars / name, folder)
+    client = s3_client(s3_jars or jars)
+    for path in client:
+        (folder / S3_FOLDER).mkdir(exist_ok=True)
+        shutil.copy(path, folder / S3_FOLDER)
     (folder / "log4j2.properties").write_text(LOG4J_PROPERTIES)
     if with_packages:
         pack_packages(folder / PACKAGES)
+    spark = distribution("pyspark").version
+    lacking = _OTHER_S3.format(spark=spark) if installed_release().replaces_hadoop else _LACKS_S3
     text = README.format(
-        spark=distribution("pyspark").version,
-        line=submit_line("ingest", "/etc/pgdelta/pipeline.yaml"),
+        spark=spark,
+        line=submit_line("ingest", "/etc/pgdelta/pipeline.yaml", s3=bool(client)),
+        s3=(_HAS_S3 if client else lacking).rstrip(),
         python=".".join(map(str, sys.version_info[:2])),
         wheel=wheel.name,
         packages=PACKAGES,
@@ -96,6 +121,16 @@ def build_dist(folder: Path, *, with_packages: bool = True) -> str:
     )
     (folder / "README.txt").write_text(text)
     return text
+
+
+def s3_client(jars: Path) -> list[Path]:
+    """Return the JARs of the client for S3 in a folder, none if some are missing.
+
+    Nor are there any for a Spark whose Hadoop has to be replaced, which `--jars` cannot do.
+    """
+    release = installed_release()
+    paths = [jars / f"{artifact}-{version}.jar" for _, artifact, version in release.s3_jars]
+    return [] if release.replaces_hadoop or not all(path.exists() for path in paths) else paths
 
 
 def spark_folder() -> Path:
