@@ -41,7 +41,8 @@ test: $(READY) ## every test but the slow ones
 slow: $(READY) ## the tests that take minutes
 	$(VENV)/bin/pytest -m slow
 
-# what both jobs promise, as far as tests do not look into the folder of a lake
+# what both jobs promise, as far as tests do not look into the folder of a lake; the test that is left out
+# applies without a lease first, and the first lease of a lake commits to each table
 CORE := $(addprefix tests/integration/,apply/test_batches.py apply/test_first_batches.py apply/test_intervals.py \
 	apply/test_random_workloads.py apply/test_replay.py apply/test_table_life.py faults/test_crash_points.py \
 	faults/test_fault_matrix.py faults/test_faults.py ingest/test_protocol_versions.py reading/test_as_of.py \
@@ -54,7 +55,8 @@ stores: $(READY) ## lakes on object stores and HDFS: whole jobs, races, faults
 	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/stores tests/integration/delta/test_store.py \
 		tests/integration/delta/test_store_faults.py tests/integration/delta/test_lease.py \
 		tests/integration/delta/test_s3_log_store_races.py tests/integration/delta/test_hdfs_log_store_races.py
-	PGDELTA_ROOT=s3 $(VENV)/bin/pytest -rs $(CORE)
+	PGDELTA_ROOT=s3 $(VENV)/bin/pytest -rs $(CORE) \
+		--deselect tests/integration/table_copy/test_table_copies.py::test_rows_from_before_the_slot_are_copied
 
 matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with everything it can be asked for
 	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/ingest/test_matrix.py
