@@ -36,6 +36,7 @@ from pipeline.cli.commands.reconcile import reconcile
 from pipeline.cli.commands.resync import resync
 from pipeline.cli.commands.run import run
 from pipeline.cli.commands.schema import schema
+from pipeline.cli.commands.setup import setup
 from pipeline.cli.commands.status import status
 from pipeline.cli.commands.tail import tail
 from pipeline.cli.signals import print_error
@@ -57,6 +58,7 @@ def cli() -> None:
 
 
 for _command in (
+    setup,
     init,
     check,
     schema,

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.delta.spark.dist import spark_folder, submit_line
+from pipeline.delta.spark.dist import submit_line
+from pipeline.delta.spark.jars import spark_folder
 from pipeline.delta.spark.log_store import JAR_NAME
 from pipeline.delta.spark.releases import installed_release
 from tests.support.processes import in_own_session

@@ -18,9 +18,9 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from importlib.util import find_spec
 from pathlib import Path
 
+from pipeline.delta.spark.jars import spark_folder
 from pipeline.delta.spark.log_store import JAR_NAME
 from pipeline.delta.spark.releases import installed_release
 from pipeline.delta.spark.settings import LOG4J_PROPERTIES
@@ -131,14 +131,6 @@ def s3_client(jars: Path) -> list[Path]:
     release = installed_release()
     paths = [jars / f"{artifact}-{version}.jar" for _, artifact, version in release.s3_jars]
     return [] if release.replaces_hadoop or not all(path.exists() for path in paths) else paths
-
-
-def spark_folder() -> Path:
-    """Return the Spark of the running environment."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise LakeError("pyspark is not installed in this environment. Run make setup.")
-    return Path(spec.origin).parent
 
 
 def build_wheel(folder: Path) -> Path:

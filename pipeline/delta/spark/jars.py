@@ -1,13 +1,15 @@
-"""Prepare the environment's Spark for Delta: `make setup` runs `python -m pipeline.delta.spark.jars`.
+"""Prepare the environment's Spark for Delta: `pgdelta setup`, and `make setup` by `python -m` this module.
 
 Adds Delta's two JARs and the compiled log store to Spark's JARs, writes Spark's `conf/spark-defaults.conf`
 and `conf/log4j2.properties`, and lets `bin/spark-submit` find this environment without activating it. The
 JARs, and the compiler of the log store, come from Maven Central by the Ivy that Spark ships. Idempotent: only
-what is missing or different is written. Never changes a Spark outside this environment.
+what is missing or different is written. Never changes a Spark outside this environment. The first session of
+an environment that was not prepared does the same.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -23,7 +25,7 @@ from pathlib import Path
 from pipeline.delta.spark.log_store import COMPILER, JAR_NAME, build_jar, is_current
 from pipeline.delta.spark.releases import SparkRelease, installed_release
 from pipeline.delta.spark.settings import LOG4J_PROPERTIES, SPARK_SETTINGS
-from pipeline.errors import LakeError
+from pipeline.errors import NOTICES, LakeError
 
 _OLDEST_JAVA = 17
 _IVY_SETTINGS = """\
@@ -93,7 +95,7 @@ def retrieved(spark_home: Path, jars: Sequence[tuple[str, str, str]]) -> Iterato
     ivy = next((spark_home / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
         raise LakeError(
-            "This Spark has no Ivy to fetch JARs with. Reinstall pyspark and run make setup again."
+            "This Spark has no Ivy to fetch JARs with. Reinstall pyspark and run pgdelta setup again."
         )
     with tempfile.TemporaryDirectory() as folder:
         settings, module = Path(folder, "ivysettings.xml"), Path(folder, "ivy.xml")
@@ -114,8 +116,61 @@ def retrieved(spark_home: Path, jars: Sequence[tuple[str, str, str]]) -> Iterato
         lacking = next(":".join(jar) for jar, path in zip(jars, paths, strict=True) if not _is_jar(path))
         raise LakeError(
             f"{lacking} could not be fetched from Maven Central{f' ({message})' if message else ''}. Check "
-            "this machine's access to it and run make setup again."
+            "this machine's access to it and run pgdelta setup again."
         )
+
+
+def prepare_environment(*, with_s3: bool = False) -> list[str]:
+    """Prepare the Spark of this environment; return one line for each change that was necessary.
+
+    Raises LakeError if something cannot be fetched or written.
+    """
+    spark_home, release = spark_folder(), installed_release()
+    try:
+        with _alone(spark_home):
+            changes = prepare_spark(spark_home, Path(sys.prefix, "bin"), release)
+            return changes + (add_s3_client(spark_home, release) if with_s3 else [])
+    except PermissionError as error:
+        raise LakeError(
+            f"{error.filename} cannot be written. Run pgdelta setup as the owner of this environment."
+        ) from None
+
+
+def prepare_at_first_need() -> None:
+    """Prepare the Spark of this environment if it lacks Delta's JARs or the log store, and say so.
+
+    Another Spark, or one that gets JARs by its options, is left alone.
+    """
+    spark_home = spark_folder()
+    home, options = os.environ.get("SPARK_HOME"), os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    if (home and Path(home).resolve() != spark_home.resolve()) or re.search(r"--(packages|jars)\b", options):
+        return
+    names = [
+        JAR_NAME,
+        *(f"{artifact}-{version}.jar" for _, artifact, version in installed_release().delta_jars),
+    ]
+    if not all(_is_jar(spark_home / "jars" / name) for name in names):
+        NOTICES.info("Fetching Delta's JARs into this environment, once. `pgdelta setup` does the same.")
+        prepare_environment()
+
+
+def spark_folder() -> Path:
+    """Return the folder of this environment's pyspark; raise LakeError if there is none."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise LakeError("pyspark is not installed in this environment. Run make setup, or install pgdelta.")
+    return Path(spec.origin).parent
+
+
+@contextmanager
+def _alone(spark_home: Path) -> Iterator[None]:
+    """Let no other process prepare this Spark during a block."""
+    handle = os.open(spark_home / "jars" / ".pgdelta-setup.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def add_s3_client(spark_home: Path, release: SparkRelease) -> list[str]:
@@ -146,14 +201,8 @@ def main(arguments: Sequence[str]) -> int:
 
     Prints the changes, or the error on stderr.
     """
-    spec = find_spec("pyspark")
     try:
-        if spec is None or spec.origin is None:
-            raise LakeError("pyspark is not installed in this environment. Run make setup.")
-        spark_home, release = Path(spec.origin).parent, installed_release()
-        changes = prepare_spark(spark_home, Path(sys.prefix, "bin"), release)
-        if "s3" in arguments:
-            changes += add_s3_client(spark_home, release)
+        changes = prepare_environment(with_s3="s3" in arguments)
         for change in changes:
             print(change)
     except (LakeError, OSError) as error:

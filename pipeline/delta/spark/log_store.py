@@ -76,13 +76,13 @@ def require_log_store(spark: SparkSession, scheme: str) -> None:
         )
     if found == needed and not is_on_class_path(spark, needed):
         raise LakeError(
-            f"{JAR_NAME} is not on Spark's class path. Run `make setup`, or pass the JAR that `make dist` "
+            f"{JAR_NAME} is not on Spark's class path. Run `pgdelta setup`, or pass the JAR that `make dist` "
             "builds to spark-submit in --jars."
         )
     if found == needed and scheme != "file":
         if not is_on_class_path(spark, _S3_CLIENT):
             raise LakeError(
-                f"Hadoop's client for {scheme}: is not on Spark's class path. Run `make setup-s3`, or "
+                f"Hadoop's client for {scheme}: is not on Spark's class path. Run `pgdelta setup --s3`, or "
                 "pass the client to spark-submit."
             )
         _require_conditional_creation(spark, scheme)
@@ -96,8 +96,8 @@ def _require_conditional_creation(spark: SparkSession, scheme: str) -> None:
         oldest = ".".join(map(str, SAFE_S3_HADOOP))
         raise LakeError(
             f"This Spark has Hadoop {version}, whose client for {scheme}: cannot create a commit on the "
-            f"condition that it does not exist. Run `make setup-s3`, or use a Spark with Hadoop {oldest} or "
-            "newer."
+            "condition that it does not exist. Run `pgdelta setup --s3`, or use a Spark with Hadoop "
+            f"{oldest} or newer."
         )
 
 

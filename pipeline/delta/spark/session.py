@@ -14,6 +14,7 @@ import pyspark
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
+from pipeline.delta.spark.jars import prepare_at_first_need
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.spark.log_store import is_on_class_path
 from pipeline.delta.spark.releases import release_of
@@ -41,8 +42,8 @@ def start_session(name: str) -> SparkSession:
     if not is_on_class_path(spark, "io.delta.tables.DeltaTable"):
         group, artifact, version = release.delta_jars[0]
         raise LakeError(
-            "Delta Lake's JARs are not on Spark's class path. Run `make setup`, or start spark-submit with "
-            f"--packages {group}:{artifact}:{version}."
+            "Delta Lake's JARs are not on Spark's class path. Run `pgdelta setup`, or start spark-submit "
+            f"with --packages {group}:{artifact}:{version}."
         )
     for key, value in RUNTIME_SETTINGS.items():
         spark.conf.set(key, value)
@@ -57,6 +58,7 @@ def _launch_gateway() -> Any:
     launch: Any = java_gateway.launch_gateway  # has no types
     if is_launched_by_spark():
         return launch()
+    prepare_at_first_need()
     read_end, write_end = os.pipe()
     threading.Thread(target=_forward, args=(read_end,), name="spark-stderr", daemon=True).start()
     try:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.spark.dist import spark_folder
-from pipeline.delta.spark.jars import check_java
+from pipeline.delta.spark.jars import check_java, spark_folder
 from pipeline.delta.spark.settings import LOG_STORES
 from pipeline.delta.store.lease import Lease
 from pipeline.delta.store.store import Store

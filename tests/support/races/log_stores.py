@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.delta.spark.dist import spark_folder
-from pipeline.delta.spark.jars import check_java
+from pipeline.delta.spark.jars import check_java, spark_folder
 from tests.support.paths import ROOT
 from tests.support.processes import ended
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.spark.dist import spark_folder
-from pipeline.delta.spark.jars import check_java, retrieved
+from pipeline.delta.spark.jars import check_java, retrieved, spark_folder
 from pipeline.delta.spark.log_store import COMPILER, build_jar
 
 SOURCES = Path(__file__).resolve().parent / "java"

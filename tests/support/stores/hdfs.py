@@ -12,8 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from pipeline.delta.spark.dist import spark_folder
-from pipeline.delta.spark.jars import check_java, retrieved
+from pipeline.delta.spark.jars import check_java, retrieved, spark_folder
 from pipeline.delta.spark.log_store import COMPILER, build_jar
 from tests.support.processes import ended
 

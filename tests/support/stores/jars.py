@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.spark.dist import spark_folder
-from pipeline.delta.spark.jars import retrieved
+from pipeline.delta.spark.jars import retrieved, spark_folder
 from pipeline.delta.spark.releases import installed_release
 
 

@@ -1,4 +1,4 @@
-"""`make setup` prepares the environment's Spark, and `spark-submit` uses it."""
+"""`pgdelta setup` prepares the environment's Spark, and `spark-submit` uses it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.delta.spark import jars
 from pipeline.delta.spark.jars import check_java, prepare_spark
 from pipeline.delta.spark.log_store import JAR_NAME, manifest, require_log_store
 from pipeline.delta.spark.releases import SPARK_RELEASES, installed_release, release_of
@@ -73,6 +74,43 @@ def test_a_spark_without_ivy_is_named(spark_home: Path) -> None:
         prepare_spark(spark_home, spark_home / "bin", RELEASE)
 
 
+def test_the_first_session_prepares_an_environment_and_leaves_other_sparks_alone(
+    spark_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[None] = []
+    monkeypatch.setattr(jars, "spark_folder", lambda: spark_home)
+    monkeypatch.setattr(jars, "prepare_environment", lambda: prepared.append(None))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    jars.prepare_at_first_need()
+    assert not prepared  # all is in place
+    _, artifact, version = RELEASE.delta_jars[0]
+    (spark_home / "jars" / f"{artifact}-{version}.jar").unlink()
+    for name, value in (
+        ("SPARK_HOME", str(spark_home.parent)),
+        ("PYSPARK_SUBMIT_ARGS", "--packages io.delta:x:1 pyspark-shell"),
+    ):
+        with monkeypatch.context() as other:
+            other.setenv(name, value)
+            jars.prepare_at_first_need()
+    assert not prepared
+    monkeypatch.setenv("SPARK_HOME", str(spark_home))
+    jars.prepare_at_first_need()
+    assert prepared == [None]
+
+
+def test_an_environment_that_cannot_be_written_is_named(
+    spark_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> list[str]:
+        raise PermissionError(13, "Permission denied", "/opt/spark/jars/x.jar")
+
+    monkeypatch.setattr(jars, "spark_folder", lambda: spark_home)
+    monkeypatch.setattr(jars, "prepare_spark", refuse)
+    with pytest.raises(LakeError, match=r"^/opt/spark/jars/x.jar cannot be written. Run pgdelta setup as"):
+        jars.prepare_environment()
+
+
 def test_a_log_store_of_another_source_is_compiled_again(spark_home: Path) -> None:
     jar = spark_home / "jars" / JAR_NAME
     with zipfile.ZipFile(jar, "w") as archive:
@@ -103,17 +141,17 @@ def test_a_session_with_another_log_store_is_refused() -> None:
     for store in (None, "io.delta.storage.HDFSLogStore"):
         with pytest.raises(LakeError, match=rf"Start Spark with --conf {setting}={log_store}\.$"):
             require_log_store(session(store, has_class=True), "file")
-    with pytest.raises(LakeError, match=f"{JAR_NAME} is not on Spark's class path. Run `make setup`"):
+    with pytest.raises(LakeError, match=f"{JAR_NAME} is not on Spark's class path. Run `pgdelta setup`"):
         require_log_store(session(log_store, has_class=False), "file")
     setting, log_store = log_store_setting("s3a"), LOG_STORES["s3a"]
     for hadoop in ("3.4.2", "3.4.3-amzn-0"):
         require_log_store(session(log_store, has_class=True, hadoop=hadoop), "s3a")
     with pytest.raises(
-        LakeError, match=r"has Hadoop 3\.4\.1-amzn-2, .* Run `make setup-s3`, or .* 3\.4\.2 or"
+        LakeError, match=r"has Hadoop 3\.4\.1-amzn-2, .* Run `pgdelta setup --s3`, or .* 3\.4\.2 or"
     ):
         require_log_store(session(log_store, has_class=True, hadoop="3.4.1-amzn-2"), "s3a")
     client = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-    with pytest.raises(LakeError, match=r"Hadoop's client for s3a: is not .* Run `make setup-s3`"):
+    with pytest.raises(LakeError, match=r"Hadoop's client for s3a: is not .* Run `pgdelta setup --s3`"):
         require_log_store(session(log_store, has_class=True, lacks=client), "s3a")
     require_log_store(session("io.delta.storage.S3DynamoDBLogStore", has_class=False), "s3a")
     for store in (None, "io.delta.storage.S3SingleDriverLogStore"):

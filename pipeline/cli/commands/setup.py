@@ -1,0 +1,31 @@
+"""`pgdelta setup`: prepare the Spark of this environment."""
+
+import threading
+
+from pipeline.cli.command import command, option
+from pipeline.cli.options import debug_option
+
+
+@command(
+    "setup",
+    section="Set up",
+    short_help="Fetch what Spark needs into this environment.",
+    examples=[
+        ("after pip install pgdelta", "pgdelta setup"),
+        ("for a lake on S3 too", "pgdelta setup --s3"),
+    ],
+)
+@option("--s3", group="Spark", is_flag=True, help="Fetch Hadoop's client for S3 too (12 MB).")
+@debug_option
+def setup(s3: bool, debug: bool, stop: threading.Event) -> int:
+    """Fetch Delta's JARs from Maven Central into the pyspark of this environment, compile the log store, and
+    write Spark's settings, so that `spark-submit` of this environment needs no options.
+
+    What is there already stays as it is. Without this command, the first command that starts Spark does the
+    same. A Spark outside of this environment is never changed.
+    """
+    from pipeline.delta.spark.jars import prepare_environment
+
+    for change in prepare_environment(with_s3=s3) or ["everything is in place"]:
+        print(change, flush=True)
+    return 0
