@@ -184,9 +184,9 @@ class SourceMove:
         ingesting.run_ingest(config, stop=self._stop, spark=self._spark)
         self._stop.wait(_PAUSE)
         later = ingesting.run_ingest(config, stop=self._stop, spark=self._spark)
-        if later.transactions:
+        if later.changes:
             raise SourceError(
-                f"The old server still commits to published tables ({later.transactions} transactions within "
+                f"The old server still commits to published tables ({later.changes} changes within "
                 f"{_PAUSE:.0f} s, up to {later.captured_offset}). Stop its writers, then run again."
             )
         self._is_drained = True

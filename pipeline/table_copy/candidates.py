@@ -136,8 +136,10 @@ class CopyCandidates:
         for name, requests in history.open_requests().items():
             if name in published and self._compares(name, published[name], requests, history):
                 candidates[name] = Candidate(tuple(requests), compares=name not in under_old_name)
-            elif name in published:
+            elif name in published and (name in candidates or not _awaits_move(name, requests, history)):
                 candidates[name] = Candidate.of(requests, is_whole=name in candidates)
+            elif name in published:
+                continue
             else:
                 missing.add(name)
         if missing:
@@ -254,6 +256,13 @@ class CopyCandidates:
         if under_old_name and self._state.request_session(polled_lsn):
             return under_old_name
         return set()
+
+
+def _awaits_move(name: TableName, requests: Sequence[CopyRequest], history: CopyHistory) -> bool:
+    """Return whether a comparison was requested before its gap is recorded, by a move that has not ended."""
+    last = history.last(name)
+    is_open = history.open_gap(name, last.copy if last else None) is not None
+    return not is_open and all(request.compares for request in requests)
 
 
 @dataclass(slots=True)
