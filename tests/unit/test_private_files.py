@@ -31,6 +31,7 @@ BY_UMASK = {
     # the lake's too: whoever may write its tables takes turns
     "pipeline/delta/locks.py": {"path.parent.mkdir(parents=True, exist_ok=True)"},
     # a table's
+    "pipeline/delta/ended_history.py": {"written.write_text(json.dumps(found), encoding='utf-8')"},
     "pipeline/delta/native_commit.py": {"log.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/data_files.py": {"self._path.parent.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/filesystem.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
