@@ -8,7 +8,7 @@ after the gap replaces it.
 from typing import Any
 
 from pipeline.bronze.copies import gap_row
-from pipeline.bronze.copy_states import CopyRequest
+from pipeline.bronze.copy_states import CopyHistory, CopyRequest
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.errors import GapError
@@ -56,6 +56,15 @@ def check_slot(slot: Slot, offset: LSN) -> None:
     """Raise SlotGapError if the slot is ahead of the offset."""
     if slot.confirmed_flush_lsn > offset:
         raise moved_slot_error(slot.name, slot.confirmed_flush_lsn, offset)
+
+
+def refuse_begun_move(history: CopyHistory, offset: LSN) -> None:
+    """Raise GapError if a move to another server recorded its gap and ended before the switch."""
+    if history.gaps and history.gaps[-1].end > offset:
+        raise GapError(
+            f"A move to another server has begun, and bronze is at {offset}, before the gap up to "
+            f"{history.gaps[-1].end}. Run pgdelta move-source again, with the new server in source.conninfo."
+        )
 
 
 def first_slot(connection: Connection, config: Config) -> Slot:

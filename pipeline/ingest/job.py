@@ -16,7 +16,7 @@ from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.errors import SlotGapError
 from pipeline.ingest.capture import Capture
-from pipeline.ingest.continuity import check_server, check_slot, cross_gap, first_slot
+from pipeline.ingest.continuity import check_server, check_slot, cross_gap, first_slot, refuse_begun_move
 from pipeline.ingest.lazy_comparer import LazyComparer
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.job_tables import own_candidates
@@ -83,6 +83,7 @@ def run_ingest(
             try:
                 slot, _ = ensure_slot(connection, config, may_create=False)
                 check_slot(slot, offset)
+                refuse_begun_move(bronze.copies.read(), offset)
                 writer.check_prepared(recorded)
             except SlotGapError as gap:
                 if config.source.lost_slot == "stop":

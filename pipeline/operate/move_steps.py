@@ -21,8 +21,8 @@ class MoveStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MoveFacts:
-    """What is known: bronze records the new server; the old one is given, and was drained by this run;
-    tables wait for their comparison."""
+    """What is known: bronze records the new server; the old one is given, and was drained by this run; tables
+    wait for their comparison, which is requested after the drain."""
 
     is_switched: bool
     has_old: bool
@@ -31,6 +31,7 @@ class MoveFacts:
 
 
 STEPS: tuple[tuple[Callable[[MoveFacts], bool], MoveStep], ...] = (
+    (lambda facts: not facts.is_switched and facts.has_open_comparisons, MoveStep.SWITCH),
     (lambda facts: not facts.is_switched and facts.has_old and not facts.is_drained, MoveStep.DRAIN),
     (lambda facts: not facts.is_switched, MoveStep.SWITCH),
     (lambda facts: facts.has_open_comparisons, MoveStep.COMPARE),

@@ -13,7 +13,7 @@ from pipeline.protocol.lsn import LSN
     ("facts", "step"),
     [
         (MoveFacts(False, True, False, False), MoveStep.DRAIN),
-        (MoveFacts(False, True, False, True), MoveStep.DRAIN),
+        (MoveFacts(False, True, False, True), MoveStep.SWITCH),
         (MoveFacts(False, True, True, True), MoveStep.SWITCH),
         (MoveFacts(False, False, False, False), MoveStep.SWITCH),
         (MoveFacts(True, True, False, True), MoveStep.COMPARE),
