@@ -118,7 +118,7 @@ def _is_complete(table: LakeTable, version: int, txn: TxnId) -> bool:
     for operation, text in newest.select("operation", "userMetadata").collect():
         metadata = json_object(text)
         commit = TxnId.parse(str(metadata.get("app_id", "")))
-        if commit is not None and commit.offset_id == txn:
+        if commit is not None and commit.offset_id == txn and commit.kind is not TxnKind.FENCE:
             # Changes that copied keys include are applied again, as apply does.
             return commit.kind in (TxnKind.OFFSET, TxnKind.REBUILD, TxnKind.KEY_RANGES)
         if operation in COLUMN_CHANGING and metadata.get("operation") != LAYOUT:

@@ -16,10 +16,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from pipeline.delta.commit_files import commit_files
 from pipeline.delta.table import Lake
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import LakeError, SourceError
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation, Reconciliations
 from pipeline.operate.run import run_both
+from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
 from pipeline.table_name import TableName
@@ -183,6 +186,9 @@ def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) ->
 def test_tables_at_rest_are_compared_as_they_are(shop: Pipeline) -> None:
     names = [TableName("public", name) for name in ("items", "pairs", "bag", ODD, "nowhere")]
     lake = Lake(shop.root, shop.spark)
+    # as the next apply does on an object store, after the manifest
+    claim = TableCommit(TxnId(shop.config.pipeline, kind=TxnKind.FENCE), LSN(1))
+    commit_files(lake.table("silver", "public", "items"), [], claim)
     verdicts = compare_at_rest(shop.config, lake, names)
     assert [verdict.name for verdict in verdicts] == names[:4]
     assert {(verdict.verdict, bool(verdict.left_out)) for verdict in verdicts} == {(EQUAL, False)}
