@@ -32,6 +32,7 @@ from pipeline.operate.move_steps import MoveFacts, MoveStep, next_step
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection, ServerIdentity, connect, identify, read_segment_size
+from pipeline.postgres.open_transactions import write_wal_past_now
 from pipeline.postgres.publication import describe_published, ensure_publication, list_published
 from pipeline.postgres.replication.slot import read_slot, renew_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
@@ -108,6 +109,11 @@ def run_move_source(
         raise LakeError(f"There is no bronze in {lake.root}. Run pgdelta ingest first.")
     move = SourceMove(config, bronze, old, compares=compares, stop=stop, spark=spark)
     while (step := move.next_step()) is not MoveStep.DONE and not stop.is_set():
+        if step is MoveStep.SWITCH and step in move.summary.steps:
+            raise GapError(
+                f"The slot {config.source.slot} of the new server was moved or dropped by another program."
+                " Let no other one use it, and run again."
+            )
         move.carry_out(step)
     return move.summary
 
@@ -150,14 +156,13 @@ class SourceMove:
     def _continues(self) -> bool:
         """Return whether the server had what bronze has, and has a slot that continues from its offset."""
         captured = self._bronze.captured_offset()
+        with connect(self._config.source.conninfo) as connection:
+            now = identify(connection)  # its WAL goes on
+            slot = read_slot(connection, self._config.source.slot)
         try:
-            check_server(
-                self._config, self._bronze.metadata(), self._identity, captured.lsn if captured else INVALID
-            )
+            check_server(self._config, self._bronze.metadata(), now, captured.lsn if captured else INVALID)
         except GapError:
             return False
-        with connect(self._config.source.conninfo) as connection:
-            slot = read_slot(connection, self._config.source.slot)
         return (
             slot is not None
             and not slot.is_lost
@@ -193,12 +198,13 @@ class SourceMove:
 
     def _switch(self) -> None:
         """Record the new server in bronze: the gap, the tables that are compared, and the offset after it."""
-        config, bronze, now = self._config, self._bronze, self._identity
+        config, bronze = self._config, self._bronze
         captured = bronze.captured_offset()
         assert captured is not None
         recorded = bronze.metadata()
         with connect(config.source.conninfo) as connection:
             lock_slot(connection, config.source.slot, should_stop=self._stop.is_set)
+            now = identify(connection)
             _refuse_earlier_wal(connection, now, captured.lsn)
             ensure_publication(connection, config)
             names = followed_tables(connection, config)
@@ -209,6 +215,7 @@ class SourceMove:
                 bronze.copies.request(requests)
             slot = renew_slot(connection, config)
             end = LSN(max(captured.lsn + 1, slot.confirmed_flush_lsn))
+            write_wal_past_now(connection, self._stop.is_set)  # else the server's WAL may end before it
             moved = self._match_tables(connection, names, end)
             source = {
                 "slot": config.source.slot,

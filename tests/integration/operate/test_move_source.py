@@ -18,6 +18,7 @@ from pipeline.operate import move_source
 from pipeline.operate.move_source import MoveSummary, run_move_source
 from pipeline.operate.move_steps import MoveStep
 from pipeline.operate.rebuild import run_rebuild
+from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support.lives import FILL, TABLE
@@ -52,7 +53,8 @@ def begin(make_server: MakeServer, make_pipeline: MakePipeline, major: int | Non
 def fill_new(life: Pipeline, new: Database) -> None:
     """Fill the new server, on which a few rows change before the pipeline follows it."""
     dump_into(life.database, new)
-    advance_wal(new, life.database.flush_lsn())
+    # far enough for what the old server writes while it is idle
+    advance_wal(new, LSN(life.database.flush_lsn() + (64 << 20)))
     new.run("UPDATE a SET x = -1 WHERE id IN (3, 1999)", "INSERT INTO c VALUES (9000, 'new')")
 
 
