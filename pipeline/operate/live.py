@@ -24,7 +24,7 @@ from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.config.load import load_config
-from pipeline.delta.spark.provider import NoSpark, SparkProvider
+from pipeline.delta.spark.provider import NoSpark
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, report_error
 from pipeline.metadata.manifests import Manifest, Manifests
@@ -183,8 +183,8 @@ class LiveReader:
     ) -> None:
         """Read with a session, or without Spark; `show` makes a result of what was found."""
         self._config = config
-        sessions = SparkProvider(spark) if spark else NoSpark(f"Only Spark can read this. {_ONLY_SPARK}")
-        self._lake = Lake(config.storage, sessions)
+        no_spark = NoSpark(f"Only Spark can read this. {_ONLY_SPARK}")
+        self._lake = Lake(config.storage, spark or no_spark)
         if spark is None and self._lake.working_root is None:
             raise LakeError(
                 f"The lake {self._lake.root} is on storage that only Spark can read. Use pgdelta.live(spark)."

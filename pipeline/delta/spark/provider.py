@@ -36,6 +36,8 @@ class SparkProvider:
         self._commits_to = commits_to
         self._is_checked = False
         self._lock = threading.Lock()
+        if spark is not None:  # which others use without this provider
+            self._set_hadoop(spark)
 
     @property
     def session(self) -> SparkSession:
@@ -48,8 +50,7 @@ class SparkProvider:
 
                 self._spark = start_session(self._name)
                 announce_fences(self._spark)
-            while self._hadoop:
-                _set_unless_set(self._spark, *self._hadoop.popitem())
+            self._set_hadoop(self._spark)
             self._check(self._spark)
             return self._spark
 
@@ -71,6 +72,10 @@ class SparkProvider:
             # the active one is that of this thread
             return SparkSession.getActiveSession() or SparkSession._instantiatedSession
         return self._spark
+
+    def _set_hadoop(self, spark: SparkSession) -> None:
+        while self._hadoop:
+            _set_unless_set(spark, *self._hadoop.popitem())
 
     def _check(self, spark: SparkSession) -> None:
         if self._commits_to is not None and not self._is_checked:

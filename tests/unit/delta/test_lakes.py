@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from pipeline.config.storage import Storage
 from pipeline.delta.features import Feature
 from pipeline.delta.filesystem import default_scheme
 from pipeline.delta.table import Lake
@@ -66,6 +67,18 @@ def test_other_storage_goes_through_the_session(starts: list[str]) -> None:
     with pytest.raises(Exception, match=r"_jvm|attribute|gateway|object"):
         lake.table("t").version()
     assert starts == ["pgdelta"]
+
+
+def test_a_session_that_has_started_gets_the_address_of_the_store_at_once() -> None:
+    settings: dict[str, str] = {}
+    hadoop = SimpleNamespace(getPropertySources=lambda name: [], set=settings.__setitem__)
+    context = SimpleNamespace(_jsc=SimpleNamespace(hadoopConfiguration=lambda: hadoop))
+    options = {"endpoint": "http://127.0.0.1:9", "access_key_id": "a", "secret_access_key": "b"}
+    # what uses the session itself never calls the lake for it
+    Lake(Storage("s3://bucket/lake", options), cast(Any, SimpleNamespace(sparkContext=context)))
+    assert settings["fs.s3.impl"] == "org.apache.hadoop.fs.s3a.S3AFileSystem"
+    assert settings["fs.s3a.endpoint"] == "http://127.0.0.1:9"
+    assert settings["fs.s3a.secret.key"] == "b"
 
 
 @pytest.mark.parametrize(("url", "is_local"), [("hdfs://name:8020", False), ("file:///", True)])
