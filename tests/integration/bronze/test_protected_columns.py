@@ -221,7 +221,7 @@ def test_a_run_that_is_killed_leaves_no_value(protected: Pipeline, step: CrashSt
     environ |= {"HASH_KEY": KEY, "TMPDIR": str(temporary)}
     when = "after" if step is CrashStep.STAGE_COPIED_ROWS else "before"
     command = [sys.executable, "-m", "tests.support.fault_points"]
-    command += ["ingest", str(file), step.value, when, "killed"]
+    command += ["run", str(file), step.value, when, "killed"]
     ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, timeout=300, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     # the search finds what was written until then
