@@ -329,7 +329,8 @@ def test_a_batch_that_must_be_whole_shows_the_others_while_it_waits(
             assert run.result(60).exit_code(strict=True) == 0
             assert newest(applier).lsn == early.lsn
     tables.assert_equal("slow", "fast")
-    assert counts(tables, early.lsn) == {"slow": 3, "fast": 3}
+    # the run after a crash may have captured more, of an idle server too
+    assert counts(tables, newest(applier).lsn) == {"slow": 3, "fast": 3}
     assert states(tables) == {SLOW: CURRENT, FAST: CURRENT}
 
 
