@@ -81,6 +81,21 @@ def remove_folder(sessions: SparkProvider, folder: str) -> None:
     forget_logs(sessions, folder)
 
 
+def remove_empty_table(sessions: SparkProvider, folder: str) -> None:
+    """Remove the folders of a table that have no files, by Hadoop; leave what has files.
+
+    A creation that is cut off leaves them, and on object stores the removal of a table does, because only
+    Hadoop finds its own marks of folders. Spark takes a folder that is not empty for a table, and creates
+    none there.
+    """
+    for name in (f"{folder}/_delta_log/_staged_commits", f"{folder}/_delta_log", folder):
+        files, path = hadoop_files(sessions.session, name)
+        if files.exists(path):
+            if len(files.listStatus(path)) > 0:
+                return
+            files.delete(path, False)
+
+
 def folders_in(sessions: SparkProvider, folder: str) -> list[str]:
     """Return the names of the folders in a folder, none if it does not exist."""
     if (mirror := mirror_at(folder)) is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
+from pipeline.delta.filesystem import remove_empty_table
 from pipeline.delta.native_write import create, is_supported
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import Feature, LakeTable
@@ -352,6 +353,8 @@ class SchemaWriter:
         match planned.operation:
             case CreateTable():
                 name = "create"
+                if not self._table.exists():
+                    remove_empty_table(self._table.sessions, self._table.path)
             case SetProperties():
                 name = LAYOUT
         for statement in planned.statements:

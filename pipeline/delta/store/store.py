@@ -109,6 +109,8 @@ class Store:
         with self._request("list", prefix):
             for chunk in obstore.list(self._store, self._key(prefix) or None, offset=offset, chunk_size=1000):
                 for found in chunk:
+                    if found["size"] == 0 and "." not in found["path"].rpartition("/")[2]:
+                        continue  # Hadoop's mark of a folder, whose name ends with a slash that is left out
                     modified = int(found["last_modified"].timestamp() * 1000)
                     yield Object(found["path"][begin:], found["size"], found["e_tag"], modified)
 

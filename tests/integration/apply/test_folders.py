@@ -24,7 +24,7 @@ from pipeline.metadata.manifests import Manifests
 from pipeline.silver.table import SilverTable
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
-from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.servers import Database
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -260,3 +260,13 @@ def test_a_rebuild_wants_all_rows_of_its_copy(make_pipeline: MakePipeline, datab
     assert not pipeline.path("silver", "public", "t", "_delta_log").exists()
     sentences = [sentence for kind, sentence in pipeline.events("t") if kind == "resync"]
     assert any("bronze has only 100 of the 200 rows" in sentence for sentence in sentences), sentences
+
+
+def test_a_creation_by_spark_that_was_cut_off_is_repeated(make_pipeline: MakePipeline) -> None:
+    pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    # what Delta makes before the first commit
+    pipeline.path("silver", "public", "t", "_delta_log", "_staged_commits").mkdir(parents=True)
+    pipeline.catch_up()
+    pipeline.assert_equal("t")

@@ -43,6 +43,13 @@ def test_a_list_has_whole_segments_in_order_and_can_begin_after_a_name(store: St
     assert list(store.list("nothing")) == []
 
 
+def test_marks_of_folders_are_no_objects(store: Store, s3: S3Server) -> None:
+    store.write("t/_delta_log/0.json", b"{}")
+    s3.request("PUT", f"{store.url.removeprefix('s3://')}/t/_delta_log/_staged_commits/")
+    assert b"/t/_delta_log/_staged_commits/</" in s3.request("GET", BUCKET)
+    assert [each.name for each in store.list("t")] == ["t/_delta_log/0.json"]
+
+
 def test_large_files_are_written_and_read(store: Store, tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(bytes(range(256)) * 50_000)
     store.upload(tmp_path / "here", "data/file")
