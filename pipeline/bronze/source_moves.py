@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pipeline.bronze.relations import SourceRelation
-from pipeline.postgres.catalog import CatalogRelation
 from pipeline.protocol.lsn import LSN
-from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pipeline.bronze.relations import SourceRelation
+    from pipeline.postgres.catalog import CatalogRelation
+    from pipeline.protocol.messages import Relation
 
 _TABLES = 2**32  # above all oids
 _COLUMNS = 10_000  # above all attribute numbers
