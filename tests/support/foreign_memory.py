@@ -16,8 +16,8 @@ _CHUNK = 16 << 20
 class Searches:
     """Searches for texts in the processes of some users that run during the block.
 
-    The memory of a process is searched once, some seconds after it was first seen. `found` has the names of
-    the texts that were found, `searched` the processes whose memory was read.
+    The memory of a process is searched some seconds after it was first seen, then each time that it is twice
+    as old. `found` has the names of the texts that were found, `searched` the processes that were searched.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Searches:
         self._texts = {name: text.encode() for name, text in texts.items()}
         self._interval = interval
         self._age = age
-        self._seen: dict[int, float] = {}
+        self._due: dict[int, tuple[float, float]] = {}  # when a process was first seen, and its age to search
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._search, daemon=True)
 
@@ -58,11 +58,14 @@ class Searches:
 
     def _search_process(self, folder: Path) -> None:
         number = int(folder.name)
-        if number not in self._seen:
-            self._seen[number] = time.monotonic()
+        if number not in self._due:
+            self._due[number] = (time.monotonic(), self._age)
             self._search_in((folder / "environ").read_bytes())
             self._search_in((folder / "cmdline").read_bytes())
-        elif number not in self.searched and time.monotonic() - self._seen[number] > self._age:
+            return
+        began, age = self._due[number]
+        if time.monotonic() - began > age:
+            self._due[number] = (began, 2 * age)
             self.searched.add(number)
             for part in _memory(folder):
                 self._search_in(part)
