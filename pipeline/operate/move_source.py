@@ -119,7 +119,7 @@ def run_move_source(
 
 
 class SourceMove:
-    """The steps of one move, each of which can be repeated."""
+    """The steps of one move. Each can be repeated."""
 
     def __init__(
         self,

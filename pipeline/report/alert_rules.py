@@ -40,7 +40,7 @@ _MOST_LINES = 500
 
 
 class Alert(NamedTuple):
-    """Something that needs a person: by which rule, of which table, and what to do."""
+    """What needs a person: the rule that found it, the table, and what to do."""
 
     rule: str
     kind: str

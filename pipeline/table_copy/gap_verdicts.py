@@ -36,7 +36,7 @@ class GapVerdict:
 
     @classmethod
     def partial(cls, rows: int, keys: int, ranges: tuple[KeyRange, ...]) -> GapVerdict:
-        """Return the verdict on a table of so many rows at the source of which some keys differ."""
+        """Return the verdict on a table with so many rows at the source, if some keys differ."""
         copied = f"{format_count(len(ranges), 'key range')} copied"
         return cls(f"{format_count(keys, 'key')} differ of {format_count(rows, 'row')}; {copied}.", ranges)
 
