@@ -49,7 +49,8 @@ class NativeReads(Target):
         self._file_columns = file_columns(snapshot)
         self._partition_by = snapshot.partition_columns
         self._files = list(snapshot.files.values())
-        self._file_size = file_size(sum(int(file["size"]) for file in self._files))
+        self._size = sum(int(file["size"]) for file in self._files)
+        self._file_size = file_size(self._size)
         names = {name.lower() for name in self._schema.names}
         self._file, self._row, self._flags = (_free_name(name, names) for name in ("file", "row", "flags"))
         self._has_silver = False
@@ -58,7 +59,7 @@ class NativeReads(Target):
     def _is_small(self) -> bool:
         """Whether reading all keys costs less than a query for those that change."""
         most = _SMALL_BYTES if self._most_bytes is None else min(_SMALL_BYTES, self._most_bytes)
-        return len(self._files) <= _SMALL_FILES and sum(int(file["size"]) for file in self._files) <= most
+        return len(self._files) <= _SMALL_FILES and self._size <= most
 
     def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
         """Define `silver`: key columns, and those that changes may not send, of files that may have a key."""

@@ -35,11 +35,7 @@ from pipeline.delta.partitions import (
 )
 from pipeline.delta.table import LakeTable
 from pipeline.errors import report_error
-from pipeline.silver.data_layout import (
-    FILE_SIZE,
-    file_size,
-    small_size,
-)
+from pipeline.silver.data_layout import FILE_SIZE, file_size, small_size
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.modes import MARKINGS, truncate_marks
