@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from pipeline.operate.run import run_both
 from pipeline.progress import IngestSummary
+from pipeline.report.observers import Observers
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
@@ -71,3 +73,27 @@ def continuous(pipeline: Pipeline) -> Iterator[Running]:
     finally:
         running.stop.set()
         running.join()
+
+
+@contextmanager
+def both_watched(pipeline: Pipeline, observers: Observers) -> Iterator[None]:
+    """Run both jobs continuously on a thread during a block, watched by observers."""
+    stop = threading.Event()
+
+    def run() -> None:
+        run_both(
+            pipeline.config,
+            trigger="continuous",
+            stop=stop,
+            spark=pipeline.spark,
+            ingest_progress=observers.on_ingest,
+            apply_progress=observers.on_apply,
+        )
+
+    running = threading.Thread(target=run)
+    running.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        running.join(120)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 from pipeline.metadata.events import Event, RecordedEvent
+from pipeline.postgres.embedded import find_free_port
 from pipeline.protocol.lsn import LSN
 from pipeline.report.endpoint import Endpoint
 from pipeline.report.metrics import RunMetrics
@@ -123,15 +123,8 @@ def parse_page(html: str) -> Element:
     return page
 
 
-def free_port() -> int:
-    """Return a port of this machine that nothing uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def page_status() -> Status:
-    """Return 80 tables, one of which is held and one is copied; eight have hostile names."""
+    """Return 80 tables: one is held, one is copied, eight have hostile names."""
     status = shop_status()
     kept = [
         table for table in status.tables if table.state not in ("failed", "refused", "behind", "detached")
@@ -163,7 +156,7 @@ def served_pages(
     source: PageSource, samples: Sequence[Sample] = (), *, is_loopback: bool = True
 ) -> Iterator[int]:
     """Serve pages in a block and give their port; `samples` are those of the last hour."""
-    port, waiting = free_port(), list(samples)
+    port, waiting = find_free_port(), list(samples)
 
     def sample(now: float) -> Sample:
         return waiting.pop(0) if samples else Sample(now, 1, 1, 1, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import urllib.request
 from dataclasses import replace
@@ -19,14 +18,15 @@ from pipeline.cli.options import Address
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
-from pipeline.operate.run import run_both
+from pipeline.postgres.embedded import find_free_port
 from pipeline.report.observers import Observers, WatchOptions
 from pipeline.report.status import read_details, read_status
 from pipeline.report.status_page import Status, TableStatus
 from pipeline.report.table_details import StatusDetails
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
-from tests.support.web_pages import Element, free_port, parse_page
+from tests.support.running import both_watched
+from tests.support.web_pages import Element, parse_page
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -144,10 +144,9 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
 
 def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    port, page_port = free_port(), free_port()
+    port, page_port = find_free_port(), find_free_port()
     http = Address("127.0.0.1", page_port)
     options = WatchOptions("continuous", Address("127.0.0.1", port), "json", http=http)
-    stop = threading.Event()
 
     def scrape() -> dict[str, float]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -168,49 +167,31 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
 
     of = f'{{pipeline="{pipeline.config.pipeline}"'
     of_t = f'{of},schema="public",table="t"}}'
-    with Observers(pipeline.config, options, "run") as observers:
-
-        def run() -> None:
-            run_both(
-                pipeline.config,
-                trigger="continuous",
-                stop=stop,
-                spark=pipeline.spark,
-                ingest_progress=observers.on_ingest,
-                apply_progress=observers.on_apply,
-            )
-
-        running = threading.Thread(target=run)
-        running.start()
-        try:
-            wait_for(f"pgdelta_captured_lsn{of}}}", 1)
-            pipeline.run("INSERT INTO t VALUES (1, 'geheim'), (2, 'geheim')", "DELETE FROM t WHERE id = 1")
-            end = int(pipeline.database.flush_lsn())
-            wait_for(f"pgdelta_table_changes_total{of_t}", 3)
-            found = wait_for(f"pgdelta_apply_pass_seconds_count{of}}}", 1)
-            while found[f"pgdelta_applied_lsn{of}}}"] < found[f"pgdelta_table_applied_lsn{of_t}"]:
-                found = scrape()  # silver as a whole comes after its tables
-            assert found[f"pgdelta_captured_changes_total{of}}}"] == 3
-            assert found[f"pgdelta_captured_transactions_total{of}}}"] >= 2
-            assert found[f"pgdelta_table_applied_lsn{of_t}"] == found[f"pgdelta_applied_lsn{of}}}"] <= end
-            assert found[f"pgdelta_table_failed{of_t}"] == found[f"pgdelta_table_held{of_t}"] == 0
-            page = load("/")
-            assert page.by_id("headline").text.endswith("of 1 table.")
-            assert "active" in page.by_id("slot").text
-            [link] = page.by_id("tables").every("a")
-            table = load(f"/{link.attributes['href']}")
-            assert "First version: id int4, v text." in table.by_id("schema").text
-            assert "INT" in table.by_id("columns").text
-            assert "geheim" not in page.text + table.text
-            assert pipeline.database.conninfo not in page.text + table.text
-            for name in ("captured", "applied"):
-                assert abs(found[f"pgdelta_{name}_commit_timestamp_seconds{of}}}"] - time.time()) < 120
-            assert (
-                wait_for(f"pgdelta_stream_batch_id{of}}}", 0)[f"pgdelta_apply_pass_seconds_count{of}}}"] >= 1
-            )
-        finally:
-            stop.set()
-            running.join(120)
+    with Observers(pipeline.config, options, "run") as observers, both_watched(pipeline, observers):
+        wait_for(f"pgdelta_captured_lsn{of}}}", 1)
+        pipeline.run("INSERT INTO t VALUES (1, 'geheim'), (2, 'geheim')", "DELETE FROM t WHERE id = 1")
+        end = int(pipeline.database.flush_lsn())
+        wait_for(f"pgdelta_table_changes_total{of_t}", 3)
+        wait_for(f"pgdelta_captured_changes_total{of}}}", 3)  # apply may be faster than the acknowledgement
+        found = wait_for(f"pgdelta_apply_pass_seconds_count{of}}}", 1)
+        while found[f"pgdelta_applied_lsn{of}}}"] < found[f"pgdelta_table_applied_lsn{of_t}"]:
+            found = scrape()  # silver as a whole comes after its tables
+        assert found[f"pgdelta_captured_changes_total{of}}}"] == 3
+        assert found[f"pgdelta_captured_transactions_total{of}}}"] >= 2
+        assert found[f"pgdelta_table_applied_lsn{of_t}"] == found[f"pgdelta_applied_lsn{of}}}"] <= end
+        assert found[f"pgdelta_table_failed{of_t}"] == found[f"pgdelta_table_held{of_t}"] == 0
+        page = load("/")
+        assert page.by_id("headline").text.endswith("of 1 table.")
+        assert "active" in page.by_id("slot").text
+        [link] = page.by_id("tables").every("a")
+        table = load(f"/{link.attributes['href']}")
+        assert "First version: id int4, v text." in table.by_id("schema").text
+        assert "INT" in table.by_id("columns").text
+        assert "geheim" not in page.text + table.text
+        assert pipeline.database.conninfo not in page.text + table.text
+        for name in ("captured", "applied"):
+            assert abs(found[f"pgdelta_{name}_commit_timestamp_seconds{of}}}"] - time.time()) < 120
+        assert wait_for(f"pgdelta_stream_batch_id{of}}}", 0)[f"pgdelta_apply_pass_seconds_count{of}}}"] >= 1
     assert observers.end(0) == 0
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     events = [line["event"] for line in said]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
-import threading
 import time
 import urllib.parse
 import urllib.request
@@ -20,10 +18,11 @@ import pytest
 
 from pipeline.cli.options import Address
 from pipeline.config.tables import TableRule
-from pipeline.operate.run import run_both
+from pipeline.postgres.embedded import find_free_port
 from pipeline.report.observers import Observers, WatchOptions
 from tests.support.dashboards import RULES, queries, rules
 from tests.support.pipelines import Pipeline
+from tests.support.running import both_watched
 
 pytestmark = pytest.mark.slow
 
@@ -95,12 +94,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "usr" / "bin"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_promtool_accepts_the_rules_and_they_fire_as_they_should(programs: Path, tmp_path: Path) -> None:
     shutil.copy(RULES, tmp_path / "rules.yml")
     (tmp_path / "tests.yml").write_text(TESTS)
@@ -114,7 +107,7 @@ def test_promtool_accepts_the_rules_and_they_fire_as_they_should(programs: Path,
 @contextmanager
 def prometheus(programs: Path, folder: Path, scraped: int) -> Iterator[str]:
     """Run Prometheus with the rules on the metrics of a port, until the block ends; give its address."""
-    port = free_port()
+    port = find_free_port()
     shutil.copy(RULES, folder / "rules.yml")
     (folder / "prometheus.yml").write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rules.yml]\n"
@@ -156,57 +149,41 @@ def test_each_query_of_the_dashboard_is_answered_for_a_run(
     )
     rule = TableRule("public.day", misfit="error")
     pipeline = replace(pipeline, config=replace(pipeline.config, tables=(rule, TableRule("*.*"))))
-    port, stop = free_port(), threading.Event()
+    port = find_free_port()
     options = WatchOptions("continuous", Address("127.0.0.1", port))
     with (
         Observers(pipeline.config, options, "run") as observers,
         prometheus(programs, tmp_path, port) as address,
+        both_watched(pipeline, observers),
     ):
-
-        def run() -> None:
-            run_both(
-                pipeline.config,
-                trigger="continuous",
-                stop=stop,
-                spark=pipeline.spark,
-                ingest_progress=observers.on_ingest,
-                apply_progress=observers.on_apply,
+        deadline, number = time.monotonic() + 300, 0
+        needed = {title for title, _ in queries()} - MAY_BE_EMPTY
+        empty = needed
+        is_held = False
+        while empty or not is_held:
+            assert time.monotonic() < deadline, (empty, is_held)
+            number += 1
+            pipeline.run(f"INSERT INTO t VALUES ({number}, 'v')")
+            if number == 10:
+                pipeline.run("INSERT INTO day VALUES (1, 'infinity')")
+            time.sleep(1)
+            try:
+                answers = [
+                    (title, ask(address, "query", query=expression.replace("$pipeline", ".*"))["result"])
+                    for title, expression in queries()
+                ]
+                alerts = ask(address, "alerts")["alerts"]
+            except OSError:
+                continue  # it is starting
+            empty = needed - {title for title, result in answers if result}
+            is_held = any(
+                each["labels"].get("table") == "day" and each["labels"]["alertname"] == "PgdeltaTableHeld"
+                for each in alerts
             )
-
-        running = threading.Thread(target=run)
-        running.start()
-        try:
-            deadline, number = time.monotonic() + 300, 0
-            needed = {title for title, _ in queries()} - MAY_BE_EMPTY
-            empty = needed
-            is_held = False
-            while empty or not is_held:
-                assert time.monotonic() < deadline, (empty, is_held)
-                number += 1
-                pipeline.run(f"INSERT INTO t VALUES ({number}, 'v')")
-                if number == 10:
-                    pipeline.run("INSERT INTO day VALUES (1, 'infinity')")
-                time.sleep(1)
-                try:
-                    answers = [
-                        (title, ask(address, "query", query=expression.replace("$pipeline", ".*"))["result"])
-                        for title, expression in queries()
-                    ]
-                    alerts = ask(address, "alerts")["alerts"]
-                except OSError:
-                    continue  # it is starting
-                empty = needed - {title for title, result in answers if result}
-                is_held = any(
-                    each["labels"].get("table") == "day" and each["labels"]["alertname"] == "PgdeltaTableHeld"
-                    for each in alerts
-                )
-            [group] = ask(address, "rules")["groups"]
-            assert {each["name"] for each in group["rules"]} == {each["alert"] for each in rules()}
-            assert {each["health"] for each in group["rules"]} == {"ok"}
-            retained = ask(address, "query", query="pgdelta_slot_retained_wal_bytes")["result"]
-            assert float(retained[0]["value"][1]) >= 0
-            labels = ask(address, "label/pipeline/values", **{"match[]": "pgdelta_info"})
-            assert labels == [pipeline.config.pipeline]
-        finally:
-            stop.set()
-            running.join(120)
+        [group] = ask(address, "rules")["groups"]
+        assert {each["name"] for each in group["rules"]} == {each["alert"] for each in rules()}
+        assert {each["health"] for each in group["rules"]} == {"ok"}
+        retained = ask(address, "query", query="pgdelta_slot_retained_wal_bytes")["result"]
+        assert float(retained[0]["value"][1]) >= 0
+        labels = ask(address, "label/pipeline/values", **{"match[]": "pgdelta_info"})
+        assert labels == [pipeline.config.pipeline]

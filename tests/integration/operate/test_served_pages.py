@@ -11,10 +11,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from pipeline.postgres.embedded import find_free_port
 from tests.support.processes import in_own_session
 from tests.support.running import CONFIG, ITEMS, wait_until
 from tests.support.servers import Database
-from tests.support.web_pages import free_port, parse_page
+from tests.support.web_pages import parse_page
 
 pytestmark = pytest.mark.postgres
 
@@ -23,7 +24,7 @@ def test_ingest_serves_pages_until_it_ends(database: Database, tmp_path: Path) -
     database.run(ITEMS)
     text = CONFIG.format(name=database.name, conninfo=database.conninfo, root=tmp_path / "lake")
     (tmp_path / "pipeline.yaml").write_text(f"{text}tables: [{{source: 'public.*'}}]\n", encoding="utf-8")
-    port = free_port()
+    port = find_free_port()
     line = ["ingest", "--config", str(tmp_path / "pipeline.yaml"), "--trigger", "continuous"]
     command = [sys.executable, "-m", "pipeline.cli", *line, "--http", str(port)]
 

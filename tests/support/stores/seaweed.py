@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from urllib.request import urlopen
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
+
+from pipeline.postgres.embedded import find_free_port
 
 _KEY = "test"  # of the server's only user, and its secret
 _SECONDS = 60.0  # to start
@@ -66,10 +67,7 @@ def seaweed_server(folder: Path) -> Iterator[dict[str, str]]:
 def _free_port() -> int:
     """Return a port that is free, and whose port for gRPC, 10,000 above, exists."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port < 55_000:
+        if (port := find_free_port()) < 55_000:
             return port
 
 

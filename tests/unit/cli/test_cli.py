@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -27,6 +27,7 @@ from pipeline.cli.command import PipelineCommand
 from pipeline.cli.options import parse_address
 from pipeline.cli.signals import main_guard
 from pipeline.errors import ConfigError, GapError, LakeError, describe_error, report_error
+from pipeline.postgres.embedded import find_free_port
 from tests.support.paths import ROOT
 from tests.support.processes import ended
 
@@ -417,18 +418,13 @@ def test_a_gateway_that_is_gone_is_said_as_such_and_a_full_disk_as_a_full_disk()
         exec(work)
     assert describe_error(caught.value).startswith("Lost the connection to Spark's JVM")
     with pytest.raises(ConnectionRefusedError) as refused:
-        socket.create_connection(("127.0.0.1", free_port()))
+        socket.create_connection(("127.0.0.1", find_free_port()))
     assert describe_error(refused.value).startswith("Connection refused")
     full = OSError(errno.ENOSPC, "as Arrow puts it: [errno 28] No space left on device")
     assert describe_error(full) == "No space left on device. Nothing is lost. Free some space and run again."
     text = "[TASK_WRITE_FAILED] x\n\tCaused by: java.io.IOException: No space left on device"
     sentence = describe_error(spark_error("SparkException", text))
     assert sentence.endswith("No space left on device. Nothing is lost. Free some space and run again.")
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        return int(server.getsockname()[1])
 
 
 WORK = """

@@ -26,6 +26,7 @@ from pipeline import __version__
 from pipeline.errors import ConfigError, EndpointError
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
+from pipeline.postgres.embedded import find_free_port
 from pipeline.postgres.replication.slot_status import SourceWal
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, StreamProgress, TableState
 from pipeline.protocol.lsn import LSN
@@ -40,12 +41,6 @@ def scraped(metrics: RunMetrics) -> dict[str, float]:
     lines = generate_latest(metrics.registry).decode().splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in pairs}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_run_that_just_started_has_its_release_and_its_start() -> None:
@@ -245,7 +240,7 @@ def test_prometheus_client_is_imported_for_metrics_only() -> None:
 
 @contextmanager
 def endpoint(registry: CollectorRegistry) -> Iterator[int]:
-    port = free_port()
+    port = find_free_port()
     with closing(MetricsEndpoint("127.0.0.1", port, registry)):
         yield port
 
@@ -308,5 +303,5 @@ def test_an_address_that_cannot_be_used_is_one_sentence() -> None:
     assert busy.value.exit_code == 1
     for host in ("no.such.host.invalid", "192.0.2.1"):
         with pytest.raises(ConfigError, match=f"--metrics: .*{host}") as unknown:
-            MetricsEndpoint(host, free_port(), registry)
+            MetricsEndpoint(host, find_free_port(), registry)
         assert unknown.value.exit_code == 2

@@ -11,18 +11,19 @@ import pytest
 
 from pipeline.cli.options import Address
 from pipeline.errors import EndpointError
+from pipeline.postgres.embedded import find_free_port
 from pipeline.progress import ApplySummary
 from pipeline.report.metrics import RunMetrics
 from pipeline.report.observers import Observers, WatchOptions
 from pipeline.report.web import history, serve
 from tests.support.native_lakes import NativeLake
 from tests.support.running import wait_until
-from tests.support.web_pages import free_port, parse_page
+from tests.support.web_pages import parse_page
 
 
 def test_apply_serves_the_tables_of_its_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "INTERVAL", 0.05)
-    lake, port = NativeLake(tmp_path / "lake", 3), free_port()
+    lake, port = NativeLake(tmp_path / "lake", 3), find_free_port()
     far = replace(lake.config.source, conninfo="host=127.0.0.1 port=1 dbname=shop password=geheim")
     config = replace(lake.config, source=far)
     options = WatchOptions("continuous", http=Address("127.0.0.1", port))
@@ -56,7 +57,7 @@ def test_the_lag_of_apply_alone_is_behind_bronze(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(history, "INTERVAL", 0.05)
     lake, metrics = NativeLake(tmp_path / "lake", 1), RunMetrics("p")
     metrics.on_apply(ApplySummary("p", lake.offset))
-    with serve.serve_pages(lake.config, "apply", metrics, "127.0.0.1", free_port()) as site:
+    with serve.serve_pages(lake.config, "apply", metrics, "127.0.0.1", find_free_port()) as site:
         wait_until(lambda: len(site.history.samples) > 1)
         end = lake.bronze.captured_offset()
     assert end is not None
@@ -64,7 +65,7 @@ def test_the_lag_of_apply_alone_is_behind_bronze(tmp_path: Path, monkeypatch: py
 
 
 def test_an_address_that_is_used_starts_nothing(tmp_path: Path) -> None:
-    config, port = NativeLake(tmp_path / "lake", 1).config, free_port()
+    config, port = NativeLake(tmp_path / "lake", 1).config, find_free_port()
     before = threading.active_count()
     options = WatchOptions(metrics=Address("127.0.0.1", port), http=Address("127.0.0.1", port))
     with pytest.raises(EndpointError, match=f"--http: Port {port}"), Observers(config, options, "apply"):
