@@ -58,6 +58,8 @@ class NativeReads(Target):
     @property
     def _is_small(self) -> bool:
         """Whether reading all keys costs less than a query for those that change."""
+        if self._partition_by:
+            return False  # the keys name the partitions, and no file of another one is read
         most = _SMALL_BYTES if self._most_bytes is None else min(_SMALL_BYTES, self._most_bytes)
         return len(self._files) <= _SMALL_FILES and self._size <= most
 
