@@ -376,13 +376,12 @@ class StepWriter:
         inherits = " OR ".join(f"s{i} IN ({INHERITED}, {FROM_SILVER})" for i in fold.partial) or "false"
         lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
         unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].indexes) or "false"
-        misfits = write_module.misfits(fold, engine)
-        count = f"sum(CASE WHEN op <> 'D' THEN {engine.size(misfits)} END)" if misfits else "0"
+        misfits = write_module.misfit_count(fold, engine)
         others = "".join(f", {sql} AS {alias}" for alias, sql in (aggregates or {}).items())
         row = self._session.row(
             f"SELECT coalesce(bool_or(op = 'U' AND ({inherits})), false) AS inherits, "
             f"coalesce(bool_or(op = 'U' AND ({_keeps(fold)})), false) AS keeps, "
-            f"CAST(coalesce({count}, 0) AS BIGINT) AS misfits, "
+            f"CAST({misfits} AS BIGINT) AS misfits, "
             f"count(CASE WHEN {lost} THEN 1 END) AS lost_keys, "
             f"count(CASE WHEN op <> 'D' AND ({unknown}) THEN 1 END) AS unknown{others} FROM {source}"
         )

@@ -12,7 +12,7 @@ whose values have the same order in both, unless it is one key.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.delta.sql import literal, quoted
@@ -178,19 +178,28 @@ class MetadataNames:
 
 def misfits(fold: Fold, engine: Engine = SPARK) -> str | None:
     """Return SQL for an array of struct(column_name, raw_text, policy), None if no value can misfit."""
-    found = []
+    found = [f"CASE WHEN {lost} THEN {engine.struct(fields)} END" for lost, fields in _losses(fold, engine)]
+    return engine.filter(engine.array(*found), "e IS NOT NULL") if found else None
+
+
+def misfit_count(fold: Fold, engine: Engine) -> str:
+    """Return SQL for the number of misfits of all folded rows but deletes."""
+    counts = [f"CASE WHEN {lost} THEN 1 ELSE 0 END" for lost, _ in _losses(fold, engine)]
+    while len(counts) > 1:  # in pairs: engines refuse a sum of a thousand terms as too deep
+        counts = [f"({' + '.join(counts[i : i + 2])})" for i in range(0, len(counts), 2)]
+    return f"coalesce(sum(CASE WHEN op <> 'D' THEN {counts[0]} END), 0)" if counts else "0"
+
+
+def _losses(fold: Fold, engine: Engine) -> Iterator[tuple[str, dict[str, str]]]:
+    """Give SQL for each way in which a row loses a value: whether it does, and what a misfit records."""
     for i, column in enumerate(fold.columns):
         name = engine.literal(column.name)
         if lost := column.type.misfit(f"x{i}", f"c{i}", engine):
-            misfit = {"column_name": name, "raw_text": f"x{i}", "policy": _policy(column, f"c{i}")}
-            found.append(f"CASE WHEN {lost} THEN {engine.struct(misfit)} END")
+            yield lost, {"column_name": name, "raw_text": f"x{i}", "policy": _policy(column, f"c{i}")}
         # The source never sends a column that it does not have any more.
         if i in fold.partial and column.indexes and not column.is_sidecar:
-            unknown = {"column_name": name, "raw_text": engine.null("STRING"), "policy": "'not sent'"}
-            found.append(f"CASE WHEN s{i} = {UNKNOWN} AND op <> 'D' THEN {engine.struct(unknown)} END")
-    if not found:
-        return None
-    return engine.filter(engine.array(*found), "e IS NOT NULL")
+            unknown = f"s{i} = {UNKNOWN} AND op <> 'D'"
+            yield unknown, {"column_name": name, "raw_text": engine.null("STRING"), "policy": "'not sent'"}
 
 
 def has_misfit(fold: Fold, engine: Engine) -> str:

@@ -8,7 +8,9 @@ import pytest
 
 from pipeline.bronze.table_input import Truncate
 from pipeline.delta.sql import literal, quoted
-from pipeline.silver.fold import Fold, FoldColumn, is_present, is_sent, pick
+from pipeline.engine import DUCKDB
+from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.fold import UNKNOWN, Fold, FoldColumn, is_present, is_sent, pick
 from pipeline.silver.modes import metadata_columns
 from pipeline.silver.text_parsers import BINARY, INT, STRING
 from pipeline.silver.write import (
@@ -17,6 +19,7 @@ from pipeline.silver.write import (
     image_of_texts,
     merge_by_image,
     merge_by_key,
+    misfit_count,
     misfits,
 )
 
@@ -86,6 +89,28 @@ def test_value_that_cannot_be_lost_is_not_checked() -> None:
     text = misfits(FOLD)
     assert text is not None
     assert "'dropped'" not in text
+
+
+def test_misfits_are_counted_as_they_are_recorded() -> None:
+    """Of a wide table, too: engines limit the depth of an expression."""
+    columns = (*(FoldColumn(f"v{i}", INT, {1: i}) for i in range(1600)), NOTE)
+    fold = Fold(columns, (0,), (1,))
+    recorded = misfits(fold, DUCKDB)
+    values = ", ".join(f"x{i % 2} AS x{i}, c{i % 2} AS c{i}" for i in range(1600))
+    rows = f"SELECT op, {values}, s AS s1600 FROM rows"
+    session = DuckSql()
+    session.define(
+        "rows",
+        f"SELECT * FROM (VALUES ('U', '1', 1, 'x', NULL, {UNKNOWN}), ('U', '1', 1, '2', 2, 0), "
+        f"('U', 'x', NULL, 'y', NULL, 0), ('D', 'x', NULL, '1', 1, {UNKNOWN})) AS r(op, x0, c0, x1, c1, s)",
+    )
+    found = session.row(
+        f"SELECT {misfit_count(fold, DUCKDB)} AS counted, "
+        f"sum(CASE WHEN op <> 'D' THEN len({recorded}) END) AS recorded FROM ({rows}) AS r"
+    )
+    session.close()
+    assert (found.counted, found.recorded) == (2401, 2401)
+    assert misfit_count(Fold((FoldColumn("v", STRING, {1: 0}),), (0,), (1,)), DUCKDB) == "0"
 
 
 @pytest.mark.parametrize("name", ["a b", "a.b", "a`b", "", "`", "``", "SELECT", "a\nb", "t.`x`"])
