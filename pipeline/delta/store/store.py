@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -196,11 +196,23 @@ class Store:
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; those that do not exist are left out."""
         import obstore
+        from obstore.exceptions import NotFoundError
 
         keys = [self._key(name) for name in names]
-        if keys:
-            with self._request("delete", self.url):
+        if not keys:
+            return
+        with self._request("delete", self.url):
+            try:
                 _answered(lambda: obstore.delete(self._store, keys))
+            except (NotFoundError, FileNotFoundError):  # the others may still be there
+                self.each(self._delete_one, keys)
+
+    def _delete_one(self, key: str) -> None:
+        import obstore
+        from obstore.exceptions import NotFoundError
+
+        with suppress(NotFoundError, FileNotFoundError):
+            _answered(lambda: obstore.delete(self._store, key))
 
     def each(self, call: Callable[[_T], _R], values: Iterable[_T]) -> Sequence[_R]:
         """Call a function for each value, several at once, and return the results in order.

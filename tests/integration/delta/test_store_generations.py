@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+
 from pipeline.delta.store.lease import Lease
 from pipeline.delta.store.store import Store
 
@@ -33,6 +35,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         content, generation = self.objects.get(self.path, (b"", 0))
         self._answer(200 if generation else 404, content, generation)
+
+    def do_DELETE(self) -> None:
+        with self.lock:
+            found = self.objects.pop(self.path, None)
+        self._answer(404 if found is None else 204)
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
@@ -79,6 +86,17 @@ def test_an_object_is_created_once_and_replaced_by_its_generation() -> None:
         assert second not in (None, first)
         assert store.replace("lease", b"3", first) is None
         assert store.read("lease") == (b"2", second)
+
+
+def test_objects_are_deleted_although_others_are_gone() -> None:
+    with google_store(20) as store:
+        names = [f"data/{number}" for number in range(20)]
+        for name in names[::2]:
+            store.create(name, b"1")
+        store.delete([*names, "nothing"])
+        for name in names:
+            with pytest.raises(FileNotFoundError):
+                store.read(name)
 
 
 def test_a_lease_is_renewed_and_acquired_again() -> None:
