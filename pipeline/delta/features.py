@@ -17,6 +17,10 @@ class Feature(enum.Enum):
     TIMESTAMP_NTZ = ("delta.feature.timestampNtz", "supported")
 
 
+WIDENED = "delta.typeChanges"
+"""The key of a column's metadata that names the types from which the column was widened."""
+
+
 def features_of(ddl: str) -> tuple[Feature, ...]:
     """Return the features that a type needs; Delta enables them by itself only when it creates a table."""
     return (Feature.TIMESTAMP_NTZ,) if "TIMESTAMP_NTZ" in ddl else ()

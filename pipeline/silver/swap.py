@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.log import LoggedOperation
+from pipeline.delta.replacement import replace_table
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import OURS, TableCommit, TxnId, TxnKind
 from pipeline.metadata.events import NEEDS_RESYNC, Event, EventLog
@@ -99,10 +100,13 @@ def swap_in(
     registered: RegisteredTable | None,
     txn: TxnId,
     end_lsn: LSN,
+    *,
+    by_spark: bool,
 ) -> None:
     """Replace the columns and rows of `table` by those of `new`, complete up to an LSN; remove `new`.
 
-    `entry` is how `new` is registered, `registered` how `table` is.
+    `entry` is how `new` is registered, `registered` how `table` is. Without `by_spark` Spark commits only
+    what nothing else can.
     """
     metadata = {
         "operation": REBUILD,
@@ -124,7 +128,8 @@ def swap_in(
     before = registered or replace(entry, columns=(), copy_id=None, metadata_columns=())
     records.tables.register(replace(before, successor=successor))
     with crash_step(CrashStep.SWAP_TABLE):
-        table.replace_with(new, commit)
+        if by_spark or not replace_table(table, new, commit):
+            table.replace_with(new, commit)
     physical = table.physical_names()
     columns = tuple(replace(c, physical_name=physical[c.silver_name]) for c in entry.columns)
     metadata_names = tuple(physical[name] for name in metadata_columns)

@@ -291,7 +291,16 @@ class SilverTable:
                     Event(*self.name, lsn, "resync", resync_sentence),
                 ]
             )
-        swap_in(self.table, rebuilt, self._records, records.tables.registered, registered, self._txn, end_lsn)
+        swap_in(
+            self.table,
+            rebuilt,
+            self._records,
+            records.tables.registered,
+            registered,
+            self._txn,
+            end_lsn,
+            by_spark=self._native is None or self._native.setting == "spark",
+        )
         self._writer.registered = self._records.tables.read()[self.name]
         return replace(written, applied=end_lsn)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from pipeline.delta.features import WIDENED
 from pipeline.delta.native_write import is_supported
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table_log import Snapshot
@@ -31,7 +32,6 @@ SMALL_CHANGES = 10_000  # of a small write by Spark
 SMALL_BYTES = 16 << 20  # of its table's files
 
 CHANGE_DATA_FEED = "a change data feed"
-_WIDENED = "delta.typeChanges"  # in the metadata of a field
 
 WriterSetting = Literal["auto", "spark", "native"]
 
@@ -154,6 +154,6 @@ def unsupported_feature(snapshot: Snapshot) -> str | None:
     if any(file.get("deletionVector") for file in snapshot.files.values()):
         return "deletion vectors"
     schema = TableSchema.of_json(snapshot.schema_string)
-    if any(_WIDENED in column.metadata for column in schema.fields):
+    if any(WIDENED in column.metadata for column in schema.fields):
         return "widened columns"
     return None

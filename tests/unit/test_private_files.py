@@ -35,6 +35,7 @@ BY_UMASK = {
     "pipeline/delta/native_commit.py": {"log.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/data_files.py": {"self._path.parent.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/filesystem.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
+    "pipeline/delta/replacement.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
     # in a mirror's folder, which is private
     "pipeline/delta/store/store.py": {"open(path, 'xb')"},
     "pipeline/delta/store/mirror.py": {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.delta.table import Lake
+from pipeline.operate.resync import run_resync
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.stores.lakes import StorePipeline
 
@@ -23,3 +25,18 @@ def test_copies_and_changes_are_equal(store_pipeline: StorePipeline) -> None:
     store_pipeline.catch_up()
     store_pipeline.assert_orders_equal()
     store_pipeline.assert_equal("orders", "id", "more")
+
+
+def test_a_copy_made_again_takes_the_place_of_the_rows(store_pipeline: StorePipeline) -> None:
+    store_pipeline.run(*ORDERS, *LINES, *LOG, *FILL, "ALTER TABLE orders ADD COLUMN more int DEFAULT 7")
+    store_pipeline.catch_up()
+    before = set(Lake(store_pipeline.config.storage).table("silver", "public", "orders").snapshot().files)
+    run_resync(store_pipeline.config, ["public.orders"])
+    store_pipeline.run(*CHANGE, "UPDATE orders SET more = 1 WHERE id = 5")
+    store_pipeline.catch_up()
+    store_pipeline.lose_machine()
+    store_pipeline.assert_orders_equal()
+    store_pipeline.assert_equal("orders", "id", "more")
+    table = Lake(store_pipeline.config.storage).table("silver", "public", "orders")
+    assert before.isdisjoint(table.snapshot().files)
+    assert not [each.name for each in store_pipeline.store.list("_pgdelta/rebuilds")]
