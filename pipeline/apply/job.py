@@ -38,12 +38,14 @@ def run_apply(
     progress: ApplyProgress | None = None,
     is_alone: bool = False,
     records_status: bool = True,
+    starts_query: bool = True,
 ) -> ApplySummary:
     """Apply all that bronze holds at the start or, with the trigger `continuous`, continue until `stop`.
 
     `is_alone` means that the caller holds the lock of apply. With `records_status`, the state of the tables
     is written to `_pgdelta/status` once a minute and at the end. Silver and `_pgdelta` are maintained while a
-    continuous run goes on, and at the end of another one.
+    continuous run goes on, and at the end of another one. Without `starts_query`, another run applies what
+    there is without Structured Streaming.
     """
     stop = stop or threading.Event()
 
@@ -62,7 +64,7 @@ def run_apply(
         if trigger == "continuous":
             with maintenance.in_background():
                 return _apply(applier, registrar, trigger, stop, status)
-        summary = _apply(applier, registrar, trigger, stop, status)
+        summary = _apply(applier, registrar, trigger, stop, status, starts_query=starts_query)
         maintenance.run()
         return summary
 
@@ -92,14 +94,20 @@ def _apply(
     trigger: str,
     stop: threading.Event,
     status: StatusWriter | None,
+    *,
+    starts_query: bool = True,
 ) -> ApplySummary:
     if trigger == "continuous":
         applier.run_continuously()
     checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
     failure: Exception | None = None
     with FirstBatches(applier, goes_on=trigger == "continuous") as first:
-        # Without work there is nothing to start Spark for.
-        if _wait_for_bronze(applier, stop) if trigger == "continuous" else first.wait_for_work():
+        if trigger == "continuous":
+            needs_query = _wait_for_bronze(applier, stop)
+        else:
+            # Without work there is nothing to start Spark for.
+            needs_query = first.wait_for_work() and starts_query
+        if needs_query:
             failure = _follow(applier, registrar, trigger, stop, status, checkpoint, first)
             if failure is not None and applier.error is None and not stop.is_set():
                 # The checkpoint is damaged, or names a version that Delta removed. Only the trigger depends

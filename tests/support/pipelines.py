@@ -42,12 +42,17 @@ def crash(*arguments: object, **options: object) -> Any:
 
 @dataclass(slots=True)
 class Pipeline:
-    """A configuration with what its jobs need; `source` is an ordinary session of the superuser."""
+    """A configuration with what its jobs need; `source` is an ordinary session of the superuser.
+
+    Without `starts_query`, runs of apply that do not go on end after their first batch: Spark's query would
+    find nothing to do then, and take most of the run's time.
+    """
 
     database: Database
     spark: SparkSession
     config: Config
     source: psycopg.Connection[Any] = field(repr=False)
+    starts_query: bool = False
 
     @property
     def root(self) -> str:
@@ -84,7 +89,8 @@ class Pipeline:
         """Apply all that bronze holds; what it says of the tables in `_pgdelta/status` is left out."""
         from pipeline.apply.job import run_apply
 
-        return run_apply(self.config, spark=self.spark, **{"records_status": False, **options})
+        defaults = {"records_status": False, "starts_query": self.starts_query}
+        return run_apply(self.config, spark=self.spark, **{**defaults, **options})
 
     def catch_up(self, *, unpublished: Collection[str] = ()) -> ApplySummary:
         """Capture and apply all there is; no copy may fail, and no table may fail or be held.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ def log_versions(pipeline: Pipeline, folder: str) -> dict[str, str]:
 
 
 def test_a_lost_checkpoint_and_repeated_runs_change_nothing(pipeline: Pipeline) -> None:
+    pipeline = replace(pipeline, starts_query=True)
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
     pipeline.run(*FILL)
@@ -241,6 +243,7 @@ def test_a_batch_that_comes_while_apply_stops_neither_delays_it_nor_is_lost(
 
 
 def test_what_ends_the_query_is_said_in_its_own_sentence(pipeline: Pipeline) -> None:
+    pipeline = replace(pipeline, starts_query=True)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()
     pipeline.run("INSERT INTO t VALUES (1)")

@@ -99,6 +99,9 @@ def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: p
 
 
 def test_apply_goes_on_when_the_version_of_its_query_has_left_the_log(shop: Pipeline) -> None:
+    shop = replace(shop, starts_query=True)
+    change(shop, 9)
+    shop.catch_up()
     for number in range(3):
         change(shop, number)
         shop.ingest()

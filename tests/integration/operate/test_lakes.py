@@ -34,8 +34,8 @@ RETENTION = "delta.setTransactionRetentionDuration"
 
 @pytest.fixture
 def shop(make_pipeline: MakePipeline) -> Pipeline:
-    """Give a pipeline whose silver shows a table with a key and one without."""
-    pipeline = make_pipeline(copy="initial", create_publication="all")
+    """Give a pipeline whose silver shows a table with a key and one without, and whose runs start queries."""
+    pipeline = replace(make_pipeline(copy="initial", create_publication="all"), starts_query=True)
     pipeline.run(*TABLES)
     pipeline.catch_up()
     change(pipeline)
