@@ -43,6 +43,12 @@ class ForgetStep(Step):
     REMOVE_INTENT = "the keys to erase are removed"
 
 
+class AdoptionStep(Step):
+    """The step of `pgdelta adopt` that is not one of the jobs."""
+
+    REQUEST_ADOPTION = "an adoption is requested"
+
+
 class RetentionStep(Step):
     """Every step by which `pgdelta maintain` compacts bronze, in order."""
 

@@ -36,6 +36,7 @@ class CopyProgress:
     rows: int = 0
     rows_landed: int = 0
     bytes: int = 0
+    rows_adopted: int = 0  # that are not read from the source
     is_complete: bool = False
     failure: str | None = None
     began: float | None = None
@@ -50,6 +51,12 @@ class CopyProgress:
         """Count rows that a reader received; safe to call from any thread."""
         self.rows += rows
         self.bytes += byte_count
+        self._update_seconds()
+
+    def adopt(self, rows: int) -> None:
+        """Count a chunk of rows that an adopted Delta table has; safe to call from any thread."""
+        self.rows_adopted += rows
+        self.chunks_read += 1
         self._update_seconds()
 
     def landed(self, chunks: int, rows: int) -> None:

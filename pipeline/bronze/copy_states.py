@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import uuid4
 
+from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.source_moves import SourceMoves
 from pipeline.delta.sql import EPOCH, to_microseconds
 from pipeline.key_ranges import KeyRange
@@ -213,6 +214,11 @@ class CopyRequest:
     def compares(self) -> bool:
         """Whether the table is compared first, so that only what differs is copied."""
         return self.reason.startswith(_COMPARISON)
+
+    @property
+    def adoption(self) -> Adoption | None:
+        """The Delta table that is to be adopted, None if the request is for something else."""
+        return Adoption.of_reason(self.reason)
 
     @property
     def type_change(self) -> LSN | None:

@@ -13,6 +13,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from pipeline import __version__
 from pipeline.cli.command import COMPLETE_VARIABLE, HELP, PROGRAM, WHOLE_PROCESS, PipelineGroup
+from pipeline.cli.commands.adopt import adopt
 from pipeline.cli.commands.apply import apply
 from pipeline.cli.commands.as_of import as_of
 from pipeline.cli.commands.audit import audit
@@ -82,6 +83,7 @@ for _command in (
     resync,
     rebuild,
     move_source,
+    adopt,
     maintain,
     optimize,
     forget,

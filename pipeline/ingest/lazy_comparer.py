@@ -1,12 +1,14 @@
-"""Compare tables after a gap, with a Spark session that starts when the first table is compared."""
+"""Compare tables after a gap or for an adoption; Spark starts when the first table is compared."""
 
 from collections.abc import Mapping
 from functools import cached_property
 
+from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_copy.gap_verdicts import GapVerdict, TableComparer
 from pipeline.table_name import TableName
 
@@ -27,6 +29,12 @@ class LazyComparer:
     ) -> Mapping[TableName, GapVerdict]:
         """Return the verdict on each table under the keeper's snapshot."""
         return self._comparer.compare(keeper, names, history)
+
+    def adopt(
+        self, keeper: SnapshotKeeper, name: TableName, adoption: Adoption
+    ) -> tuple[str, AdoptedRows | None]:
+        """Return what a comparison with a Delta table found, and its rows that are equal to the source."""
+        return self._comparer.adopt(keeper, name, adoption)
 
     @cached_property
     def _comparer(self) -> TableComparer:

@@ -21,7 +21,8 @@
 - bronze: `base_rows` chooses the rows that are left when older changes are compacted
 - limits: `policies` (guards, refused values) and `foreign_commits`
 - comparing with the source: `source_rows` and `row_hashes` (sums of hashes), `comparable_columns` and
-  `differing_rows` (pure), and after a gap of the stream `gap_comparison`
+  `differing_rows` (pure), and after a gap of the stream `gap_comparison`; `adoption` compares a table of
+  another program, by the texts of `stream_text` (pure)
 - reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`;
   `catalog_names` (pure) has the names in the catalog of Spark
 - reading live: `live_rows` folds pending changes onto a version in memory, an `overlay` (or by Spark, in a

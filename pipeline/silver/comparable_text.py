@@ -65,9 +65,7 @@ def text_sql(ddl: str, value: str, delimiter: str = ",") -> str:
     """Return SQL for the text form of a silver value; `delimiter` is that of the source's array."""
     if ddl.startswith("ARRAY<"):
         inner = ddl[len("ARRAY<") : -1]
-        element = f"coalesce({_element(inner, text_sql(inner, 'e'), delimiter)}, 'NULL')"
-        elements = f"array_join(transform({value}, e -> {element}), '{delimiter}')"
-        return f"CASE WHEN {value} IS NOT NULL THEN concat('{{', {elements}, '}}') END"
+        return array_text(inner, text_sql(inner, "e"), value, delimiter)
     match ddl:
         case "STRING":
             return value
@@ -84,6 +82,13 @@ def text_sql(ddl: str, value: str, delimiter: str = ",") -> str:
         case "MAP<STRING,STRING>":
             return _hstore(value)
     return f"CAST({value} AS STRING)"
+
+
+def array_text(ddl: str, text: str, value: str, delimiter: str = ",") -> str:
+    """Return SQL for an array as array_out writes it; `text` is that of an element `e` of the type `ddl`."""
+    element = f"coalesce({_element(ddl, text, delimiter)}, 'NULL')"
+    elements = f"array_join(transform({value}, e -> {element}), '{delimiter}')"
+    return f"CASE WHEN {value} IS NOT NULL THEN concat('{{', {elements}, '}}') END"
 
 
 def delimiter_of(column: SourceColumn) -> str:

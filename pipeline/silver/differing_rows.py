@@ -37,6 +37,7 @@ class DifferingRow:
     key: tuple[str | None, ...]
     columns: tuple[int, ...] = ()  # the indexes of those whose values differ
     copies: int = 1
+    key_hash: str = field(default="", compare=False)
 
 
 @dataclass(slots=True)
@@ -117,10 +118,10 @@ def compare_rows(source: Sequence[RowHash], silver: Sequence[RowHash]) -> list[D
         pairs = min(len(missing), len(surplus))
         for one, other in zip(missing, surplus, strict=False):
             columns = (i for i, (a, b) in enumerate(zip(one.columns, other.columns, strict=True)) if a != b)
-            found.append(DifferingRow("changed", one.texts, tuple(columns)))
+            found.append(DifferingRow("changed", one.texts, tuple(columns), key_hash=key))
         for kind, rest in (("missing", missing[pairs:]), ("surplus", surplus[pairs:])):
             if rest:
-                found.append(DifferingRow(kind, rest[0].texts, copies=len(rest)))
+                found.append(DifferingRow(kind, rest[0].texts, copies=len(rest), key_hash=key))
     return found
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 
+from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copy_states import COMPLETE, CopyHistory, Gap
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.relations import SourceColumn, SourceRelation
@@ -25,12 +26,14 @@ from pipeline.postgres.connection import identify
 from pipeline.postgres.snapshot.export import SnapshotKeeper, SnapshotLost
 from pipeline.postgres.snapshot.hashed_rows import Kind
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.adoption import adopt_rows
 from pipeline.silver.clone import fields_by_physical_name, without_gone
 from pipeline.silver.comparable_columns import ComparableColumns, source_columns
 from pipeline.silver.differing_rows import Differences, find_differences
 from pipeline.silver.modes import kept_as, why_not_comparable
 from pipeline.silver.row_hashes import SilverRows
 from pipeline.silver.source_rows import SourceRead, SourceReads
+from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_copy.gap_verdicts import GapVerdict
 from pipeline.table_name import TableName
 
@@ -89,6 +92,12 @@ class GapComparer:
                 except Exception as error:  # a complete copy is right in any case
                     found[name] = GapVerdict.whole(report_error(error))
         return found
+
+    def adopt(
+        self, keeper: SnapshotKeeper, name: TableName, adoption: Adoption
+    ) -> tuple[str, AdoptedRows | None]:
+        """Return what a comparison with a Delta table found, and its rows that are equal to the source."""
+        return adopt_rows(self._config, self._lake, keeper, name, adoption)
 
     def _why_whole(
         self,

@@ -53,6 +53,11 @@ class SilverRows:
         )
         return [RowHash(row.k, row.r, tuple(row["columns"]), tuple(row.texts)) for row in found.collect()]
 
+    def texts_without(self, keys: DataFrame) -> DataFrame:
+        """Return the values of each row as the array `new`, without rows whose key's hash is in `keys.k`."""
+        rest = self._rows.join(F.broadcast(keys), "k", "left_anti")
+        return rest.select(F.array(*self._names).alias("new"))
+
     def _within(self, ranges: Sequence[str] | None) -> DataFrame:
         if ranges is None:
             return self._rows

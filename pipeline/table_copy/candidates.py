@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copies import dropped_row
 from pipeline.bronze.copy_states import CopyHistory, CopyRequest, CopyState
 from pipeline.bronze.writer import BronzeWriter
@@ -63,6 +64,11 @@ class Candidate:
     def request_ids(self) -> tuple[str, ...]:
         """The ids of the requests."""
         return tuple(request.id for request in self.requests)
+
+    @property
+    def adoption(self) -> Adoption | None:
+        """The Delta table to adopt, if the newest request is for that."""
+        return self.requests[-1].adoption if self.requests and not self.compares else None
 
     @classmethod
     def of(cls, requests: Sequence[CopyRequest], *, is_whole: bool) -> Candidate:

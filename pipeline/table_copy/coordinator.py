@@ -5,7 +5,8 @@ need one at a time are read under one snapshot. A copy is complete once everythi
 and capture is past the snapshot: then the commits are known that the snapshot does not see. The next run
 resumes what a run leaves, under another snapshot if that is exact, else from its beginning. A partial resync
 copies the rows of the requested keys only. After a gap of the stream a table may be compared with silver
-first, under the same snapshot, so that only the keys that differ are copied.
+first, under the same snapshot, so that only the keys that differ are copied. So may a Delta table that is
+adopted: its rows that are equal to the source become part of the copy without being read there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from pipeline.bronze.copies import CopyRow, abandoned_row, compared_row, complete_row, reading_row
@@ -30,6 +31,7 @@ from pipeline.postgres.connection import ServerIdentity, identify, shut_down_ses
 from pipeline.postgres.snapshot.export import COPY_SESSIONS, RowsMoved, Snapshot, SnapshotKeeper, SnapshotLost
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_copy.attempts import MOST_RETRY_SECONDS, RETRY_SECONDS
 from pipeline.table_copy.candidates import Candidate, CopyCandidates
 from pipeline.table_copy.capture_state import CaptureState
@@ -38,6 +40,7 @@ from pipeline.table_copy.invisible_commits import find_invisible_commits
 from pipeline.table_copy.planner import CopyPlanner
 from pipeline.table_copy.reader_pool import ReaderPool, TableCopy, Throttle
 from pipeline.table_name import TableName
+from pipeline.units import format_count
 
 POLL_SECONDS = 5.0  # between two polls for tables that joined
 RECORD_SECONDS = 5.0
@@ -148,16 +151,42 @@ class CopyCoordinator:
             self._check_database(keeper)
             compared = {name for name, candidate in candidates.items() if candidate.compares}
             verdicts = self._comparer.compare(keeper, compared, history) if compared else {}
-            tables, equal = self._plan(keeper, history, candidates, verdicts)
-            if tables or equal:
-                self._state.require(LSN(keeper.snapshot.lsn + 1))
-            if tables:
-                self._copy(keeper.snapshot, tables)
+            with ExitStack() as stack:
+                adopted = self._adopt(keeper, candidates, stack)
+                tables, equal = self._plan(keeper, history, candidates, verdicts, adopted)
+                if tables or equal:
+                    self._state.require(LSN(keeper.snapshot.lsn + 1))
+                if tables:
+                    self._copy(keeper.snapshot, tables)
             if equal and self._state.wait_past(keeper.snapshot.lsn):
                 self._writer.record_copies(self._closing_rows(equal))
         self._count_attempts(candidates)
         # A failed table is tried again in a continuous run only: elsewhere the scheduler runs again.
         return not self._candidates.record_failures(keeper.snapshot.lsn)
+
+    def _adopt(
+        self, keeper: SnapshotKeeper, candidates: Mapping[TableName, Candidate], stack: ExitStack
+    ) -> dict[TableName, AdoptedRows | None]:
+        """Compare the tables that are adopted; return the rows of each that are not read from the source.
+
+        A table that cannot be adopted fails: all its rows are copied only if a person requests that.
+        """
+        found: dict[TableName, AdoptedRows | None] = {}
+        for name, candidate in candidates.items():
+            if candidate.adoption is None:
+                continue
+            try:
+                sentence, rows = self._comparer.adopt(keeper, name, candidate.adoption)
+            except SnapshotLost:
+                raise
+            except Exception as error:  # the others are copied all the same
+                self._summary.copies[name] = CopyProgress(failure=report_error(error))
+                continue
+            self._summary.compared[name] = sentence
+            found[name] = rows
+            if rows is not None:
+                stack.callback(rows.close)
+        return found
 
     def _without_waiting(self, candidates: Mapping[TableName, Candidate]) -> dict[TableName, Candidate]:
         """Return the tables without those that silver must reach a gap before they are compared."""
@@ -220,6 +249,7 @@ class CopyCoordinator:
         history: CopyHistory,
         candidates: Mapping[TableName, Candidate],
         verdicts: Mapping[TableName, GapVerdict],
+        adopted: Mapping[TableName, AdoptedRows | None],
     ) -> tuple[list[TableCopy], dict[TableName, Comparison]]:
         """Describe the tables as the snapshot has them, and record what will be read.
 
@@ -232,6 +262,8 @@ class CopyCoordinator:
                 self._bronze, history, connection, keeper.snapshot, self._config, self._protection
             )
             for name, candidate in candidates.items():
+                if candidate.adoption is not None and name not in adopted:
+                    continue  # it failed
                 verdict = verdicts.get(name)
                 if verdict is not None:
                     self._summary.compared[name] = verdict.sentence
@@ -241,7 +273,7 @@ class CopyCoordinator:
                         continue
                 progress = self._summary.copies[name] = CopyProgress()
                 try:
-                    tables.append(planner.plan(name, candidate, progress))
+                    tables.append(planner.plan(name, candidate, progress, adopted.get(name)))
                     if verdict is not None and tables[-1].state.key_ranges:
                         tables[-1].comparison = planner.compared(name, candidate, verdict.sentence)
                 except SourceError as error:
@@ -306,11 +338,40 @@ class CopyCoordinator:
                     sentence = "Transactions ended while a snapshot was taken: several do not fit together."
                     rows.append(abandoned_row(table.state, sentence))
                     continue
+                if table.adopted is not None and table.state.row_count != table.adopted.source_rows:
+                    sentence = f"The copy has {table.state.row_count} rows, and the source has "
+                    sentence += f"{table.adopted.source_rows}. The next run compares the tables again."
+                    rows.append(abandoned_row(table.state, sentence))
+                    table.progress.failure = sentence
+                    continue
                 rows.append(complete_row(table.state, lsns))
                 table.progress.complete()
+            self._record_adoptions([table for table in read if table.progress.is_complete])
         if rows:
             self._writer.record_copies(rows)
         self._recorded_at = time.monotonic()
+
+    def _record_adoptions(self, tables: Sequence[TableCopy]) -> None:
+        """Record an event of each table that was adopted."""
+        events = [
+            Event(*table.state.name, table.snapshot.lsn, "evolved", _adopted(table))
+            for table in tables
+            if table.adopted is not None
+        ]
+        if events:
+            records = Records(self._bronze.lake)
+            records.ensure()
+            records.events.record(events)
+
+
+def _adopted(table: TableCopy) -> str:
+    adopted, progress = table.adopted, table.progress
+    assert adopted is not None
+    copied = table.state.row_count - progress.rows_adopted
+    return (
+        f"The table was adopted from version {adopted.version} of {adopted.path}: {copied:,} of "
+        f"{format_count(table.state.row_count, 'row')} differed and were copied."
+    )
 
 
 class InvisibleCommits:

@@ -1,4 +1,4 @@
-"""What a comparison after a gap found of a table, and who compares."""
+"""What a comparison found of a table, after a gap or for an adoption, and who compares."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 
@@ -47,7 +49,7 @@ class GapVerdict:
 
 
 class TableComparer(Protocol):
-    """Compares silver tables with the source after a gap."""
+    """Compares silver tables with the source after a gap, and Delta tables that are adopted."""
 
     def waiting(self, names: set[TableName], history: CopyHistory) -> Mapping[TableName, str]:
         """Return the tables that cannot be compared yet, each with a sentence."""
@@ -56,3 +58,11 @@ class TableComparer(Protocol):
         self, keeper: SnapshotKeeper, names: set[TableName], history: CopyHistory
     ) -> Mapping[TableName, GapVerdict]:
         """Return the verdict on each table under the keeper's snapshot."""
+
+    def adopt(
+        self, keeper: SnapshotKeeper, name: TableName, adoption: Adoption
+    ) -> tuple[str, AdoptedRows | None]:
+        """Return what a comparison with a Delta table found, and its rows that are equal to the source.
+
+        There are no such rows if all are to be copied. Raises LakeError if the table cannot be adopted.
+        """

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from pipeline.bronze.adoptions import adopts_no_protected
 from pipeline.bronze.copies import CopyRow, abandoned_row
 from pipeline.bronze.copy_states import (
     READING,
@@ -24,6 +25,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import RelationVersion, relation_version
 from pipeline.config.config import Config
+from pipeline.errors import SourceError
 from pipeline.key_ranges import describe_unusable
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection
@@ -31,6 +33,7 @@ from pipeline.postgres.key_conditions import KeyCondition, accepts_keys, key_con
 from pipeline.postgres.publication import Leaf, PublishedTable, describe_published, list_published
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.progress import CopyProgress
+from pipeline.table_copy.adopted_rows import AdoptedRows, adopted_chunks
 from pipeline.table_copy.candidates import Candidate
 from pipeline.table_copy.reader_pool import CopyHeader, TableCopy
 from pipeline.table_name import TableName
@@ -64,20 +67,33 @@ class CopyPlanner:
         self._next_id = history.next_id()
         self._memberships = list_published(connection, self._publication)
 
-    def plan(self, name: TableName, candidate: Candidate, progress: CopyProgress) -> TableCopy:
-        """Return what is to be read of a table; raise SourceError if it cannot be described."""
+    def plan(
+        self,
+        name: TableName,
+        candidate: Candidate,
+        progress: CopyProgress,
+        adopted: AdoptedRows | None = None,
+    ) -> TableCopy:
+        """Return what is to be read of a table; raise SourceError if it cannot be described.
+
+        Rows that are `adopted` are not read from the source.
+        """
         table = describe_published(self._connection, self._publication, name)
         catalog = read_relation(self._connection, table.relation)
         protection = self._protection.protect(table.relation, catalog)
         version = relation_version(table.relation, catalog, self._snapshot.lsn, protection=protection)
+        if protection is not None and adopted is not None:
+            raise SourceError(adopts_no_protected(name))
         if protection is not None:
             table = table.with_columns(protection.kept)
         membership = self._memberships[name].entry if name in self._memberships else None
-        planned = self._plan_rest(name, candidate, table, version, membership)
+        planned = self._plan_rest(name, candidate, table, version, membership, resumes=adopted is None)
         if planned is None:
-            keys = self._key_condition(name, version, candidate)
+            keys = adopted.rest if adopted else self._key_condition(name, version, candidate)
             table = replace(table, keys=keys)
             chunks = whole_leaves(table.leaves) if keys else plan_chunks(table.leaves, self._chunk_bytes)
+            if adopted is not None:
+                chunks = (*adopted_chunks(adopted), *(chunks if keys else ()))
             state = CopyState(
                 self._next_id,
                 name,
@@ -85,7 +101,7 @@ class CopyPlanner:
                 relation_id=table.relation.oid,
                 membership=membership,
                 relation_version=version.id,
-                key_ranges=candidate.key_ranges if keys else (),
+                key_ranges=candidate.key_ranges if keys and adopted is None else (),
             )
             self._next_id += 1
             before = self._bronze.chunk_count(name)
@@ -96,7 +112,8 @@ class CopyPlanner:
         progress.pages = sum(chunk.end_page - chunk.first_page for chunk in snapshot.chunks)
         progress.landed(0, state.row_count)
         header = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.exported_at)
-        return TableCopy(state, table, header, snapshot, progress, tuple(r.id for r in candidate.requests))
+        request_ids = tuple(request.id for request in candidate.requests)
+        return TableCopy(state, table, header, snapshot, progress, request_ids, adopted=adopted)
 
     def compared(self, name: TableName, candidate: Candidate, sentence: str) -> Comparison:
         """Return what is recorded of a table once the comparison under the snapshot is complete."""
@@ -117,6 +134,8 @@ class CopyPlanner:
         table: PublishedTable,
         version: RelationVersion,
         membership: int | None,
+        *,
+        resumes: bool,
     ) -> tuple[CopyState, SnapshotChunks] | None:
         """Return what an interrupted copy has still to read, if it may be resumed."""
         requests, gaps = [request.id for request in candidate.requests], self._history.gaps
@@ -125,7 +144,12 @@ class CopyPlanner:
             rest = plan_rest(state, table, version.id, done, self._chunk_bytes)
             # the chunks that are counted now are of the newest one
             is_counted = state is unfinished[-1] and not self._bronze.counts_apart(state.id)
-            if rest is not None and is_counted and not is_outdated(state, membership, requests, gaps):
+            if (
+                resumes
+                and rest is not None
+                and is_counted
+                and not is_outdated(state, membership, requests, gaps)
+            ):
                 lsns = [snapshot.lsn for snapshot in state.snapshots]
                 state.row_count = self._bronze.copied_rows(name, state.id, lsns)
                 return state, SnapshotChunks(self._snapshot.lsn, self._snapshot.running, done, rest)

@@ -36,6 +36,7 @@ from pipeline.postgres.snapshot.export import Snapshot, SnapshotLost
 from pipeline.postgres.snapshot.read_table import Block, CopyReader, LeafPages
 from pipeline.progress import CopyProgress
 from pipeline.protocol.lsn import LSN
+from pipeline.table_copy.adopted_rows import AdoptedRows, is_adopted
 
 GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 262_144
@@ -53,6 +54,7 @@ class TableCopy:
     progress: CopyProgress
     request_ids: tuple[str, ...] = ()
     comparison: Comparison | None = None  # that found the keys to copy
+    adopted: AdoptedRows | None = None  # rows that are not read from the source
     landed: int = 0  # of the snapshot's chunks
     staged: dict[int, StagedFile | None] = field(default_factory=dict)
     failure: SourceError | None = None
@@ -244,11 +246,16 @@ class ReaderPool:
             results.put(None)
 
     def _stage(self, reader: CopyReader, table: TableCopy, chunk: Chunk) -> StagedFile | None:
-        leaf = next(leaf for leaf in table.table.leaves if leaf.oid == chunk.relation_id)
-        pages = LeafPages(leaf, chunk.first_page, chunk.end_page)
         spool = CopySpool(self._staging.path, table.header)
         table.progress.begin()
         try:
+            if table.adopted is not None and is_adopted(chunk):
+                texts = table.adopted.read(chunk.first_page)
+                spool.add_texts(texts, self._next_ordinals(len(texts)))
+                table.progress.adopt(len(texts))
+                return spool.finish()
+            leaf = next(leaf for leaf in table.table.leaves if leaf.oid == chunk.relation_id)
+            pages = LeafPages(leaf, chunk.first_page, chunk.end_page)
             for block in reader.read(self._snapshot, table.table, pages):
                 spool.add(block, self._next_ordinals(block.row_count))
                 table.progress.read(block.row_count, block.byte_count)
@@ -304,6 +311,13 @@ class CopySpool:
         if self._bytes >= GROUP_BYTES or self._rows >= _GROUP_ROWS:
             self._flush()
 
+    def add_texts(self, new: pa.Array, first_ordinal: int) -> None:
+        """Add rows, each an array of texts, whose ordinals count from the one given."""
+        raw = pa.nulls(len(new), CHANGES.field("raw_new").type)
+        self._tables.append(_changes(new, raw, self._header, first_ordinal))
+        self._rows += len(new)
+        self._bytes += new.nbytes
+
     def finish(self) -> StagedFile | None:
         """Return the file; None if there are no rows."""
         with crash_step(CrashStep.STAGE_COPIED_ROWS):
@@ -326,9 +340,15 @@ class CopySpool:
 def block_table(block: Block, header: CopyHeader, first_ordinal: int) -> pa.Table:
     """Return the rows of a block as `bronze/changes` has them."""
     width = len(header.version.relation.columns)
-    count, relation, protection = block.row_count, header.version.relation, header.version.protection
+    count, protection = block.row_count, header.version.protection
     of_row = np.zeros(count, np.int32)
     new, raw = decode_copied(block, width, row_rules(of_row, [protection and protection.of_kept()]))
+    return _changes(new, raw, header, first_ordinal)
+
+
+def _changes(new: pa.Array, raw: pa.Array, header: CopyHeader, first_ordinal: int) -> pa.Table:
+    """Return rows of `bronze/changes` with these tuples."""
+    count, relation = len(new), header.version.relation
     columns: dict[str, pa.Array] = {
         "ordinal": pa.array(np.arange(first_ordinal, first_ordinal + count)),
         "new": new,

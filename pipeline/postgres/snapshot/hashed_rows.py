@@ -226,6 +226,16 @@ def hashed_rows(table: PublishedTable, shape: HashedColumns, *, is_utf8: bool) -
     )
 
 
+def key_hash_condition(shape: HashedColumns, hashes: Sequence[str], *, is_utf8: bool) -> sql.Composed:
+    """Return SQL that is true for rows with one of these hashes: of the key, or of the row if it has none."""
+    chosen = [shape.columns[i] for i in shape.key] if shape.key else shape.columns
+    parts = [_part(canonical(form, sql.Identifier(column))) for column, form in chosen]
+    # a subquery is hashed by every server version, an array is not
+    return sql.SQL("{} IN (SELECT pg_catalog.unnest({}::text[]))").format(
+        _hash(parts, is_utf8), sql.Literal(list(hashes))
+    )
+
+
 def _leaf(table: PublishedTable, leaf: Leaf, values: sql.Composable) -> sql.Composed:
     """Return the query for the published rows of a leaf."""
     where = sql.SQL("true" if table.row_filter is None else table.row_filter)
@@ -238,7 +248,7 @@ def _names(shape: HashedColumns) -> list[sql.Identifier]:
     return [sql.Identifier(f"c{i}") for i in range(len(shape.columns))]
 
 
-def _part(name: sql.Identifier) -> sql.Composed:
+def _part(name: sql.Composable) -> sql.Composed:
     """Return SQL for a value preceded by its length; NULL has no length."""
     return sql.SQL("pg_catalog.concat(pg_catalog.length({0}), ':', {0})").format(name)
 
