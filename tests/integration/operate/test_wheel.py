@@ -33,6 +33,7 @@ def test_a_wheel_in_an_empty_environment_replicates_and_proves_it(tmp_path: Path
             command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=600
         )
         assert done.returncode == code, done.stdout + done.stderr
+        print(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}")
         return done.stdout + done.stderr
 
     where = run("python", "-c", "import pipeline; print(pipeline.__file__)")
@@ -61,7 +62,7 @@ def test_a_wheel_in_an_empty_environment_replicates_and_proves_it(tmp_path: Path
         source.execute("DELETE FROM t WHERE id % 7 = 0")
     (folder / "shop.yaml").write_text(text)
     run("python", "-m", "pipeline.cli", "run")
-    run("pgdelta", "reconcile")
+    assert "compared with the source: 1 equal" in run("pgdelta", "reconcile", "--run")
     assert "858" in run("pgdelta", "query", "SELECT count(*) FROM t")
     assert "current" in run("pgdelta", "status")
     assert '"alerts"' in run("pgdelta", "schema")
