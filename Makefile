@@ -1,16 +1,18 @@
 # Every target that needs the environment makes it first; `make setup` alone is for a first look around.
 PYTHON ?= python3
 VENV := .venv
+# a release of Spark for a new environment, such as 4.0; the newest one if empty
+SPARK ?=
 READY := $(VENV)/.ready
 # an environment of its own: Airflow pins what pgdelta needs otherwise
 AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 check test slow stores matrix faults races soak bench growth demo dist airflow notebook docs clean
+.PHONY: help setup setup-s3 check test slow stores matrix spark-matrix faults races soak bench growth demo dist airflow notebook docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## leave everything the pipeline needs in .venv (Python packages, Delta's JARs, Spark's settings)
 
@@ -20,7 +22,7 @@ $(READY): pyproject.toml pipeline/delta/spark/jars.py pipeline/delta/spark/relea
 	@$(PYTHON) -c 'import sys; sys.exit("pgdelta needs Python 3.10 or newer: make setup PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[demo,notebook,docs,dev]'
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[demo,notebook,docs,dev]' $(if $(SPARK),'pyspark~=$(SPARK).0')
 	@$(VENV)/bin/python -m pipeline.delta.spark.jars
 	@touch $@
 
@@ -61,6 +63,9 @@ stores: $(READY) ## lakes on object stores and HDFS: whole jobs, races, faults
 
 matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with everything it can be asked for
 	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/ingest/test_matrix.py
+
+spark-matrix: $(READY) ## the core of the tests with each release of Spark, in environments of their own
+	$(VENV)/bin/python -m tools.spark_matrix
 
 faults: $(READY) ## every fault at every step of a run: about an hour
 	$(VENV)/bin/pytest -m slow -s tests/integration/faults/test_fault_matrix.py

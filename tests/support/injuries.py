@@ -8,4 +8,4 @@ def injure(pipeline: Pipeline, table: str, statement: str) -> None:
     key = "spark.databricks.delta.commitInfo.userMetadata"
     session = pipeline.spark.newSession()
     session.conf.set(key, '{"pgdelta": 1}')
-    session.sql(statement.format(f"delta.`{pipeline.path('silver', 'public', table)}`"))
+    session.sql(statement.format(f"delta.`{pipeline.root}/silver/public/{table}`"))

@@ -143,7 +143,7 @@ def test_rooms_list_their_modules() -> None:
 def test_targets_that_a_page_names_are_made(page: Path) -> None:
     makefile = read(ROOT / "Makefile")
     code = "\n".join([*spans(read(page)), *blocks(read(page), "sh")])
-    for target in set(re.findall(r"(?:^|\n)make ([a-z]+)", code)):
+    for target in set(re.findall(r"(?:^|\n)make ([a-z0-9-]+)", code)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 

@@ -148,9 +148,14 @@ PARTLY: Sequence[tuple[SilverType, str, list[Any]]] = (
 
 
 def known(value: Any) -> str:
-    """Return a text that tells NaN, -0, types and digits apart."""
+    """Return a text that tells NaN, -0, types and digits apart.
+
+    Releases of Spark before 4.2 return BINARY as bytearray.
+    """
     if isinstance(value, dict):
         value = sorted(value.items())
+    if isinstance(value, list):
+        value = [bytes(each) if isinstance(each, bytearray) else each for each in value]
     return repr(bytes(value) if isinstance(value, bytearray) else value)
 
 
