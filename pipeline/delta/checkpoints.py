@@ -138,7 +138,7 @@ def _newest_checkpoint(log: Path, version: int) -> Checkpoint | None:
 def _last_checkpoint(log: Path) -> Checkpoint | None:
     """Return the checkpoint that `_last_checkpoint` names, None if there is none in one file."""
     try:
-        last = int(json.loads(_pointer(log))["version"])
+        last = int(json.loads(read_pointer(log))["version"])
         path = log / _name(last)
         fetch(str(path))
         return Checkpoint(last, (str(path),)) if path.exists() else None
@@ -154,7 +154,7 @@ def _remove_abandoned(table: Path) -> None:
                 shutil.rmtree(shadow, ignore_errors=True)
 
 
-def _pointer(log: Path) -> bytes:
+def read_pointer(log: Path) -> bytes:
     """Return the content of `_last_checkpoint`, the only file of a log that is overwritten."""
     if (mirror := mirror_of(log)) is not None:
         return mirror.store.read(mirror.name(log / _LAST))[0]
@@ -164,7 +164,7 @@ def _pointer(log: Path) -> bytes:
 def _replace_pointer(log: Path, version: int, pointer: Path) -> None:
     """Name the checkpoint in `_last_checkpoint`, unless that names a newer one."""
     try:
-        if int(json.loads(_pointer(log))["version"]) >= version:
+        if int(json.loads(read_pointer(log))["version"]) >= version:
             return
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass

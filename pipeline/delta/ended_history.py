@@ -1,4 +1,4 @@
-"""End the history of a Delta table on a file system of this machine: only its newest version remains.
+"""End the history of a Delta table in a folder or on an object store: only its newest version remains.
 
 Values of rows that were removed stay in files of old versions, and their bounds in the log. Files that the
 newest version does not name are removed at once, and the log is cut: an empty commit, a checkpoint of it, and
@@ -22,8 +22,16 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from pipeline.delta.checkpoint_files import commit_name, list_log
-from pipeline.delta.checkpoints import write_checkpoint
+from pipeline.delta.checkpoints import read_pointer, write_checkpoint
 from pipeline.delta.native_commit import Operation, commit_version, read_commit, vector_file
+from pipeline.delta.store.mirror import (
+    StoredFile,
+    fetch,
+    files_below,
+    mirror_of,
+    names_in,
+    remove_files,
+)
 from pipeline.delta.sync import sync_file, sync_folder
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
@@ -44,12 +52,10 @@ class RemovedFiles:
     byte_count: int = 0
     left: int = 0
 
-    def remove(self, path: Path) -> None:
-        """Remove a file and Hadoop's checksum of it."""
-        self.byte_count += path.stat().st_size
-        path.unlink()
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    def add(self, file: StoredFile) -> None:
+        """Count a file that is removed."""
         self.count += 1
+        self.byte_count += file.size
 
 
 def why_not_endable(snapshot: Snapshot) -> str | None:
@@ -74,17 +80,19 @@ def remove_old_files(table: LakeTable, must_go: Callable[[Path], bool]) -> Remov
     named = _named_in_log(folder)
     kept = names_of(table.snapshot())
     removed = RemovedFiles()
-    changed = {folder}
-    for path in found:
-        name = path.relative_to(folder).as_posix()
-        if name in kept or not path.exists() or _is_checksum_of(path, folder, kept):
+    gone: list[Path] = []
+    for file in found:
+        name = file.path.relative_to(folder).as_posix()
+        if name in kept or _is_checksum_of(file.path, folder, kept):
             continue
-        is_old = name in named or path.stat().st_mtime < time.time() - YOUNG
-        if is_old or must_go(path):
-            removed.remove(path)
-            changed.add(path.parent)
+        is_old = name in named or file.modified < time.time() - YOUNG
+        if is_old or must_go(file.path):
+            removed.add(file)
+            gone.append(file.path)
         else:
             removed.left += 1
+    remove_files(gone)
+    changed = {folder, *(path.parent for path in gone)}
     for shadow in folder.glob(f"{_SHADOW}*"):  # they have links to old commits
         shutil.rmtree(shadow, ignore_errors=True)
     for empty in empty_folders(folder):
@@ -92,14 +100,19 @@ def remove_old_files(table: LakeTable, must_go: Callable[[Path], bool]) -> Remov
             empty.rmdir()
             changed.add(empty.parent)
     for each in changed:
-        if each.exists():
+        if each.exists() and mirror_of(each) is None:
             sync_folder(each)
     return removed
 
 
 def empty_folders(folder: Path) -> list[Path]:
-    """Return the folders below a table's that have no file, each before the one that contains it."""
+    """Return the folders below a table's that have no file, each before the one that contains it.
+
+    An object store has none: folders there are parts of names.
+    """
     found: set[Path] = set()
+    if mirror_of(folder) is not None:
+        return []
     for root, folders, names in os.walk(folder, topdown=False):
         path = Path(root)
         is_log = _LOG in path.relative_to(folder).parts
@@ -134,24 +147,24 @@ def cut_log(table: LakeTable, metadata: Mapping[str, Any]) -> int:
     return version
 
 
-def old_files(table: LakeTable, *, log_too: bool) -> Iterator[Path]:
+def old_files(table: LakeTable, *, log_too: bool) -> Iterator[StoredFile]:
     """Yield the files that the newest version does not name, and with `log_too` those of older versions."""
     folder, snapshot = table.folder, table.snapshot()
     kept = names_of(snapshot)
-    for path in _files_in(folder):
+    for file in _files_in(folder):
+        path = file.path
         if path.relative_to(folder).as_posix() not in kept and not _is_checksum_of(path, folder, kept):
-            yield path
+            yield file
     if log_too:
-        yield from (
-            p for p in (folder / _LOG).rglob("*") if p.is_file() and not _is_kept(p, snapshot.version)
-        )
+        yield from (f for f in files_below(folder / _LOG) if not _is_kept(f.path, snapshot.version))
 
 
-def _files_in(folder: Path) -> Iterator[Path]:
-    for root, folders, names in os.walk(folder):
-        if Path(root) == folder:
-            folders[:] = [each for each in folders if each != _LOG and not each.startswith(_SHADOW)]
-        yield from (Path(root, name) for name in names)
+def _files_in(folder: Path) -> Iterator[StoredFile]:
+    """Yield the files of a table's folder, without those of its log."""
+    for file in files_below(folder):
+        first = file.path.relative_to(folder).parts[0]
+        if first != _LOG and not first.startswith(_SHADOW):
+            yield file
 
 
 def _is_checksum_of(path: Path, folder: Path, kept: set[str]) -> bool:
@@ -186,18 +199,18 @@ def _is_cut(log: Path, version: int) -> bool:
     if actions is None or any(set(action) != {_COMMIT_INFO} for action in actions):
         return False
     is_ours = all(OURS in (a[_COMMIT_INFO].get("userMetadata") or "") for a in actions)
-    return is_ours and (log / _checkpoint_name(version)).exists()
+    return is_ours and _checkpoint_name(version) in names_in(str(log))
 
 
 def _checkpoint(table: LakeTable, version: int) -> None:
-    path = table.folder / _LOG / _checkpoint_name(version)
+    log = table.folder / _LOG
     try:
         write_checkpoint(table.folder, version)
     except Exception:  # a table feature that only Spark knows
         from pipeline.delta.spark.log import delta_log
 
         delta_log(table.spark, table.path).checkpoint()
-    if not path.exists():
+    if _checkpoint_name(version) not in names_in(str(log)):
         raise LakeError(
             f"The log of {table.path} got no checkpoint of version {version}, so older versions were kept. "
             "Run the same command again."
@@ -212,7 +225,7 @@ def _drop_removals(log: Path, version: int) -> None:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    path = log / _checkpoint_name(version)
+    path = Path(fetch(str(log / _checkpoint_name(version))))
     with pq.ParquetFile(path) as file:
         if "remove" not in file.schema_arrow.names:
             return
@@ -222,18 +235,13 @@ def _drop_removals(log: Path, version: int) -> None:
         kept = file.read().filter(pc.is_null(removals))
     written = path.with_name(f".{uuid4()}.tmp")
     pq.write_table(kept, written)
-    os.chmod(written, path.stat().st_mode & 0o777)
-    sync_file(written)
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    written.replace(path)
-    sync_folder(log)
+    _replace(written, path)
     _correct_pointer(log, version, kept.num_rows)
 
 
 def _correct_pointer(log: Path, version: int, actions: int) -> None:
     """Let `_last_checkpoint` have the size of the checkpoint of a version, if it names that one."""
-    pointer = log / "_last_checkpoint"
-    found = json.loads(pointer.read_bytes())
+    found = json.loads(read_pointer(log))
     if int(found["version"]) != version:
         return
     size = (log / _checkpoint_name(version)).stat().st_size
@@ -242,11 +250,20 @@ def _correct_pointer(log: Path, version: int, actions: int) -> None:
     found.pop("checksum", None)  # of the pointer itself
     written = log / f".{uuid4()}.tmp"
     written.write_text(json.dumps(found), encoding="utf-8")
-    os.chmod(written, pointer.stat().st_mode & 0o777)
+    _replace(written, log / "_last_checkpoint")
+
+
+def _replace(written: Path, path: Path) -> None:
+    """Put a written file in the place of one in the log that exists."""
+    if (mirror := mirror_of(path)) is not None:
+        mirror.store.upload(written, mirror.name(path))
+        written.replace(path)
+        return
+    os.chmod(written, path.stat().st_mode & 0o777)
     sync_file(written)
-    (log / "._last_checkpoint.crc").unlink(missing_ok=True)
-    written.replace(pointer)
-    sync_folder(log)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    written.replace(path)
+    sync_folder(path.parent)
 
 
 def _checkpoint_name(version: int) -> str:
@@ -254,13 +271,12 @@ def _checkpoint_name(version: int) -> str:
 
 
 def _remove_before(log: Path, version: int) -> None:
-    last = json.loads((log / "_last_checkpoint").read_bytes())
+    last = json.loads(read_pointer(log))
     if int(last["version"]) != version:
         raise LakeError(f"Another process writes checkpoints to {log}. Run the same command again.")
-    for path in sorted(log.rglob("*")):
-        if path.is_file() and not _is_kept(path, version):
-            path.unlink(missing_ok=True)
-    sync_folder(log)
+    remove_files(sorted(each.path for each in files_below(log) if not _is_kept(each.path, version)))
+    if mirror_of(log) is None:
+        sync_folder(log)
 
 
 def _is_kept(path: Path, version: int) -> bool:

@@ -29,9 +29,12 @@ from pipeline.delta.ended_history import (
     old_files,
     remove_old_files,
 )
-from pipeline.delta.locks import lock_apply
+from pipeline.delta.fence import fence_of
+from pipeline.delta.filesystem import remove_folder
+from pipeline.delta.locks import claim_table, lock_apply
 from pipeline.delta.log import commit_info, user_metadata_of
 from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.store.mirror import fetch, mirror_at
 from pipeline.delta.table import Lake, LakeTable, path_segment
 from pipeline.errors import ConfigError, LakeError, SlotBusyError
 from pipeline.metadata.manifests import Manifest, Manifests
@@ -83,10 +86,10 @@ def run_forget(
     be erased, or a job is running.
     """
     lake = Lake.for_writing(config.storage, spark, application=f"pgdelta forget {config.pipeline}")
-    if lake.local_root is None:
+    if lake.working_root is None:
         raise LakeError(
-            f"pgdelta forget needs a lake on a file system of this machine, and {lake.root} is on other "
-            "storage."
+            "pgdelta forget needs a lake on a file system of this machine or on an object store, and "
+            f"{lake.root} is on other storage. Erase the rows there by Spark, and end the tables' histories."
         )
     bronze = Bronze(lake, config.pipeline)
     if not bronze.changes.exists() or bronze.captured_offset() is None:
@@ -130,7 +133,7 @@ class _Forgetting:
         self._bronze = bronze
         self._hash_key = hash_key
         self._lake = bronze.lake
-        self._root = Path(bronze.lake.local_root or "")
+        self._root = Path(bronze.lake.working_root or "")
         self._intents = Intents(str(self._root))
         self._manifests = Manifests(self._lake)
         self._unreadable: set[Path] = set()
@@ -147,9 +150,11 @@ class _Forgetting:
             return self._receipt(work, self._count(work, found), is_dry_run=True)
         with crash_step(ForgetStep.RECORD_INTENT):
             self._intents.write(work.intent)
+        keeps_versions = self._intents.keeps_versions(work.intent)
         places = self._erase(work)
         proven = self._prove(work)
-        receipt = replace(self._receipt(work, places), files_searched=proven)
+        receipt = self._receipt(work, places)
+        receipt = replace(receipt, files_searched=proven, keeps_versions=keeps_versions)
         with crash_step(ForgetStep.RECORD_RECEIPT):
             self._record(work.intent, receipt)
         with crash_step(ForgetStep.REMOVE_INTENT):
@@ -186,10 +191,10 @@ class _Forgetting:
         places += [PlaceReceipt(place.name, count_records(place)) for place in work.records]
         tables = dict(self._tables(work))
         for n, place in enumerate(places):
-            old = [path.stat().st_size for path in old_files(tables[place.place], log_too=False)]
+            old = [file.size for file in old_files(tables[place.place], log_too=False)]
             places[n] = replace(place, files_removed=len(old), byte_count=sum(old))
         for silver in work.silver:
-            old = [path.stat().st_size for path in old_files(silver.table, log_too=False)]
+            old = [file.size for file in old_files(silver.table, log_too=False)]
             places.append(PlaceReceipt(_silver_name(silver), 0, 0, len(old), sum(old)))
         return places
 
@@ -224,6 +229,7 @@ class _Forgetting:
 
     def _end_silver(self, work: _Work, silver: SilverKeys) -> PlaceReceipt:
         table = silver.table
+        claim_table(table)
         if any(add.get("deletionVector") for add in table.snapshot().files.values()):
             # rows that a deletion vector marks are still in their file
             table.run(f"REORG TABLE {table.identifier} APPLY (PURGE)", FORGET)
@@ -240,6 +246,8 @@ class _Forgetting:
 
     def _end(self, table: LakeTable, must_go: partial[bool], *, cuts: bool = True) -> RemovedFiles:
         with crash_step(ForgetStep.END_HISTORY):
+            if (fence := fence_of(table.path)) is not None:
+                fence.lease.check()
             removed = remove_old_files(table, must_go)
             if cuts:
                 cut_log(table, {"operation": FORGET})
@@ -250,6 +258,7 @@ class _Forgetting:
         if path.suffix != ".parquet":
             return False
         try:
+            fetch(str(path))
             return self._count_in_file(work, place, path) > 0
         except Exception:  # it may be half written
             self._unreadable.add(path)
@@ -273,6 +282,11 @@ class _Forgetting:
         """Remove what runs that ended left behind; nothing of it is needed."""
         remove_dead_runs(str(self._root))
         own = self._root / "_pgdelta"
+        if mirror_at(self._lake.root) is not None:
+            rebuilds = [("rebuilds", *name) for name in self._table.names]
+            for names in (("checkpoints",), ("reconcile",), *rebuilds):
+                remove_folder(self._lake.sessions, self._lake.path("_pgdelta", *names))
+            return
         for name in ("checkpoints", "reconcile"):
             shutil.rmtree(own / name, ignore_errors=True)
         for schema, table in self._table.names:
@@ -312,7 +326,7 @@ class _Forgetting:
         for name, table in tables:
             files += table.snapshot().file_count
             left += len(empty_folders(table.folder))  # of partitions, whose names have values
-            for path in old_files(table, log_too=name != _CHANGES):
+            for path in (file.path for file in old_files(table, log_too=name != _CHANGES)):
                 files += 1
                 is_log = "_delta_log" in path.parts
                 left += is_log or self._has_keys(work, name, path)

@@ -19,7 +19,7 @@ from pipeline.bronze.schema import CHANGES
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.native_commit import removing_uncommitted
 from pipeline.delta.table import LakeTable
-from pipeline.delta.table_log import data_path
+from pipeline.delta.table_log import data_file
 from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys
 
 if TYPE_CHECKING:
@@ -131,4 +131,4 @@ def _files(place: LakeTable) -> Iterator[tuple[str, dict[str, Any]]]:
 def _row_groups(place: LakeTable, add: dict[str, Any], columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of a file, a row group at a time; columns that it does not have are NULL."""
     assert place.local_path is not None
-    yield from read_changes(data_path(place.local_path, add["path"]), columns)
+    yield from read_changes(data_file(place.local_path, add["path"]), columns)

@@ -1,7 +1,8 @@
-"""The keys that an unfinished `pgdelta forget` erases: files in `_pgdelta/forget`, for their owner only.
+"""The keys that an unfinished `pgdelta forget` erases: files in `_pgdelta/forget`.
 
-Once a key change is erased from bronze, nothing else connects its two keys. So the keys are on disk from
-before the first row is erased until after the last file is removed, and a run after a crash reads them.
+Once a key change is erased from bronze, nothing else connects its two keys. So the keys are stored from
+before the first row is erased until after the last file is removed, and a run after a crash reads them. In a
+folder the files are for their owner only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from pipeline.delta.store.mirror import mirror_of, names_in
 from pipeline.delta.sync import sync_folder
 from pipeline.errors import LakeError
 from pipeline.private_files import make_private_folder, open_private
@@ -31,16 +33,23 @@ class Intent:
 
 
 class Intents:
-    """Reads and writes the intents of a lake on this machine."""
+    """Reads and writes the intents of a lake; `root` is its working root."""
 
     def __init__(self, root: str) -> None:
         self._folder = Path(root, "_pgdelta", "forget")
+        self._mirror = mirror_of(self._folder)
+
+    def has_any(self) -> bool:
+        """Return whether a run has not ended."""
+        return bool(names_in(str(self._folder)))
 
     def read(self, name: TableName) -> Intent:
         """Return the unfinished intent of a table, or a new one; raise LakeError for another table's."""
         found = Intent(name)
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            row = json.loads(path.read_text(encoding="utf-8"))
+        for path in (self._folder / each for each in sorted(names_in(str(self._folder)))):
+            if path.suffix != _SUFFIX:
+                continue
+            row = json.loads(self._content(path))
             other = TableName(row["schema"], row["table"])
             if other != name:
                 raise LakeError(
@@ -52,10 +61,8 @@ class Intents:
         return found
 
     def write(self, intent: Intent) -> None:
-        """Record an intent; it is on disk once this returns."""
-        make_private_folder(self._folder, exist_ok=True)
+        """Record an intent; it is stored once this returns."""
         path = self._folder / f"{intent.id}{_SUFFIX}"
-        temporary = path.with_suffix(".tmp")
         row = {
             "id": intent.id,
             "schema": intent.name.schema,
@@ -63,6 +70,11 @@ class Intents:
             "keys": sorted(intent.keys),
             "commit_lsns": sorted(intent.commit_lsns),
         }
+        if self._mirror is not None:
+            self._mirror.store.write(self._mirror.name(path), json.dumps(row).encode())
+            return
+        make_private_folder(self._folder, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
         temporary.unlink(missing_ok=True)
         with open_private(temporary) as file:
             json.dump(row, file)
@@ -71,8 +83,22 @@ class Intents:
         temporary.rename(path)
         sync_folder(self._folder)
 
+    def keeps_versions(self, intent: Intent) -> bool | None:
+        """Return whether a store keeps what is deleted, by an intent that was written; None if not known."""
+        if self._mirror is None:
+            return False
+        return self._mirror.store.keeps_versions(self._mirror.name(self._folder / f"{intent.id}{_SUFFIX}"))
+
+    def _content(self, path: Path) -> bytes:
+        return (
+            path.read_bytes() if self._mirror is None else self._mirror.store.read(self._mirror.name(path))[0]
+        )
+
     def remove(self) -> None:
         """Remove all intents."""
+        if self._mirror is not None:
+            self._mirror.remove(str(self._folder / name) for name in names_in(str(self._folder)))
+            return
         for path in self._folder.glob("*"):
             path.unlink()
         if self._folder.is_dir():

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.delta.ended_history import why_not_endable
+from pipeline.delta.filesystem import folders_in
 from pipeline.delta.partitions import partition_value
-from pipeline.delta.table import LakeTable, path_segment
+from pipeline.delta.table import Lake, LakeTable, path_segment
 from pipeline.delta.txn import TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest
@@ -122,20 +123,20 @@ def find_silver_tables(
             f"Table {forgotten.name} has no silver table, so pgdelta forget cannot tell whether the source "
             "still has the row. Nothing was erased."
         )
-    _check_archive(Path(lake.local_root or ""), forgotten, {table.table.folder for table in found})
+    _check_archive(lake, forgotten, {table.table.folder for table in found})
     return found
 
 
-def _check_archive(root: Path, forgotten: ForgottenTable, known: AbstractSet[Path]) -> None:
+def _check_archive(lake: Lake, forgotten: ForgottenTable, known: AbstractSet[Path]) -> None:
     for name in forgotten.names:
         segment = path_segment(name.table)
-        folder = root / "archive" / path_segment(name.schema)
-        for path in folder.iterdir() if folder.is_dir() else ():
-            is_of_table = path.name == segment or path.name.startswith(f"{segment}.")
-            if is_of_table and path not in known:
+        folder = lake.path("archive", name.schema)
+        for found in folders_in(lake.sessions, folder):
+            is_of_table = found == segment or found.startswith(f"{segment}.")
+            if is_of_table and lake.table_at(f"{folder}/{found}").folder not in known:
                 raise LakeError(
-                    f"{path} has the rows of a former table {name}, which pgdelta forget does not change. "
-                    "Remove the folder, then run pgdelta forget again."
+                    f"{folder}/{found} has the rows of a former table {name}, which pgdelta forget does not "
+                    "change. Remove the folder, then run pgdelta forget again."
                 )
 
 

@@ -55,7 +55,7 @@ class ForgetReceipt:
     """What was erased, or would be: `keys_given`, and `keys` with those that key changes connect with them.
 
     Silver can be read as of `as_of_lsn` and later. `files_searched` are the files that remain, in which no
-    row of the keys was found.
+    row of the keys was found. A store that `keeps_versions` still has the removed objects.
     """
 
     pipeline: str
@@ -66,6 +66,7 @@ class ForgetReceipt:
     as_of_lsn: LSN
     is_dry_run: bool = False
     files_searched: int = 0
+    keeps_versions: bool | None = False  # of the objects of a store, None if it does not say
 
     def exit_code(self, strict: bool) -> int:
         """Return 0: what is not erased is an error."""
@@ -84,6 +85,7 @@ class ForgetReceipt:
             "places": [place.as_row() for place in self.places],
             "as_of_lsn": str(self.as_of_lsn),
             "files_searched": self.files_searched,
+            "store_keeps_versions": self.keeps_versions,
         }
 
     def print(self, console: Console) -> None:
@@ -128,6 +130,16 @@ class ForgetReceipt:
             return [*notes, "nothing was changed; files that rows leave are removed too"]
         notes.append(f"{self.files_searched:,} files remain and were searched: no row has the keys")
         notes.append(f"as-of reads this table from {self.as_of_lsn} on: its earlier versions are gone")
+        if self.keeps_versions:
+            notes.append(
+                "not erased: the bucket keeps removed objects as older versions. These have the rows until "
+                "you or its lifecycle rule delete them"
+            )
+        elif self.keeps_versions is None:
+            notes.append(
+                "the store does not say whether it keeps removed objects: if the bucket has versions or soft "
+                "delete, these have the rows until you delete them"
+            )
         if left := sum(place.files_left for place in self.places):
             notes.append(f"{left} files that no commit names yet were searched and left")
         return notes

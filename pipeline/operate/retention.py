@@ -14,7 +14,6 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.bases import RETENTION, Base
@@ -33,6 +32,7 @@ from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import Records
+from pipeline.operate.forget_intent import Intents
 from pipeline.operate.retention_plan import (
     LakeRecords,
     RetentionPlan,
@@ -136,13 +136,13 @@ def _compact(
 ) -> Compaction:
     if bronze.lake.working_root is None:
         raise LakeError(
-            f"bronze.retention needs a lake on a file system of this machine, and {bronze.lake.root} is on "
-            "other storage. Set bronze.retention to forever."
+            "bronze.retention needs a lake on a file system of this machine or on an object store, and "
+            f"{bronze.lake.root} is on other storage. Set bronze.retention to forever."
         )
     plan = _plan(bronze, retentions, last, now, keeps_past)
     if plan is None:
         return Compaction()
-    if any(Path(bronze.lake.working_root, "_pgdelta", "forget").glob("*")):
+    if Intents(bronze.lake.working_root).has_any():
         raise LakeError("A run of pgdelta forget has not ended. Run it again with its keys first.")
     history, snapshot = bronze.copies.read(), bronze.changes.snapshot()
     if any(add.get("deletionVector") for add in snapshot.files.values()):

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlparse
 from uuid import uuid4
@@ -271,6 +272,30 @@ def remove_files(paths: Iterable[str | Path]) -> None:
     for path in chosen:
         with suppress(FileNotFoundError):
             os.unlink(path)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a lake; `modified` is in seconds since 1970."""
+
+    path: Path
+    size: int
+    modified: float
+
+
+def files_below(folder: Path) -> Iterator[StoredFile]:
+    """Yield the files in a folder and in those below it; of a store the objects, also those not here."""
+    found = mirror_of(folder)
+    if found is not None:
+        for each in found.list(str(folder)):
+            yield StoredFile(Path(found.path(each.name)), each.size, each.modified / 1000)
+        return
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                yield StoredFile(path, status.st_size, status.st_mtime)
 
 
 def names_in(folder: str) -> dict[str, float]:

@@ -186,6 +186,18 @@ class Store:
                 pass
         return self._own(name, content)
 
+    def keeps_versions(self, name: str) -> bool | None:
+        """Return whether the store keeps older versions of an object that was written just now.
+
+        None if that cannot be known: `gs` gives every object a version.
+        """
+        import obstore
+
+        if self._has_generations:
+            return None
+        with self._request("read", name):
+            return obstore.head(self._store, self._key(name)).get("version") is not None
+
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the store, over what is there."""
         import obstore

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from pipeline.config.load import load_config
+from tests.support.files import places_of
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.paths import ROOT
 from tests.support.servers import Database
@@ -89,7 +90,9 @@ def assert_equal(processes: Processes, source: psycopg.Connection[tuple[object, 
     found.assert_orders_equal()
 
 
-def test_jobs_and_commands_on_an_object_store(processes: Processes, database: Database) -> None:
+def test_jobs_and_commands_on_an_object_store(
+    processes: Processes, database: Database, tmp_path: Path
+) -> None:
     database.run(*ORDERS, *LINES, *LOG, *FILL)
     processes.submit("ingest")
     processes.submit("apply")
@@ -106,4 +109,18 @@ def test_jobs_and_commands_on_an_object_store(processes: Processes, database: Da
         processes.command("resync", "--table", "public.orders")
         processes.command("ingest")
         processes.submit("apply")
+        assert_equal(processes, source)
+        database.run(
+            "UPDATE orders SET item = 'xyzzySubject' WHERE id = 17", "DELETE FROM orders WHERE id = 17"
+        )
+        processes.command("ingest")
+        processes.submit("apply")
+        receipt = processes.command("forget", "--table", "public.orders", "--key", "17")
+        assert "no row has the keys" in receipt
+        found = StorePipeline(load_config(processes.config, processes.environ), source)
+        for each in found.store.list():
+            path = tmp_path / "bucket" / each.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found.store.download(each.name, path)
+        assert places_of(tmp_path / "bucket", "xyzzySubject") == []
         assert_equal(processes, source)

@@ -11,8 +11,6 @@ import pytest
 from pipeline.config.jobs import BronzeLog
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
-from pipeline.errors import LakeError
-from pipeline.operate.forget import run_forget
 from pipeline.operate.maintain import run_maintenance
 from pipeline.verify.audit import run_audit
 from tests.support.servers import Database
@@ -70,10 +68,3 @@ def test_a_detached_table_is_moved_to_the_archive(pipeline: StorePipeline) -> No
     lake = Lake(archiving.config.storage)
     assert not lake.table("silver", "public", "t").exists()
     assert lake.table("archive", "public", "t").rows(["id"]).to_pylist() == [{"id": 1}]
-
-
-def test_forget_is_refused_with_a_sentence(pipeline: StorePipeline) -> None:
-    pipeline.run(TABLE)
-    pipeline.catch_up()
-    with pytest.raises(LakeError, match=r"needs a lake on a file system of this machine"):
-        run_forget(pipeline.config, "public.t", [["1"]])

@@ -97,10 +97,10 @@ class S3Server:
         """Return an object's content."""
         return self.request("GET", f"{BUCKET}/{name}")
 
-    def request(self, method: str, path: str) -> bytes:
+    def request(self, method: str, path: str, data: bytes | None = None) -> bytes:
         """Make a request, whose signature the server does not verify; return the answer."""
-        headers = {"Authorization": f"AWS {_KEY}:"}
-        with urlopen(Request(f"{self.url}/{path}", method=method, headers=headers)) as answer:
+        headers = {"Authorization": f"AWS {_KEY}:", "Content-Type": "application/xml"}
+        with urlopen(Request(f"{self.url}/{path}", data, headers, method=method)) as answer:
             content: bytes = answer.read()
             return content
 
