@@ -3,7 +3,7 @@
 Pending changes are applied first (`apply_tables`, which `pgdelta apply --table` also runs). Then each table
 is written from everything that bronze has of it, up to the LSN of the newest manifest, and a new manifest
 records the new version. Readers see the previous rows until the commit of a table. Each command holds the
-lock of apply, and retries held tables.
+lock of apply, and retries held tables. Spark starts where only it can write a table.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalog_registrar import CatalogRegistrar
@@ -20,10 +19,12 @@ from pipeline.apply.expected_versions import ManifestEntries
 from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.locks import lock_apply
-from pipeline.delta.spark.session import start_session
 from pipeline.errors import ConfigError, report_error
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.table_name import TableName, match_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def apply_tables(
@@ -39,7 +40,7 @@ def apply_tables(
     With `confirms` the guards of the tables that globs name are lifted. Raise ConfigError if a glob is not
     valid or no table matches.
     """
-    applier = Applier(spark or start_session(f"pgdelta apply {config.pipeline}"), config, progress)
+    applier = Applier(spark, config, progress)
     prepare(applier, globs, confirms=confirms)
     if applier.bronze.changes.exists():
         with lock_apply(applier.lake, config.pipeline):
@@ -79,7 +80,7 @@ def run_rebuild(
     table matches.
     """
     stop = stop or threading.Event()
-    applier = Applier(spark or start_session(f"pgdelta rebuild {config.pipeline}"), config)
+    applier = Applier(spark, config)
     prepare(applier, globs, confirms=confirms)
     if applier.bronze.changes.exists():
         with lock_apply(applier.lake, config.pipeline, stop):

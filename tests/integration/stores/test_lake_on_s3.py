@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.delta.table import Lake
+from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.stores.lakes import StorePipeline
@@ -39,4 +40,7 @@ def test_a_copy_made_again_takes_the_place_of_the_rows(store_pipeline: StorePipe
     store_pipeline.assert_equal("orders", "id", "more")
     table = Lake(store_pipeline.config.storage).table("silver", "public", "orders")
     assert before.isdisjoint(table.snapshot().files)
+    assert run_rebuild(store_pipeline.config, ["public.orders"]).exit_code(strict=True) == 0
+    store_pipeline.assert_orders_equal()
+    store_pipeline.assert_equal("orders", "id", "more")
     assert not [each.name for each in store_pipeline.store.list("_pgdelta/rebuilds")]
