@@ -17,6 +17,7 @@ from typing import Any
 from pipeline.delta.partitions import partition_bounds
 from pipeline.delta.sql import to_microseconds
 from pipeline.delta.table_log import Snapshot
+from pipeline.key_ranges import KeyRange
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.file_statistics import TIMES, has_sure_bounds
 from pipeline.silver.fold import Fold, FoldColumn
@@ -112,6 +113,32 @@ def _distinct(session: DuckSql, value: str | None, source: str) -> list[Any]:
     return sorted(found.column(0).to_pylist())
 
 
+def first_column_bounds(
+    session: DuckSql, fold: Fold, ranges: Sequence[KeyRange]
+) -> dict[str, list[tuple[Any, Any]]]:
+    """Return the bounds of ranges of keys in the first key column, by its name, as `may_have` compares them.
+
+    None is no bound. Nothing is returned for a column whose statistics are not sure.
+    """
+    column, engine = fold.columns[fold.key[0]], session.engine
+    bounds = [
+        _value(f"({column.type.value(name, engine)})", column.type.ddl) for name in ("r.first", "r.last")
+    ]
+    if None in bounds:
+        return {}
+    texts = (
+        ", ".join(
+            engine.literal(side[0]) if side else engine.null("STRING") for side in (each.first, each.last)
+        )
+        for each in ranges
+    )
+    rows = ", ".join(f"({each})" for each in texts)
+    found = session.table(
+        f"SELECT {bounds[0]} AS first, {bounds[1]} AS last FROM (VALUES {rows}) AS r(first, last)"
+    )
+    return {column.name: list(zip(*(each.to_pylist() for each in found.columns), strict=True))}
+
+
 def file_bounds(file: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[tuple[Any, Any], ...]:
     """Return the least and greatest value of columns, given with their types; None if it is not known.
 
@@ -171,7 +198,8 @@ def may_have(
 ) -> bool:
     """Return whether a file may have a row with values in all of the ranges, by its statistics.
 
-    `values` are ranges by the name that a column has in the statistics, `times` the columns of TIMESTAMP.
+    `values` are ranges by the name that a column has in the statistics, `times` the columns of TIMESTAMP. A
+    range may lack a bound.
     """
     columns = tuple((name, name in times) for name in values)
     bounds = _bounds(file.get("stats") or "{}", columns, partition)
@@ -182,7 +210,9 @@ def may_have(
 
 
 def _overlap(first: Any, last: Any, least: Any, greatest: Any) -> bool:
-    return (least is None or last >= least) and (greatest is None or first <= greatest)
+    is_before = last is not None and least is not None and last < least
+    is_behind = first is not None and greatest is not None and first > greatest
+    return not (is_before or is_behind)
 
 
 def any_between(values: Sequence[Any], least: Any, greatest: Any) -> bool:

@@ -13,12 +13,21 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.delta.data_files import arrow_columns
-from pipeline.delta.partitions import Partition, file_columns, partition_of
+from pipeline.delta.partitions import Partition, file_columns, partition_bounds, partition_of
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_file
-from pipeline.silver.data_layout import FileChoice, file_bounds, file_size, may_have_null
+from pipeline.key_ranges import KeyRange
+from pipeline.silver.data_layout import (
+    FileChoice,
+    file_bounds,
+    file_size,
+    first_column_bounds,
+    may_have,
+    may_have_null,
+)
 from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.file_statistics import TIMES
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import reduced_images
 from pipeline.silver.native_files import MOST_BYTES_IN_MEMORY, NotNative, read_file
@@ -75,6 +84,19 @@ class NativeReads(Target):
         self._require_few([self._files[number] for number in chosen])
         names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
         self._add_silver(chosen, [*names, *([fold.current_column] if fold.current_column else [])])
+
+    def define_keys(self, fold: Fold, ranges: Sequence[KeyRange]) -> None:
+        """Define `silver`: the key columns of files that may have a key in ranges."""
+        bounds = first_column_bounds(self.session, fold, ranges)
+        types = {column.name: column.type.ddl for column in fold.columns}
+        times = [name for name in bounds if types[name] in TIMES]
+        chosen = [
+            number
+            for number, file in enumerate(self._files)
+            if may_have(file, bounds, times, partition_bounds(self._snapshot, file))
+        ]
+        self._require_few([self._files[number] for number in chosen])
+        self._add_silver(chosen, [fold.columns[i].name for i in fold.key])
 
     def define_whole_silver(self, fold: Fold) -> None:
         if self._has_silver:

@@ -41,7 +41,14 @@ from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.modes import MARKINGS, truncate_marks
 from pipeline.silver.native_files import NotNative, with_columns
 from pipeline.silver.native_reads import NativeReads, as_numpy
-from pipeline.silver.write import FOLDED, Write, WriteKind, current_rows, same_keys
+from pipeline.silver.write import (
+    FOLDED,
+    Write,
+    WriteKind,
+    current_rows,
+    key_range_condition,
+    same_keys,
+)
 
 ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
 _MOST_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
@@ -94,10 +101,9 @@ class NativeTarget(NativeReads):
 
     @contextmanager
     def adding_rows(self, write: Write) -> Iterator[Callable[[pa.Table], None]]:
-        """Give a function that adds rows to those of an append or overwrite; commit it after the block."""
-        if write.kind is WriteKind.REPLACE_KEYS:
-            raise NotNative("copied key ranges are replaced")
+        """Give a function that adds rows, or some that replace others; commit them after the block."""
         replaces = write.kind is WriteKind.OVERWRITE
+        gone = self._in_key_ranges(write) if write.kind is WriteKind.REPLACE_KEYS else {}
         files = PartitionedFiles(
             self._table.folder,
             self._partition_by,
@@ -111,16 +117,31 @@ class NativeTarget(NativeReads):
         except BaseException:
             files.discard()
             raise
-        metrics = {
-            "numFiles": len(changes.added),
-            "numOutputRows": sum(file.row_count for file in changes.added),
-            "numOutputBytes": sum(file.size for file in changes.added),
-        }
-        columns = json.dumps(self._partition_by)
-        parameters = {"mode": "Overwrite" if replaces else "Append", "partitionBy": columns}
-        operation = Operation("WRITE", parameters, _texts(metrics), is_blind_append=not replaces)
         with self._removing(changes):
-            self._commit(write, changes, operation, Reads(whole_table=replaces))
+            none = self._arrow.empty_table()
+            self._rewrite(gone, none, {}, none, changes)
+            metrics = {
+                "numFiles": len(changes.added),
+                "numOutputRows": sum(file.row_count for file in changes.added),
+                "numOutputBytes": sum(file.size for file in changes.added),
+            }
+            columns = json.dumps(self._partition_by)
+            is_append = write.kind is WriteKind.APPEND
+            parameters = {"mode": "Append" if is_append else "Overwrite", "partitionBy": columns}
+            operation = Operation("WRITE", parameters, _texts(metrics), is_blind_append=is_append)
+            self._commit(write, changes, operation, Reads(whole_table=not is_append))
+
+    def _in_key_ranges(self, write: Write) -> dict[int, Rewrite]:
+        """Return the rows with keys in the ranges of a step, as deleted ones."""
+        session, step = self.session, write.step
+        condition = key_range_condition(write.fold, step.key_types, step.key_ranges, session.engine)
+        self.define_keys(write.fold, step.key_ranges)
+        file, row = (f"t.{session.engine.quoted(name)}" for name in (self._file, self._row))
+        matches = session.table(
+            f"SELECT {file} AS file, {row} AS place, CAST(-1 AS BIGINT) AS source, true AS is_deleted "
+            f"FROM silver AS t WHERE {condition} ORDER BY 1, 2"
+        )
+        return _rewrites(matches)
 
     def commit_merge(self, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
         self.define_silver(fold)

@@ -39,6 +39,7 @@ from pipeline.silver.write import (
     WriteKind,
     bounds_are_values,
     current_rows,
+    key_range_condition,
     keyless,
     same_keys,
 )
@@ -123,7 +124,7 @@ class StepWriter:
         """
         if write.kind is WriteKind.COMPARE:
             return self._write_later_copy(write)
-        if write.only_adds or write.filling is not None:
+        if write.only_adds or write.filling is not None or write.kind is WriteKind.REPLACE_KEYS:
             return self._write_rows(write)
         if write.step.identity is Identity.WHOLE_ROW:
             return self._write_multiset(write)
@@ -211,7 +212,7 @@ class StepWriter:
         return misfits
 
     def _write_rows(self, write: Write) -> int:
-        """Write rows that are only added."""
+        """Write rows as they are: they are added, or replace those of the table or of key ranges."""
         fold, session = write.fold, self._session
         sql = self._sql(fold)
         session.define("inserted", _added(sql))
@@ -224,8 +225,8 @@ class StepWriter:
         found = self._inspect(fold)
         self._refuse_lost_keys(found, FOLDED, fold)
         key = [fold.columns[i].name for i in fold.key]
-        if write.condition is not None:
-            self._require_usable_ranges(write, write.condition)
+        if write.kind is WriteKind.REPLACE_KEYS:
+            self._require_usable_ranges(write)
         self._record_misfits(FOLDED, fold, found.misfits, key)
         self._target.commit_rows(write, fold)
         return found.misfits
@@ -271,10 +272,12 @@ class StepWriter:
                 self._records.misfits.record_rows(pa.concat_tables(misfits))
         return sum(each.num_rows for each in misfits)
 
-    def _require_usable_ranges(self, write: Write, condition: str) -> None:
+    def _require_usable_ranges(self, write: Write) -> None:
         """Raise KeyRangesUnusable unless silver can hold the bounds and finds all copied rows in them."""
+        step, engine = write.step, self._session.engine
         rows = self._sql(write.fold).final_rows(FOLDED, write.metadata)
-        bounds = bounds_are_values(write.fold, write.step.key_ranges)
+        condition = key_range_condition(write.fold, step.key_types, step.key_ranges, engine)
+        bounds = bounds_are_values(write.fold, step.key_ranges, engine)
         are_values = self._session.row(f"SELECT {bounds} AS are_values").are_values
         if not are_values or not self._session.is_empty(
             f"SELECT 1 AS one FROM ({rows}) AS r WHERE NOT coalesce({condition}, false)"

@@ -15,7 +15,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.delta.sql import literal, quoted
+from pipeline.delta.sql import quoted
 from pipeline.delta.txn import TableCommit
 from pipeline.engine import SPARK, Engine
 from pipeline.key_ranges import KeyRange, has_same_order
@@ -75,9 +75,9 @@ class Write:
 
     @property
     def only_adds(self) -> bool:
-        """Whether a row that the step inserts depends on no other change of the step."""
+        """Whether the step changes no row of the table, and a row that it inserts depends on no other one."""
         is_log = self.fold.mode == "append"
-        if self.kind is WriteKind.COMPARE or self.filling is not None:
+        if self.kind in (WriteKind.COMPARE, WriteKind.REPLACE_KEYS) or self.filling is not None:
             return False
         return is_log or self.step.copy_id is not None or self.step.identity is Identity.NONE
 
@@ -329,25 +329,27 @@ def image_of_row(columns: Sequence[FoldColumn], alias: str, engine: Engine = SPA
     return engine.to_json(engine.struct(fields)) if fields else "'{}'"
 
 
-def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
+def key_range_condition(
+    fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange], engine: Engine = SPARK
+) -> str:
     """Return SQL that is true for silver's rows in the ranges.
 
     `key_types` are the oids of the key's types at the source, for domains those of their base types. Raises
     KeyRangesUnusable if silver sorts a type differently.
     """
-    key = [(quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]
+    key = [(engine.quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]
     for each in ranges:
         pairs = zip(key_types, key[: each.width], strict=False)
         if not each.is_single and not all(has_same_order(oid, kind.ddl) for oid, (_, kind) in pairs):
             raise KeyRangesUnusable
-    return " OR ".join(f"({_condition(key, each)})" for each in ranges)
+    return " OR ".join(f"({_condition(key, each, engine)})" for each in ranges)
 
 
-def bounds_are_values(fold: Fold, ranges: Sequence[KeyRange]) -> str:
+def bounds_are_values(fold: Fold, ranges: Sequence[KeyRange], engine: Engine = SPARK) -> str:
     """Return SQL that is true if the silver types can hold all bounds of the ranges."""
     kinds = [fold.columns[i].type for i in fold.key]
     values = {
-        kind.value(literal(text))
+        kind.value(engine.literal(text), engine)
         for each in ranges
         for texts in (each.first, each.last)
         for kind, text in zip(kinds, texts, strict=False)
@@ -355,27 +357,28 @@ def bounds_are_values(fold: Fold, ranges: Sequence[KeyRange]) -> str:
     return " AND ".join(f"({value}) IS NOT NULL" for value in sorted(values))
 
 
-def _condition(key: Sequence[Column], each: KeyRange) -> str:
+def _condition(key: Sequence[Column], each: KeyRange, engine: Engine) -> str:
     if each.is_single:
+        equal = "<=>" if engine is SPARK else "IS NOT DISTINCT FROM"
         return " AND ".join(
-            f"{kind.comparable(name)} <=> {_value(kind, text)}"
+            f"{kind.comparable(name, engine)} {equal} {_value(kind, text, engine)}"
             for (name, kind), text in zip(key, each.first, strict=False)
         )
     bounds = ((">", each.first), ("<", each.last))
-    return " AND ".join(_bound(key, operator, texts) for operator, texts in bounds if texts)
+    return " AND ".join(_bound(key, operator, texts, engine) for operator, texts in bounds if texts)
 
 
-def _bound(key: Sequence[Column], operator: str, texts: Sequence[str]) -> str:
+def _bound(key: Sequence[Column], operator: str, texts: Sequence[str], engine: Engine) -> str:
     """Return SQL for keys beyond or at a bound; the condition on the first column lets files be skipped."""
     alternatives = []
     equal = ""
     for (name, kind), text in zip(key, texts, strict=False):
-        alternatives.append(f"({equal}{name} {operator} {_value(kind, text)})")
-        equal += f"{name} = {_value(kind, text)} AND "
+        alternatives.append(f"({equal}{name} {operator} {_value(kind, text, engine)})")
+        equal += f"{name} = {_value(kind, text, engine)} AND "
     alternatives.append(f"({equal.removesuffix(' AND ')})")
     name, kind = key[0]
-    return f"{name} {operator}= {_value(kind, texts[0])} AND ({' OR '.join(alternatives)})"
+    return f"{name} {operator}= {_value(kind, texts[0], engine)} AND ({' OR '.join(alternatives)})"
 
 
-def _value(kind: SilverType, text: str) -> str:
-    return kind.comparable(f"({kind.value(literal(text))})")
+def _value(kind: SilverType, text: str, engine: Engine) -> str:
+    return kind.comparable(f"({kind.value(engine.literal(text), engine)})", engine)

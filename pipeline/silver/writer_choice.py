@@ -89,7 +89,6 @@ TABLE = (
     Row(lambda w: not w.is_local, Writer.SPARK, lambda w: "storage.root is not a local path"),
     Row(lambda w: w.unsupported, Writer.SPARK, lambda w: f"the table has {w.unsupported}"),
     Row(lambda w: w.other_types, Writer.SPARK, lambda w: f"it has {', '.join(w.other_types)} columns"),
-    Row(lambda w: w.kind is WriteKind.REPLACE_KEYS, Writer.SPARK, lambda w: "copied key ranges are replaced"),
     Row(lambda w: w.change_bytes is None, Writer.SPARK, lambda w: "only Spark can read the changes"),
     Row(lambda w: w.setting == "native", Writer.NATIVE, lambda w: "silver.writer is native"),
     Row(lambda w: w.only_adds, Writer.NATIVE, lambda w: f"{format_count(w.changes, 'row')}, only added"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
 from pipeline.delta.table import Lake
+from pipeline.key_ranges import KeyRange
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
@@ -44,3 +47,16 @@ def test_a_copy_made_again_takes_the_place_of_the_rows(store_pipeline: StorePipe
     store_pipeline.assert_orders_equal()
     store_pipeline.assert_equal("orders", "id", "more")
     assert not [each.name for each in store_pipeline.store.list("_pgdelta/rebuilds")]
+
+
+def test_some_keys_are_copied_again(store_pipeline: StorePipeline) -> None:
+    store_pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
+    store_pipeline.catch_up()
+    table = Lake(store_pipeline.config.storage).table("silver", "public", "orders")
+    before = table.version()
+    run_resync(store_pipeline.config, ["public.orders"], key_ranges=[KeyRange(("4",), ("15",))])
+    store_pipeline.run(*CHANGE)
+    store_pipeline.catch_up()
+    store_pipeline.assert_orders_equal()
+    made = islice(table.newest_commits(), table.version() - before)
+    assert "Overwrite" in [each["operationParameters"].get("mode") for each in made]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from pipeline.delta.table import LakeTable
 from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
+from pipeline.silver.fold import Fold
+from pipeline.silver.native_target import NativeTarget
+from pipeline.silver.write import Write, WriteKind
+from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.lives import forbid_copies
 from tests.support.pipelines import MakePipeline, Pipeline
@@ -65,9 +68,13 @@ def orders(make_pipeline: MakePipeline) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.parametrize("writer", ["auto", pytest.param("spark", marks=pytest.mark.slow)])
 def test_keys_are_copied_anew_while_the_table_changes(
-    orders: Pipeline, monkeypatch: pytest.MonkeyPatch
+    orders: Pipeline, monkeypatch: pytest.MonkeyPatch, writer: WriterSetting
 ) -> None:
+    orders = replace(
+        orders, config=replace(orders.config, silver=replace(orders.config.silver, writer=writer))
+    )
     injure(orders, "orders", "UPDATE {} SET n = -1, big = NULL WHERE id BETWEEN 10 AND 20 OR id = 250")
     injure(orders, "orders", "DELETE FROM {} WHERE id IN (30, 280)")
     columns = "n, big, _commit_lsn, _commit_time"
@@ -112,19 +119,21 @@ def test_a_crash_while_keys_are_put(
     orders.ingest()
     orders.run("INSERT INTO orders VALUES (150, 1)", "DELETE FROM orders WHERE id = 160")
     orders.ingest()
-    replace_where = LakeTable.replace_where
+    commit_rows = NativeTarget.commit_rows
     crashes = 0
 
-    def crash(self: LakeTable, *arguments: Any) -> None:
+    def crash(self: NativeTarget, write: Write, fold: Fold) -> None:
         nonlocal crashes
-        crashes += 1
-        if is_written:
-            replace_where(self, *arguments)
-        raise OSError("gone")
+        is_partial = write.kind is WriteKind.REPLACE_KEYS
+        crashes += is_partial
+        if is_written or not is_partial:
+            commit_rows(self, write, fold)
+        if is_partial:
+            raise OSError("gone")
 
     with monkeypatch.context() as patch:
         # only this write of the table, which its step does not tell from the others
-        patch.setattr(LakeTable, "replace_where", crash)
+        patch.setattr(NativeTarget, "commit_rows", crash)
         orders.apply()
     assert crashes
     orders.catch_up()

@@ -11,7 +11,15 @@ import pytest
 
 from pipeline.delta.data_files import arrow_columns, statistics_of
 from pipeline.delta.schema import TableSchema
-from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, may_have, small_size
+from pipeline.key_ranges import KeyRange
+from pipeline.silver.data_layout import (
+    FILE_SIZE,
+    FileChoice,
+    file_size,
+    first_column_bounds,
+    may_have,
+    small_size,
+)
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.key_bounds import changed_values
@@ -73,6 +81,40 @@ def test_each_key_is_found_in_its_file_only(session: DuckSql, kind: SilverType, 
     for number, text in enumerate(texts):
         assert choose(session, kind, [text], files) == [number]
     assert choose(session, kind, texts[::2], files) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "last", "bounds"),
+    [
+        (INT, "-5", "7", (-5, 7)),
+        (STRING, "a", "it's", ("a", "it's")),
+        (DATE, "2024-02-29", "", ("2024-02-29", None)),
+        (TIMESTAMP, "", "1970-01-01 00:00:01Z", (None, 1_000_000)),
+        (BOOLEAN, "f", "t", None),
+    ],
+)
+def test_bounds_of_key_ranges_are_those_of_statistics(
+    session: DuckSql, kind: SilverType, first: str, last: str, bounds: tuple[Any, Any] | None
+) -> None:
+    fold = Fold((FoldColumn("k", kind, {1: 0}),), (0,), (1,))
+    ranges = [KeyRange((first,) if first else (), (last,) if last else ()), KeyRange((), ())]
+    expected = {} if bounds is None else {"k": [bounds, (None, None)]}
+    assert first_column_bounds(session, fold, ranges) == expected
+
+
+@pytest.mark.parametrize(
+    ("between", "may_be_there"),
+    [
+        ((1, 4), False),
+        ((1, 5), True),
+        ((9, None), True),
+        ((10, None), False),
+        ((None, 4), False),
+        ((None, None), True),
+    ],
+)
+def test_a_file_may_have_keys_between_bounds(between: tuple[Any, Any], may_be_there: bool) -> None:
+    assert may_have({"stats": stats(5, 9)}, {"k": [between]}, ()) is may_be_there
 
 
 def test_rounded_statistics_of_wide_decimals_choose_no_file(session: DuckSql) -> None:

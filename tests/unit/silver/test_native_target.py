@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from pipeline.delta.data_files import TooLargeError
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
+from pipeline.key_ranges import INT4, KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.silver import data_layout, native_files, native_reads, native_target
 from pipeline.silver.duckdb_sql import DuckSql
@@ -72,6 +74,24 @@ def merge(
     NativeTarget(session, table, table.snapshot(), most_bytes).commit_merge(write, FOLD, {})
 
 
+def replace_keys(
+    session: DuckSql, table: LakeTable, ranges: Sequence[KeyRange], keys: Sequence[int], lsn: int
+) -> None:
+    """Replace the rows with keys in ranges by rows with these keys."""
+    values = ", ".join(f"('I', {key}, {key}, 'copied', 'sent', NULL, {lsn})" for key in keys)
+    columns = ", ".join(column.split()[0] for column in SOURCE.split(", "))
+    types = ", ".join(f"CAST({n} AS {ddl}) AS {n}" for n, ddl in (c.split() for c in SOURCE.split(", ")))
+    session.clear()
+    session.define(FOLDED, f"SELECT {types} FROM (VALUES {values}) AS v({columns})")
+    step = WriteStep(
+        Identity.KEY, (1,), (0, 0), (lsn, 0), replaces=False, end_lsn=LSN(lsn), key_ranges=tuple(ranges)
+    )
+    step = replace(step, copy_id=1, key_types=(INT4,))
+    commit = TableCommit(TXN, LSN(lsn), {"table": ["public", "t"]})
+    write = Write(step, WriteKind.REPLACE_KEYS, FOLD, commit, MetadataNames(None, None), table.identifier)
+    NativeTarget(session, table, table.snapshot(), None).commit_rows(write, FOLD)
+
+
 def files(table: LakeTable) -> set[str]:
     return set(table.snapshot().files)
 
@@ -103,6 +123,33 @@ def test_rows_stay_in_their_order(session: DuckSql, table: LakeTable) -> None:
     merge(session, table, [("U", 50, "new", "sent", 0), ("D", 3, None, None, 1), ("U", 200, "in", "x", 0)], 5)
     assert table.rows().column("id").to_pylist() == [*range(3), *range(4, 100), 200]
     assert rows(table)[50] == ("new", "sent")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "gone", "rewritten"),
+    [
+        ([KeyRange(("13",), ("15",))], {13, 14, 15}, 1),
+        ([KeyRange(("8",), ("11",)), KeyRange(("25",), ("25",))], {8, 9, 10, 11, 25}, 3),
+        ([KeyRange((), ("-1",))], set(), 0),
+        ([KeyRange(("28",), ())], {28, 29}, 1),
+        ([KeyRange((), ("0",)), KeyRange(("100",), ("200",))], {0}, 1),
+    ],
+)
+def test_rows_in_key_ranges_are_replaced(
+    session: DuckSql, table: LakeTable, ranges: list[KeyRange], gone: set[int], rewritten: int
+) -> None:
+    for first in (0, 10, 20):
+        append(table, range(first, first + 10))
+    before = files(table)
+    replace_keys(session, table, ranges, [1000, 1001], 5)
+    assert len(before - files(table)) == rewritten
+    found = rows(table)
+    assert found.keys() == {*range(30), 1000, 1001} - gone
+    assert found[1000] == ("copied", "sent")
+    assert {value for key, value in found.items() if key < 1000} == {
+        ("old", f"big {key}") for key in {*range(30)} - gone
+    }
+    assert table.offset(TXN) == 5
 
 
 def test_a_cut_that_changes_no_row_records_its_offset(session: DuckSql, table: LakeTable) -> None:

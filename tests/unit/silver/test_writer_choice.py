@@ -27,8 +27,7 @@ SMALL = WriteFacts(WriteKind.MERGE, changes=3)
 
 def test_a_small_write_needs_no_spark() -> None:
     for kind in WriteKind:
-        if kind is not WriteKind.REPLACE_KEYS:
-            assert str(choose(replace(SMALL, kind=kind))) == "without Spark (3 changes)"
+        assert str(choose(replace(SMALL, kind=kind))) == "without Spark (3 changes)"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,6 @@ def test_a_small_write_needs_no_spark() -> None:
         (replace(SMALL, is_local=False), "storage.root is not a local path"),
         (replace(SMALL, unsupported="deletion vectors"), "the table has deletion vectors"),
         (replace(SMALL, other_types=("VARIANT", "MAP<STRING,STRING>")), "VARIANT, MAP<STRING,STRING>"),
-        (replace(SMALL, kind=WriteKind.REPLACE_KEYS), "copied key ranges are replaced"),
         (replace(SMALL, change_bytes=None), "only Spark can read the changes"),
     ],
 )
@@ -72,7 +70,7 @@ def test_spark_writes_much_unless_the_setting_is_native(facts: WriteFacts, reaso
 def test_rows_that_are_only_added_need_no_spark_however_many_they_are() -> None:
     many = replace(SMALL, changes=10**9, change_bytes=1 << 40, only_adds=True)
     assert str(choose(many)) == "without Spark (1,000,000,000 rows, only added)"
-    for without in ({"setting": "spark"}, {"other_types": ("VARIANT",)}, {"kind": WriteKind.REPLACE_KEYS}):
+    for without in ({"setting": "spark"}, {"other_types": ("VARIANT",)}):
         assert not choose(replace(many, **without)).is_native
 
 
