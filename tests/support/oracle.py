@@ -8,11 +8,14 @@ the other lacks. Bronze is judged alone, by the numbers its transactions carry.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pipeline.table_name import TableName
-from tests.support.comparable.silver import silver_path, silver_rows, silver_type
+from tests.support.comparable import delta_rs
+from tests.support.comparable.silver import frame_rows, silver_path, silver_type
 from tests.support.comparable.source import (
     Connection,
     Rows,
@@ -29,6 +32,27 @@ if TYPE_CHECKING:
 METADATA = {"_commit_lsn": "bigint", "_commit_time": "timestamp"}
 SHOWN = 5
 
+# What bronze holds twice or in part: a message outside a transaction may have the LSN of a commit.
+_BRONZE_FAULTS = """
+    SELECT * FROM (
+        SELECT commit_lsn, op IN ('M', 'R') AS is_apart, count(*) AS changes,
+               count(DISTINCT ordinal) AS ordinals, min(ordinal) AS lowest, max(ordinal) AS highest,
+               count(DISTINCT end_lsn) AS ends, count(DISTINCT xid) AS xids
+        FROM rows
+        GROUP BY commit_lsn, op IN ('M', 'R'), op = 'R', CASE WHEN op = 'M' THEN transactional END
+    ) numbers
+    WHERE changes <> ordinals OR ends <> 1 OR xids > 1
+       OR NOT is_apart AND (lowest <> 0 OR highest <> changes - 1)
+    ORDER BY commit_lsn LIMIT 5"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A silver table: the types of its columns as Spark names them, and what reads rows over some of them."""
+
+    types: dict[str, str]
+    rows: Callable[[Sequence[str]], Rows]
+
 
 def assert_silver_equals_source(
     conn: Connection,
@@ -40,13 +64,15 @@ def assert_silver_equals_source(
     overrides: Mapping[str, str] | None = None,
     metadata_columns: bool = True,
     ignore_left_columns: bool = False,
+    by_delta_rs: bool = False,
 ) -> None:
     """Assert that every silver table equals its source in one snapshot; else name the first rows that differ.
 
     `targets` are configured silver paths. `overrides` are Spark types by column name, for columns with a
     configured type. With `ignore_left_columns` silver may keep columns that the source has dropped. A column
     that silver lacks is forgiven while it is NULL in every row of the source: no change has announced it yet.
-    A source without rows may have no silver table.
+    A source without rows may have no silver table. Spark reads silver, or with `by_delta_rs` only the tables
+    that delta-rs cannot read.
     """
     faults: list[str] = []
     with snapshot(conn):
@@ -58,7 +84,7 @@ def assert_silver_equals_source(
                 f"{schema}.{table}: {fault}"
                 for fault in table_faults(
                     spark, root, schema, table, columns, source, target, dict(overrides or {}),
-                    metadata_columns, ignore_left_columns,
+                    metadata_columns, ignore_left_columns, by_delta_rs=by_delta_rs,
                 )
             ]  # fmt: skip
     assert not faults, "silver differs from the source\n" + "\n".join(faults)
@@ -75,16 +101,16 @@ def table_faults(
     overrides: dict[str, str],
     metadata_columns: bool,
     ignore_left_columns: bool,
+    *,
+    by_delta_rs: bool = False,
 ) -> Iterator[str]:
-    from delta.tables import DeltaTable
-
     path = silver_path(root, schema, table, target)
-    if not DeltaTable.isDeltaTable(spark, path):
+    silver = found_table(spark, path, by_delta_rs=by_delta_rs)
+    if silver is None:
         if source:
             yield f"{source.total()} rows at the source and no silver table at {path}"
         return
-    fields = spark.read.format("delta").load(path).schema.fields
-    found = {field.name: field.dataType.simpleString() for field in fields}
+    found = silver.types
     metadata = METADATA if metadata_columns else {}
     wanted = {column.name: overrides.get(column.name, silver_type(column)) for column in columns}
     shared = [column.name for column in columns if column.name in found]
@@ -101,12 +127,25 @@ def table_faults(
     if extra and not ignore_left_columns:
         yield f"silver has columns that the source has not: {', '.join(extra)}"
     ours = [name for name in metadata if name in found]
-    whole = silver_rows(spark, root, schema, table, [*shared, *ours], target=target)
+    whole = silver.rows([*shared, *ours])
     for position, name in enumerate(ours, len(shared)):
         if any(row[position] is None for row in whole):
             yield f"{name} is NULL in some rows"
     positions = [position for position, column in enumerate(columns) if column.name in found]
     yield from row_faults(shared, projected(source, positions), projected(whole, range(len(shared))))
+
+
+def found_table(spark: SparkSession, path: str, *, by_delta_rs: bool) -> Found | None:
+    """Return a table, or None if there is none; Spark reads it, or what can if `by_delta_rs`."""
+    from delta.tables import DeltaTable
+
+    if by_delta_rs and (read := delta_rs.open_table(path)) is not None:
+        return Found(delta_rs.column_types(read), partial(delta_rs.table_rows, read))
+    if not DeltaTable.isDeltaTable(spark, path):
+        return None
+    frame = spark.read.format("delta").load(path)
+    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    return Found(types, partial(frame_rows, frame))
 
 
 def projected(rows: Rows, positions: Sequence[int]) -> Rows:
@@ -132,29 +171,29 @@ def shortened(value: Value) -> str:
     return text if len(text) <= 60 else f"{text[:40]}…{text[-8:]} ({len(text)} characters)"
 
 
-def bronze_has_no_duplicates(spark: SparkSession, root: str) -> None:
+def bronze_has_no_duplicates(spark: SparkSession, root: str, *, by_delta_rs: bool = False) -> None:
     """Assert that bronze holds every transaction once and whole, as far as bronze alone can tell.
 
     Row changes of one commit are numbered 0 to n-1 without gap or repeat and agree on xid and end LSN;
     logical messages are numbered apart, each once, and so are copied rows, of which a copy that was cut off
     has only those of some ranges.
     """
+    faults = _bronze_faults(spark, f"{root}/bronze/changes", by_delta_rs=by_delta_rs)
+    assert not faults, "bronze holds transactions twice or in part\n" + "\n".join(
+        ", ".join(f"{name}={value}" for name, value in fault.items()) for fault in faults
+    )
+
+
+def _bronze_faults(spark: SparkSession, path: str, *, by_delta_rs: bool) -> list[dict[str, Any]]:
     from delta.tables import DeltaTable
 
-    path = f"{root}/bronze/changes"
+    if by_delta_rs and (read := delta_rs.open_table(path)) is not None:
+        found: list[dict[str, Any]] = delta_rs.query(read, _BRONZE_FAULTS).to_pylist()
+        return found
     if not DeltaTable.isDeltaTable(spark, path):
-        return
-    spark.read.format("delta").load(path).createOrReplaceTempView("oracle_bronze")
-    # A message outside a transaction may stand at the LSN of a commit: hence `transactional` for M.
-    faults = spark.sql("""
-        SELECT commit_lsn, op IN ('M', 'R') AS is_apart, count(*) AS changes,
-               count(DISTINCT ordinal) AS ordinals, min(ordinal) AS lowest, max(ordinal) AS highest,
-               count(DISTINCT end_lsn) AS ends, count(DISTINCT xid) AS xids
-        FROM oracle_bronze
-        GROUP BY commit_lsn, op IN ('M', 'R'), op = 'R', CASE WHEN op = 'M' THEN transactional END
-        HAVING changes <> ordinals OR ends <> 1 OR xids > 1
-            OR NOT is_apart AND (lowest <> 0 OR highest <> changes - 1)
-        ORDER BY commit_lsn LIMIT 5""").collect()
-    assert not faults, "bronze holds transactions twice or in part\n" + "\n".join(
-        ", ".join(f"{name}={value}" for name, value in row.asDict().items()) for row in faults
-    )
+        return []
+    rows = spark.read.format("delta").load(path)
+    return [
+        row.asDict()
+        for row in spark.sql(_BRONZE_FAULTS.replace("FROM rows", "FROM {rows}"), rows=rows).collect()
+    ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -254,7 +255,8 @@ def test_judge_accepts_equal_tables_and_names_each_difference(
         zone = spark.conf.get("spark.sql.session.timeZone")
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
         try:
-            oracle.assert_silver_equals_source(conn, spark, root, schema.names)
+            for by_delta_rs in (False, True):
+                oracle.assert_silver_equals_source(conn, spark, root, schema.names, by_delta_rs=by_delta_rs)
         finally:
             spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
         for table_name, statement, complaint in (
@@ -272,8 +274,11 @@ def test_judge_accepts_equal_tables_and_names_each_difference(
             ("journal", "ALTER TABLE judged.journal DROP n", "columns that the source has not: n"),
         ):
             conn.execute(statement)
-            with pytest.raises(AssertionError, match=complaint):
-                oracle.assert_silver_equals_source(conn, spark, root, [TableName("judged", table_name)])
+            for by_delta_rs in (False, True):
+                with pytest.raises(AssertionError, match=complaint):
+                    oracle.assert_silver_equals_source(
+                        conn, spark, root, [TableName("judged", table_name)], by_delta_rs=by_delta_rs
+                    )
 
 
 @pytest.mark.spark
@@ -285,14 +290,17 @@ def test_repeats_and_gaps_in_bronze_are_found(spark: SparkSession, tmp_path: Pat
         frame = spark.createDataFrame(list(rows), types)
         frame.write.format("delta").mode("append").save(f"{root}/bronze/changes")
 
-    oracle.bronze_has_no_duplicates(spark, root)
+    def judge(complaint: str | None = None) -> None:
+        for by_delta_rs in (False, True):
+            with pytest.raises(AssertionError, match=complaint) if complaint else nullcontext():
+                oracle.bronze_has_no_duplicates(spark, root, by_delta_rs=by_delta_rs)
+
+    judge()
     append(
         (1, 2, 0, 5, "I", None), (1, 2, 1, 5, "T", None), (1, 2, 0, 5, "M", True), (1, 1, 0, None, "M", False)
     )
-    oracle.bronze_has_no_duplicates(spark, root)
+    judge()
     append((20, 21, 1, 7, "I", None))
-    with pytest.raises(AssertionError, match="commit_lsn=20"):
-        oracle.bronze_has_no_duplicates(spark, root)
+    judge("commit_lsn=20")
     append((1, 2, 0, 5, "I", None))
-    with pytest.raises(AssertionError, match="commit_lsn=1, "):
-        oracle.bronze_has_no_duplicates(spark, root)
+    judge("commit_lsn=1, ")

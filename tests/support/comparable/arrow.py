@@ -45,7 +45,7 @@ def reader(kind: pa.DataType) -> Callable[[Any], Value]:
         return _zoned if kind.tz else lambda value: _zoned(value).removesuffix("+00")
     if pa.types.is_boolean(kind):
         return lambda value: "t" if value else "f"
-    if pa.types.is_binary(kind):
+    if pa.types.is_binary(kind) or pa.types.is_binary_view(kind):
         return lambda value: "\\x" + value.hex()
     if pa.types.is_float32(kind):
         return real_text
