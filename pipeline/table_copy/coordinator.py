@@ -316,6 +316,7 @@ class CopyCoordinator:
     def _record(self, tables: Sequence[TableCopy], invisible: InvisibleCommits) -> None:
         """Record that tables are complete, or why not, once bronze is past their snapshot."""
         rows: list[CopyRow] = []
+        complete: list[TableCopy] = []
         read = [table for table in tables if table.failure is None]
         for table in tables:
             if isinstance(table.failure, RowsMoved):
@@ -345,10 +346,12 @@ class CopyCoordinator:
                     table.progress.failure = sentence
                     continue
                 rows.append(complete_row(table.state, lsns))
-                table.progress.complete()
-            self._record_adoptions([table for table in read if table.progress.is_complete])
+                complete.append(table)
+            self._record_adoptions(complete)
         if rows:
             self._writer.record_copies(rows)
+        for table in complete:
+            table.progress.complete()
         self._recorded_at = time.monotonic()
 
     def _record_adoptions(self, tables: Sequence[TableCopy]) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, Step
+from pipeline.errors import ConfigError, LakeError
 from pipeline.operate.adopt import AdoptSummary, run_adopt
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.silver.writer_choice import WriterSetting
@@ -17,7 +19,7 @@ from pipeline.table_name import TableName
 from tests.support import foreign_tables
 from tests.support.fault_points import crash_at, observed
 from tests.support.foreign_tables import FILL, Program
-from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 A = TableName("public", "a")
@@ -35,6 +37,12 @@ def adopt(
         runs=runs,
         spark=life.spark,
     )
+
+
+def current(life: Pipeline) -> list[tuple[int, str]]:
+    """Return the current rows of the table that keeps its history."""
+    rows = life.frame("silver", "public", "past").where("_is_current").select("Id", "v")
+    return sorted((row[0], row[1]) for row in rows.collect())
 
 
 @contextmanager
@@ -73,7 +81,8 @@ def test_only_the_rows_that_differ_are_copied(
         "UPDATE a SET price = 'NaN', day = 'infinity' WHERE id = 77",
         FILL.format("a", 3001, 3002),
     )
-    with crash_at(CrashStep.STAGE_COPIED_ROWS, "after", error=RuntimeError("503 Slow Down")):
+    # all rows are in bronze, but that is not recorded
+    with crash_at(CrashStep.RECORD_COPY, passing=1, error=RuntimeError("503 Slow Down")):
         failed = adopt(life, path)
     assert failed.exit_code(strict=False) == 1
     assert failed.lines()[-1] == "adopt public.a: not adopted yet; run the same command again"
@@ -101,3 +110,83 @@ def test_only_the_rows_that_differ_are_copied(
     again = adopt(life, path)
     assert again.lines()[-1] == "adopt public.a: it was adopted before"
     assert again.exit_code(strict=True) == 0
+
+
+@pytest.mark.slow
+def test_a_dry_run_changes_nothing_and_what_cannot_be_adopted_is_refused(
+    make_pipeline: MakePipeline, tmp_path: Path
+) -> None:
+    life = make_pipeline(copy="initial", create_publication="all")
+    life.run(*foreign_tables.create("a"), FILL.format("a", 1, 300))
+    life.run(f"CREATE PUBLICATION {life.config.source.publication} FOR ALL TABLES")
+    rows = foreign_tables.read(life.source, "a")
+    rows = rows.append_column("_airbyte_raw_id", pa.array(["x"] * 300))
+    path = foreign_tables.write(rows, tmp_path / "old", "deltalake", life.spark)
+    life.run("UPDATE a SET n = 100 WHERE id = 4", "DELETE FROM a WHERE id = 5")
+    with pytest.raises(LakeError, match=r"lacks its columns _airbyte_raw_id \(--ignore-column"):
+        adopt(life, path, is_dry_run=True)
+    with pytest.raises(LakeError, match="There is no Delta table"):
+        adopt(life, f"{path}/none")
+    with pytest.raises(ConfigError, match="is in the lake itself"):
+        adopt(life, f"{life.root}/silver/public/a")
+    with pytest.raises(ConfigError, match="No table matches"):
+        adopt(life, path, table="b")
+    found = adopt(life, path, "_airbyte_raw_id", is_dry_run=True)
+    sentence = "1 of 299 rows differ and are copied; 1 row that the source does not have left out."
+    assert found.lines()[1:] == [sentence, "Nothing was changed (--dry-run)."]
+    assert found.as_json()["comparison"] == sentence
+    assert not Path(life.root, "bronze").exists()
+    life.catch_up()
+    with pytest.raises(LakeError, match="has been copied already"):
+        adopt(life, path, "_airbyte_raw_id")
+
+
+@pytest.mark.slow
+def test_tables_of_other_kinds(make_pipeline: MakePipeline, tmp_path: Path) -> None:
+    """A table without a key, one with a history, an empty one, one that differs everywhere, and floats."""
+    life = make_pipeline(copy="initial", create_publication="all")
+    life = with_rules(life, TableRule("public.past", mode="history"), TableRule("*.*"))
+    spark = life.spark
+    life.run(
+        "CREATE TABLE bag (n int, v text)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+        "INSERT INTO bag SELECT i % 3, CASE WHEN i % 2 = 0 THEN 'v' END FROM generate_series(1, 30) i",
+        'CREATE TABLE past ("Id" int PRIMARY KEY, v text)',
+        "INSERT INTO past SELECT i, 'v' || i FROM generate_series(1, 200) i",
+        "CREATE TABLE none (id int PRIMARY KEY)",
+        "CREATE TABLE other (id int PRIMARY KEY, v text)",
+        "INSERT INTO other SELECT i, 'v' FROM generate_series(1, 500) i",
+        "CREATE TABLE floats (id int PRIMARY KEY, r real, d double precision)",
+        "INSERT INTO floats SELECT i, (random() - 0.5) * 10 ^ (i % 70 - 35),"
+        " (random() - 0.5) * 10 ^ (i % 600 - 300) FROM generate_series(1, 3000) i",
+        "INSERT INTO floats SELECT 5000 + i, i * 10 ^ (i % 20), i * 10 ^ (i % 20)"
+        " FROM generate_series(-99, 99) i",
+        "INSERT INTO floats VALUES (6000, 'NaN', '-Infinity'), (6001, '-0', '-0'), (6002, 1e6, 1e15)",
+        "INSERT INTO floats VALUES (6003, 1234567, 123456789012345), (6004, 0.0001, 0.00001)",
+        "INSERT INTO floats VALUES (6005, 1e-5, NULL)",
+    )
+    columns = {"bag": "n, v", "past": '"Id", v', "none": "id", "other": "id, v", "floats": "id, r, d"}
+    ddl = {
+        "bag": "n INT, v STRING",
+        "past": "id SMALLINT, v STRING",  # the name in another case, and a narrower type
+        "none": "id BIGINT",
+        "other": "id INT, v STRING",
+        "floats": "id INT, r FLOAT, d DOUBLE",
+    }
+    paths = {}
+    for name, selected in columns.items():
+        rows = life.source.execute(f"SELECT {selected} FROM {name}".encode()).fetchall()
+        if name == "other":
+            rows = [(id_, "w") for id_, _ in rows]
+        paths[name] = str(tmp_path / name)
+        spark.createDataFrame(rows, ddl[name]).write.format("delta").save(paths[name])
+    spark.sql(f"INSERT INTO delta.`{paths['none']}` VALUES (7)")
+    life.run(
+        "DELETE FROM bag WHERE ctid IN (SELECT ctid FROM bag WHERE n = 1 LIMIT 2)",
+        "INSERT INTO bag VALUES (9, NULL)",
+        "UPDATE past SET v = 'new' WHERE \"Id\" = 9",
+    )
+    for name, path in paths.items():
+        assert adopt(life, path, table=name, runs=name == "floats").exit_code(strict=True) == 0
+    life.assert_equal("bag", "none", "other", "floats")
+    assert current(life) == life.source.execute('SELECT "Id", v FROM past ORDER BY 1').fetchall()
