@@ -10,19 +10,28 @@ import pyarrow as pa
 import pytest
 
 from pipeline.config.tables import TableRule
-from pipeline.crash_steps import CrashStep, Step
+from pipeline.crash_steps import AdoptionStep, CrashStep, Step
 from pipeline.errors import ConfigError, LakeError
 from pipeline.operate.adopt import AdoptSummary, run_adopt
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support import foreign_tables
-from tests.support.fault_points import crash_at, observed
+from tests.support.fault_points import WHEN, Cell, crash_at, observed, run_killed
 from tests.support.foreign_tables import FILL, Program
-from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 A = TableName("public", "a")
+
+KILLED = CrashStep.STAGE_COPIED_ROWS, CrashStep.REGISTER_TABLE
+CONFIG = """\
+pipeline: {name}
+source:
+  conninfo: "{conninfo}"
+  create: {{publication: all}}
+storage: {{root: "{root}"}}
+"""
 
 
 def adopt(
@@ -190,3 +199,29 @@ def test_tables_of_other_kinds(make_pipeline: MakePipeline, tmp_path: Path) -> N
         assert adopt(life, path, table=name, runs=name == "floats").exit_code(strict=True) == 0
     life.assert_equal("bag", "none", "other", "floats")
     assert current(life) == life.source.execute('SELECT "Id", v FROM past ORDER BY 1').fetchall()
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_continues(make_pipeline: MakePipeline, tmp_path: Path) -> None:
+    """One adoption, whose runs are killed in turn before and after rows are staged and silver registered."""
+    life = make_pipeline(copy="initial", create_publication="all")
+    config = tmp_path / "pipeline.yaml"
+    names = {"name": life.config.pipeline, "conninfo": life.database.conninfo, "root": life.root}
+    config.write_text(CONFIG.format(**names))
+    life.run(*foreign_tables.create("a"), FILL.format("a", 1, 300))
+    rows = foreign_tables.read(life.source, "a")
+    path = foreign_tables.write(rows, tmp_path / "old", "deltalake", life.spark)
+    life.run("UPDATE a SET n = -1 WHERE id = 3", "DELETE FROM a WHERE id = 4")
+    for when in WHEN:
+        with pytest.raises(Crash), crash_at(AdoptionStep.REQUEST_ADOPTION, when):
+            adopt(life, path)
+    for number, (step, when) in enumerate((step, when) for step in KILLED for when in WHEN):
+        assert run_killed("run", Cell(step, when, "killed"), config), (step, when)
+        life.run(f"UPDATE a SET n = -2 WHERE id = 10 + {number}")
+    found = adopt(life, path)
+    assert found.exit_code(strict=True) == 0, found.lines()
+    life.assert_equal("a")
+    life.run("UPDATE a SET n = -3 WHERE id < 20")
+    life.catch_up()
+    life.assert_equal("a")
+    assert adopt(life, path).lines()[-1] == "adopt public.a: it was adopted before"
