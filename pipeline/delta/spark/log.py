@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import struct, to_json
 
 from pipeline.delta.file_list import file_key
 from pipeline.delta.table_log import Snapshot
@@ -158,7 +159,8 @@ def _file_count(snapshot: Any) -> int:
 def _files(spark: SparkSession, snapshot: Any) -> dict[str, dict[str, Any]]:
     """Return the `add` action of each file, by its path and the id of its deletion vector."""
     files: dict[str, dict[str, Any]] = {}
-    for row in DataFrame(snapshot.allFiles().toDF(), spark).toJSON().toLocalIterator():
-        add = json.loads(str(row))
+    adds = DataFrame(snapshot.allFiles().toDF(), spark)
+    for (text,) in adds.select(to_json(struct("*"))).toLocalIterator():
+        add = json.loads(text)
         files[file_key(add)] = add
     return files
