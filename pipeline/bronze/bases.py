@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from pipeline.bronze.copy_states import CopyState
 from pipeline.delta.sql import now
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import INVALID, LSN
@@ -60,10 +61,13 @@ class BaseHistory:
         base = self.tables.get(name)
         return base.lsn if base else INVALID
 
-    def may_lack_rows(self, name: TableName, copy_id: int) -> bool:
-        """Return whether rows of a copy may have been removed by a base."""
-        base = self.tables.get(name)
-        return base is not None and (base.copy_id is None or copy_id <= base.copy_id)
+    def may_lack_rows(self, state: CopyState) -> bool:
+        """Return whether rows of a complete copy may have been removed by a base."""
+        base = self.tables.get(state.name)
+        if base is None:
+            return False
+        is_older = base.copy_id is None or state.id <= base.copy_id
+        return is_older or (bool(state.key_ranges) and state.snapshots[-1].lsn < base.lsn)
 
 
 class Bases:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
-from pipeline.bronze.copy_states import DROPPED, CopyHistory
+from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory
 from pipeline.bronze.relations import SourceRelation
 from pipeline.metadata.manifests import Manifest
 from pipeline.protocol.lsn import INVALID, LSN
@@ -140,6 +140,16 @@ def _plan_table(
     copy = newest.get(name)
     if name in history.returning(newest, end_lsn) or (copy is None and history.gaps):
         return "it waits for a copy"
-    if history.partial_copies(name, copy):
-        return "some of its keys were copied again"
-    return BaseInput(number, name, end_lsn, copy)
+    partial = tuple(each for each in history.partial_copies(name, copy) if each.lsn <= end_lsn)
+    if any(each.end_lsn >= end_lsn for each in partial):
+        return "some of its keys were being copied again at that time"
+    if partial and _is_copied_since(history, name, partial[0]):
+        return "all its rows were copied after some of its keys, within the retention"
+    return BaseInput(number, name, end_lsn, copy, partial_copies=partial)
+
+
+def _is_copied_since(history: CopyHistory, name: TableName, keys: CompleteCopy) -> bool:
+    """Return whether all rows were copied after a copy of keys, or will be: silver may lack the keys."""
+    newest = history.newest().get(name)
+    requests = history.open_requests().get(name, ())
+    return (newest is not None and newest.id > keys.id) or not all(each.key_ranges for each in requests)

@@ -18,7 +18,8 @@
   is built as of an LSN
 - many sources in one table: `shared_tables` commits their files to it, with the columns that follow from
   theirs (`shared_schema`, pure)
-- bronze: `base_rows` chooses the rows that are left when older changes are compacted
+- bronze: `base_rows` chooses the rows that are left when older changes are compacted, with copies of keys
+  (`base_keys`, pure)
 - limits: `policies` (guards, refused values) and `foreign_commits`
 - comparing with the source: `source_rows` and `row_hashes` (sums of hashes), `comparable_columns` and
   `differing_rows` (pure), and after a gap of the stream `gap_comparison`; `adoption` compares a table of

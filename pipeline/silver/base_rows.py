@@ -18,12 +18,14 @@ from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.relations import PostgresType, SourceRelation
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.base_keys import KeyRangeSql
 from pipeline.silver.column_mapping import align_versions
 from pipeline.silver.duckdb_sql import SETTINGS, DuckSql
 from pipeline.silver.fold import VALUE, Fold, FoldColumn
 from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.sql_session import fold_by_key, follow_key_changes
 from pipeline.silver.text_parsers import STRING
+from pipeline.silver.write import KeyRangesUnusable
 from pipeline.silver.write_plan import Identity, identity_of, missing_value
 from pipeline.table_name import TableName
 
@@ -60,7 +62,9 @@ class NotCompacted(Exception):
 class BaseInput:
     """The input of one table's base: its changes up to an LSN, from a copy on if there is one.
 
-    A table that `is_gone` needs none of its rows. `number` is its number among the tables of a run.
+    Each of the partial copies replaces the rows of its keys, as apply does; whoever builds the table from the
+    base does so once more, with the same result. A table that `is_gone` needs none of its rows. `number` is
+    its number among the tables of a run.
     """
 
     number: int
@@ -68,20 +72,31 @@ class BaseInput:
     end_lsn: LSN
     copy: CompleteCopy | None = None
     is_gone: bool = False
+    partial_copies: tuple[CompleteCopy, ...] = ()  # in order
 
     @property
     def condition(self) -> str:
         """SQL that is true for the loaded rows that belong to the input."""
-        if self.copy is None:
-            return f"op <> 'R' AND end_lsn <= {int(self.end_lsn)}"
-        return f"(op = 'R' OR end_lsn <= {int(self.end_lsn)}) AND {self.copy.condition()}"
+        found = f"op <> 'R' AND end_lsn <= {int(self.end_lsn)}"
+        if self.copy is not None:
+            found = f"(op = 'R' OR end_lsn <= {int(self.end_lsn)}) AND {self.copy.condition()}"
+        return " OR ".join(f"({each})" for each in (found, *(p.condition() for p in self.partial_copies)))
+
+    @property
+    def commit_lsn(self) -> str:
+        """SQL for the commit LSN by which the input is in order."""
+        found = self.copy.commit_lsn() if self.copy else "commit_lsn"
+        for each in self.partial_copies:
+            found = f"CASE WHEN op = 'R' AND copy_id = {each.id} THEN {int(each.lsn)} ELSE {found} END"
+        return found
 
     @property
     def removable(self) -> str:
         """SQL that is true for the loaded rows that go unless the base has them."""
         if self.is_gone:
             return f"op = 'R' OR end_lsn <= {int(self.end_lsn)}"
-        copied = f"copy_id <= {self.copy.id}" if self.copy else "false"
+        last = max((each.id for each in (*self.partial_copies, self.copy) if each), default=-1)
+        copied = f"copy_id <= {last}"
         return f"CASE WHEN op = 'R' THEN {copied} ELSE end_lsn <= {int(self.end_lsn)} END"
 
 
@@ -172,15 +187,20 @@ class BaseRows:
 
     def _choose(self, table: BaseInput) -> None:
         """Add to `kept` and `replaced` the rows of a table that stay."""
-        lsn = table.copy.commit_lsn() if table.copy else "commit_lsn"
+        lsn = table.commit_lsn
+        # a copy of keys comes before the changes at its LSN; otherwise the ordinal decides
+        rank = f"CASE WHEN op = 'R' THEN copy_id ELSE {2**62} END" if table.partial_copies else "0"
         self._session.compute(
             "input",
-            f"SELECT * REPLACE ({lsn} AS commit_lsn), row_number() OVER (ORDER BY {lsn}, ordinal) AS number "
-            f"FROM loaded WHERE table_number = {table.number} AND {table.condition}",
+            f"SELECT * REPLACE ({lsn} AS commit_lsn), "
+            f"2 * row_number() OVER (ORDER BY {lsn}, {rank}, ordinal) AS number "
+            f"FROM loaded WHERE table_number = {table.number} AND ({table.condition})",
         )
-        truncated = "SELECT coalesce(max(number), 0) FROM input WHERE op = 'T'"
-        self._session.compute("changed", f"SELECT * FROM input WHERE op <> 'T' AND number > ({truncated})")
+        ended = "SELECT coalesce(max(number), 0) FROM input WHERE op = 'T'"
+        self._session.compute("changed", f"SELECT * FROM input WHERE op <> 'T' AND number > ({ended})")
         relations = self._versions()
+        if table.partial_copies and relations:
+            self._delete_copied_keys(table.partial_copies, relations, ended)
         self._session.compute("survivors", self._survivors(relations) if relations else _ALL)
         self._keep_newest_version(table, relations)
         self._connection.execute(
@@ -232,6 +252,52 @@ class BaseRows:
         if not self._session.is_empty(f"SELECT 1 FROM last_steps WHERE {missing}"):
             raise NotCompacted("it has changes without a key")
         return "SELECT number FROM last_steps WHERE step <> 'D'"
+
+    def _delete_copied_keys(
+        self, copies: Sequence[CompleteCopy], relations: Sequence[SourceRelation], ended: str
+    ) -> None:
+        """Add deletes of all keys in the ranges of each copy of keys, before the rows of the copy.
+
+        Copies before the number that the query `ended` gives do not count.
+        """
+        newest = relations[-1]
+        if any(identity_of(each) is not Identity.KEY for each in relations):
+            raise NotCompacted("some of its keys were copied again, and its replica identity is no key")
+        self._define_changes()
+        fold = FoldSql(self._fold(relations, newest), DUCKDB)
+        names = fold.fold.key_names
+        self._session.define("key_steps", fold.steps("changes"))
+        self._session.compute(
+            "known_keys",
+            f"SELECT {', '.join(names)}, min(sequence_key).ordinal AS number FROM key_steps "
+            f"GROUP BY {', '.join(names)}",
+        )
+        versions = {each.version: each for each in relations}
+        for copy in copies:
+            try:
+                sql = KeyRangeSql(copy, versions.get(copy.version, newest))
+            except KeyRangesUnusable:
+                raise NotCompacted("silver cannot find the keys of it that were copied again") from None
+            mine = f"op = 'R' AND copy_id = {copy.id}"
+            is_usable = self._session.row(f"SELECT {sql.bounds_are_values()} AS are_values").are_values
+            if not is_usable or not self._session.is_empty(
+                sql.rows_outside(f"SELECT * FROM input WHERE {mine}")
+            ):
+                raise NotCompacted("silver cannot find the keys of it that were copied again")
+            following = f"commit_lsn > {int(copy.lsn)} OR (commit_lsn = {int(copy.lsn)} AND "
+            following += f"(op <> 'R' OR copy_id >= {copy.id}))"
+            number = self._session.row(
+                f"SELECT coalesce(min(CASE WHEN {following} THEN number END), max(number) + 2) - 1 AS number "
+                "FROM input"
+            ).number
+            deleted = sql.keys_inside(f"SELECT * FROM known_keys WHERE number < {number}", names)
+            version = versions.get(copy.version, newest).version
+            self._connection.execute(
+                "INSERT INTO changed BY NAME "
+                f"SELECT {int(copy.lsn)} AS commit_lsn, 'D' AS op, {version} AS relation_version, "
+                f"'K' AS old_kind, deleted_key AS old, {number} AS number FROM ({deleted}) AS d "
+                f"WHERE {number} > ({ended})"
+            )
 
     def _by_row(self, relations: Sequence[SourceRelation]) -> str:
         """Return the query for tables whose rows are found by all their values."""

@@ -317,6 +317,8 @@ class SilverTable:
         for each in (order.first, *order.later):
             if each and (incomplete := self._incomplete(each)):
                 return incomplete, records
+        if self._rule.mode != "mirror" and (unreadable := self._copied_keys_in_base(copy)):
+            return unreadable, records
         start = InputStart(copy=order.first)
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
         into.remove()
@@ -401,6 +403,18 @@ class SilverTable:
         sentence = (
             f"Table {self.name} is not built: bronze has only {count} of the {copy.row_count} rows of the "
             f"copy. Run {self.name.command('resync')} to copy the table again."
+        )
+        return WriteResult(self.offset, sentence, kind="resync")
+
+    def _copied_keys_in_base(self, copy: CompleteCopy | None) -> WriteResult | None:
+        """Return why a mode that reads no copies of keys cannot build the table from its base, if so."""
+        base_lsn = self.bronze.bases.read().lsn_of(self.name)
+        if all(each.end_lsn >= base_lsn for each in self.history.partial_copies(self.name, copy)):
+            return None
+        sentence = (
+            f"Table {self.name} is not built: since bronze.retention compacted its changes, bronze has some "
+            f"rows only in copies of keys, which mode {self._rule.mode} does not read. Run "
+            f"{self.name.command('resync')} to copy the table again."
         )
         return WriteResult(self.offset, sentence, kind="resync")
 

@@ -256,7 +256,7 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
         if state.state == COMPLETE
     ]
     recorded = {state.id: (str(state.name), state.row_count) for state in complete}
-    compacted = {state.id for state in complete if bases.may_lack_rows(state.name, state.id)}
+    compacted = {state.id for state in complete if bases.may_lack_rows(state)}
     differences = row_findings(compare_counts(intervals, changes.count)) if intervals else []
     differences += copy_findings(recorded, changes.copied_rows(), compacted) if recorded else []
     counted = None if intervals is None else sum(interval.changes for interval in intervals)

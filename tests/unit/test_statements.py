@@ -43,6 +43,8 @@ SAFE = {
     "pipeline/silver/query_session.py": {"schema", "table", "rows_of"},  # quoted names of DuckDB's views
     "pipeline/silver/base_rows.py": {  # numbers, constants, and numbered columns of `fold_sql`
         *("number", "table", "target.version", "keys", "texts", "unsent", "folded", "new", "condition"),
+        *("int(copy.lsn)", "version", "ended"),
+        "deleted",  # bounds of key ranges are `literal`s
     },
     "pipeline/bronze/changes_scan.py": {"macro"},  # constants
     "pipeline/delta/rows.py": {"names"},  # quoted identifiers of DataFusion

@@ -16,8 +16,10 @@ from pipeline.config.jobs import BronzeLog
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import RetentionStep
 from pipeline.delta.merge import merge_groups
+from pipeline.key_ranges import KeyRange
 from pipeline.operate import retention
 from pipeline.operate.forget import run_forget
+from pipeline.operate.history import read_history
 from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
@@ -237,6 +239,155 @@ def test_tables_with_retentions_of_their_own(make_pipeline: MakePipeline) -> Non
     assert [rows_of(pipeline, table) for table in tables] == [1, 2, 1]
     assert not any(row["op"] == "M" for row in pipeline.changes())
     assert_whole(pipeline, *tables)
+
+
+TYPED = {
+    "pairs": ("a int, b text", "a, b", "i % 3, chr(64 + i)", ("1", "B")),
+    "words": ("a text", "a", "chr(64 + i) || lower(chr(84 - i))", ("B",)),
+    "ids": ("a uuid", "a", "md5(i::text)::uuid", ("50000000-0000-0000-0000-000000000000",)),
+    "amounts": ("a numeric(10, 2)", "a", "i * 1.5", ("2.5",)),
+}
+
+
+@pytest.fixture(params=["copied", "streamed"])
+def resynced(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline with tables of which keys were copied again, and rows that went without a message."""
+    copies = request.param == "copied"
+    made = make_pipeline(create_publication="all", copy="initial" if copies else "never")
+    pipeline = retaining(with_writer(made, "native"))
+    pipeline.ingest()
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, big text)",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        f"INSERT INTO t SELECT i, 0, {BIG.format('i')} FROM generate_series(1, 40) AS i",
+    )
+    for name, (columns, key, values, _) in TYPED.items():
+        pipeline.run(
+            f"CREATE TABLE {name} ({columns}, n int, PRIMARY KEY ({key}))",
+            f"INSERT INTO {name} SELECT {values}, i FROM generate_series(1, 20) AS i",
+        )
+    pipeline.catch_up()
+    pipeline.run(
+        "UPDATE t SET n = 1 WHERE id <= 20",
+        "UPDATE t SET id = id + 100 WHERE id IN (5, 35)",
+        *(f"UPDATE {name} SET n = n + 100 WHERE n % 2 = 0" for name in TYPED),
+    )
+    pipeline.catch_up()
+    without_deletes(
+        pipeline,
+        "DELETE FROM t WHERE id IN (8, 9)",
+        *(
+            f"DELETE FROM {name} WHERE n > 110 AND ({key}) >= ({', '.join(map(repr, first))})"
+            for name, (_, key, _, first) in TYPED.items()
+        ),
+    )
+    pipeline.run("UPDATE t SET n = 2 WHERE id = 15")
+    request_keys(pipeline, "t", ("7",), ("15",))
+    for name, (*_, first) in TYPED.items():
+        request_keys(pipeline, name, first, ())
+    pipeline.catch_up()
+    return pipeline
+
+
+def without_deletes(pipeline: Pipeline, *statements: str) -> None:
+    """Run statements of which the stream carries no delete."""
+    publication = pipeline.config.source.publication
+    pipeline.run(f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, truncate')")
+    pipeline.run(*statements)
+    pipeline.run(f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')")
+
+
+def request_keys(pipeline: Pipeline, table: str, first: tuple[str, ...], last: tuple[str, ...]) -> None:
+    """Request a copy of the keys of a range."""
+    ranges = [KeyRange(first, last)]
+    run_resync(pipeline.config, [f"public.{table}"], key_ranges=ranges, spark=pipeline.spark)
+
+
+def resync(pipeline: Pipeline, table: str, first: tuple[str, ...], last: tuple[str, ...]) -> None:
+    """Copy the keys of a range again."""
+    request_keys(pipeline, table, first, last)
+    pipeline.catch_up()
+
+
+@pytest.mark.slow
+def test_keys_that_were_copied_again(resynced: Pipeline) -> None:
+    pipeline = resynced
+    pipeline.run(
+        "UPDATE t SET n = 3 WHERE id IN (10, 11, 30)",  # big is unchanged TOAST, of copied rows too
+        "UPDATE t SET id = id + 200 WHERE id IN (11, 12)",
+        "DELETE FROM t WHERE id IN (13, 31)",
+        "INSERT INTO t VALUES (13, 9, NULL), (8, 8, NULL)",
+    )
+    pipeline.catch_up()
+    resync(pipeline, "t", ("10",), ("10",))
+    pipeline.run("UPDATE t SET n = 5 WHERE id < 12", "UPDATE t SET id = 11 WHERE id = 211")
+    pipeline.catch_up()
+    before = silver(pipeline, "t")
+    found = bases(maintain(pipeline))
+    assert not any(table.kept for table in found.values()), found
+    tables = ("t", *TYPED)
+    for table in tables:
+        assert found[table].removed_rows > 0
+        count = pipeline.source.execute(f"SELECT count(*) FROM {table}").fetchone()
+        assert count is not None
+        assert rows_of(pipeline, table) == count[0], "of rows in a range that the source lost, none is left"
+    assert_whole(pipeline, *tables)
+    assert silver(pipeline, "t") == before
+    by_spark = with_writer(pipeline, "spark")
+    assert run_rebuild(by_spark.config, spark=pipeline.spark).exit_code(strict=True) == 0
+    assert silver(pipeline, "t") == before
+    assert_equal(pipeline, *tables)
+    ((copied_row,),) = read_history(pipeline.config, "public.t", ("14",)).lives
+    assert copied_row.change.op == "R"
+
+    pipeline.run("UPDATE t SET n = 6 WHERE id < 20", "UPDATE t SET id = id + 500 WHERE id = 10")
+    without_deletes(pipeline, "DELETE FROM t WHERE id = 1")
+    resync(pipeline, "t", ("1",), ("3",))
+    pipeline.run("DELETE FROM t WHERE id = 14")
+    pipeline.catch_up()
+    run_forget(pipeline.config, "public.t", [("14",)], spark=pipeline.spark)
+    assert bases(maintain(pipeline, later=10 * RETENTION))["t"].removed_rows > 0
+    assert_whole(pipeline, *tables)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", list(RetentionStep))
+def test_a_run_that_crashes_with_copied_keys(resynced: Pipeline, step: RetentionStep, when: str) -> None:
+    with crash_at(step, when), pytest.raises(Crash):
+        maintain(resynced)
+    assert_whole(resynced, "t", *TYPED)
+    resynced.run("UPDATE t SET n = 6 WHERE id < 12")
+    resync(resynced, "t", ("11",), ("20",))
+    maintain(resynced, later=10 * RETENTION)
+    assert_whole(resynced, "t", *TYPED)
+
+
+def test_what_a_range_lost_does_not_stay(make_pipeline: MakePipeline) -> None:
+    pipeline = copied(make_pipeline)
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 9) AS i",
+    )
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET n = 30 WHERE id < 6")
+    without_deletes(pipeline, "DELETE FROM t WHERE id = 4")
+    resync(pipeline, "t", ("3",), ("5",))
+    pipeline.run("UPDATE t SET n = 31 WHERE id = 5")
+    pipeline.catch_up()
+    maintain(pipeline)
+    assert rows_of(pipeline, "t") == 8
+    assert_whole(pipeline, "t")
+
+    other = with_rules(pipeline, TableRule("public.*", mode="history"))  # which reads no copies of keys
+    refused = run_rebuild(other.config, spark=other.spark)
+    assert refused.exit_code(strict=True) == 1
+    assert "rows only in copies of keys" in str(refused.lines()), refused.lines()
+    run_resync(other.config, ["public.t"], spark=other.spark)
+    other.ingest()
+    assert run_rebuild(other.config, spark=other.spark).exit_code(strict=True) == 0
+    rows = other.frame("silver", "public", "t").where("_is_current").select("id", "n").collect()
+    assert sorted(map(tuple, rows)) == sorted(other.source.execute("SELECT id, n FROM t").fetchall())
 
 
 def test_messages_are_removed_though_tables_keep_all(make_pipeline: MakePipeline) -> None:

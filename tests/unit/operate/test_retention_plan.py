@@ -14,6 +14,7 @@ from pipeline.bronze.copy_states import (
     DROPPED,
     READING,
     CopyHistory,
+    CopyRequest,
     CopyState,
     Gap,
     SnapshotChunks,
@@ -30,6 +31,7 @@ NAME = TableName("public", "t")
 NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
 MONTH = timedelta(days=30)
 END = LSN(100)
+KEYS = (KeyRange(("1",), ("1",)),)
 
 
 def entry(*, applied: int = 200, is_behind: bool = False) -> ManifestEntry:
@@ -75,6 +77,25 @@ def test_a_table_is_compacted_from_its_newest_copy_on() -> None:
     assert without.copy is None
 
 
+def test_copies_of_keys_before_the_base_are_a_part_of_it() -> None:
+    keys = [copy(COMPLETE, n, lsn, ranges=KEYS) for n, lsn in ((3, 7), (6, 20), (7, 30), (8, 101))]
+    found = planned(history=history(copy(COMPLETE, 5, 10), *keys))
+    assert isinstance(found, BaseInput)
+    assert [each.id for each in found.partial_copies] == [6, 7]
+    alone = planned(history=history(*keys))
+    assert isinstance(alone, BaseInput)
+    assert (alone.copy, [each.id for each in alone.partial_copies]) == (None, [3, 6, 7])
+    requested = replace(history(copy(COMPLETE, 5, 10), *keys), requests=(CopyRequest.of(NAME, "keys", KEYS),))
+    assert isinstance(planned(history=requested), BaseInput)
+    for later in (
+        replace(requested, requests=(CopyRequest.of(NAME, "all"),)),
+        history(copy(COMPLETE, 5, 10), *keys, copy(COMPLETE, 9, 105)),
+    ):
+        assert planned(history=later) == (
+            "all its rows were copied after some of its keys, within the retention"
+        )
+
+
 def test_a_table_that_is_behind_keeps_what_it_lacks() -> None:
     behind = replace(RECORDS.manifest, entries=(entry(applied=50, is_behind=True),))
     found = planned(manifest=behind)
@@ -89,9 +110,9 @@ def test_a_table_that_is_behind_keeps_what_it_lacks() -> None:
     [
         ((copy(COMPLETE, 5, 10), copy(READING, 6, 20)), (), "a copy of it is not complete"),
         (
-            (copy(COMPLETE, 5, 10), copy(COMPLETE, 6, 20, ranges=(KeyRange(("1",), ("1",)),))),
+            (copy(COMPLETE, 5, 10), copy(COMPLETE, 6, 100, ranges=KEYS)),
             (),
-            "some of its keys were copied again",
+            "some of its keys were being copied again at that time",
         ),
         ((copy(DROPPED, 5, 10),), (), "it is not published any more, and silver still has it"),
         ((copy(COMPLETE, 5, 10),), (Gap(LSN(20), LSN(30), ""),), "it waits for a copy"),
@@ -167,7 +188,10 @@ def test_bases_say_from_where_on_bronze_is_complete() -> None:
         LSN(10),
         INVALID,
     )
-    assert [bases.may_lack_rows(NAME, copy_id) for copy_id in (4, 5, 6)] == [True, True, False]
-    assert bases.may_lack_rows(other, 9)
+    states = [copy(COMPLETE, copy_id, 1) for copy_id in (4, 5, 6)]
+    assert [bases.may_lack_rows(state) for state in states] == [True, True, False]
+    keys = [copy(COMPLETE, 6, lsn, ranges=KEYS) for lsn in (9, 10)]
+    assert [bases.may_lack_rows(state) for state in keys] == [True, False]
+    assert bases.may_lack_rows(replace(states[0], id=9, name=other))
     assert BaseHistory({}).lsn == INVALID
     assert BaseHistory(bases.tables, messages_lsn=LSN(40)).lsn == LSN(40)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -12,15 +12,17 @@ import pytest
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.schema import CHANGES
+from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.base_rows import LOADED_COLUMNS, BaseInput, BaseRows, NotCompacted
 from pipeline.table_name import TableName
 from tests.support.histories import APPENDED, BAG, COMPOSITE, FULL_WITH_KEY, KEYED, random_changes
-from tests.support.model import ModelChange, Shape, apply_all
-from tests.support.silver.relations import column, relation
+from tests.support.model import ModelChange, Shape, Table, apply_all
+from tests.support.silver.relations import NUMERIC, column, relation
 
 NAME = TableName("public", "t")
-END = LSN(10_000)
+END, KEYS_AT = LSN(10_000), LSN(5_000)
+TIMESTAMP = 1114
 _PLACES = [("table_number", pa.int32()), ("place", pa.int64()), ("file", pa.int32()), ("is_raw", pa.bool_())]
 LOADED = pa.schema([*(CHANGES.field(name) for name in LOADED_COLUMNS), *_PLACES])
 
@@ -34,15 +36,34 @@ class Histories:
         self._changes: dict[int, list[ModelChange]] = {}
         self.rows = BaseRows(folder, self.relations)
 
-    def add(self, number: int, changes: Sequence[ModelChange], *, copied: int = 0) -> BaseInput:
-        """Load changes, of which the first ones are rows of a copy at LSN 1."""
+    def add(
+        self,
+        number: int,
+        changes: Sequence[ModelChange],
+        *,
+        copied: int = 0,
+        keys: range = range(0),
+        key_ranges: tuple[KeyRange, ...] = (),
+        lsns: tuple[LSN, ...] = (KEYS_AT,),
+    ) -> BaseInput:
+        """Load changes, of which the first ones are rows of a copy at LSN 1.
+
+        With `key_ranges`, those at the places `keys` are of a copy of keys, after all changes before them.
+        """
         self._changes[number] = list(changes)
-        rows = [self._row(number, place, each, place < copied) for place, each in enumerate(changes)]
+        rows = []
+        for place, each in enumerate(changes):
+            row = self._row(number, place, each, place < copied)
+            if place in keys:
+                row |= {"op": "R", "copy_id": 6, "commit_lsn": lsns[-1], "end_lsn": lsns[-1]}
+            elif key_ranges and place >= keys.stop:
+                row |= {"commit_lsn": KEYS_AT + 10 + place // 3, "end_lsn": KEYS_AT + 10 + place // 3}
+            rows.append(row)
         self.rows.load(pa.Table.from_pylist(rows, LOADED))
-        copy = None
-        if copied:
-            copy = CompleteCopy(5, self._version(number, changes[0].shape), (LSN(1),), copied)
-        return BaseInput(number, NAME, END, copy)
+        version = self._version(number, changes[0].shape)
+        copy = CompleteCopy(5, version, (LSN(1),), copied) if copied else None
+        partial = CompleteCopy(6, version, lsns, len(keys), key_ranges=key_ranges)
+        return BaseInput(number, NAME, END, copy, partial_copies=(partial,) if key_ranges else ())
 
     def _row(self, number: int, place: int, change: ModelChange, is_copied: bool) -> dict[str, object]:
         lsn = 1 if is_copied else 10 + place // 3  # some changes are of one transaction
@@ -74,16 +95,20 @@ class Histories:
 
     def left(self, number: int) -> list[ModelChange]:
         """Return the changes that are left of a table."""
+        return list(self.left_by_place(number).values())
+
+    def left_by_place(self, number: int) -> dict[int, ModelChange]:
+        """Return the changes that are left of a table, by their places."""
         gone = set(self.rows.removed_places(number).tolist())
         replaced = {row["place"]: row for row in self.rows.replaced_rows(number).to_pylist()}
-        found = []
+        found = {}
         for place, change in enumerate(self._changes[number]):
             if place in replaced:
                 row = replaced[place]
                 unsent = frozenset(row["unsent"] or ())
                 change = ModelChange(row["op"], change.shape, new=tuple(row["new"]), unsent=unsent)
             if place not in gone:
-                found.append(change)
+                found[place] = change
         return found
 
 
@@ -129,6 +154,97 @@ def test_a_base_has_the_rows_of_the_table(
         assert len(inserts) == len(made.rows)
         compacted += counts.removed > 0
     assert compacted > 0
+
+
+@pytest.mark.parametrize("shape", [KEYED, COMPOSITE], ids=["one column", "two columns"])
+@pytest.mark.parametrize("copies", [True, False], ids=["copied", "streamed"])
+@pytest.mark.parametrize("is_late", [True, False], ids=["two snapshots", "one snapshot"])
+def test_a_base_has_the_keys_that_were_copied(
+    histories: Histories, shape: Shape, copies: bool, is_late: bool
+) -> None:
+    """Rows in a range that the copy lacks are in the base no more, with those that the source lost."""
+
+    def key(row: Mapping[str, str | None]) -> tuple[str, ...]:
+        return tuple(row[shape.columns[i]] or "" for i in shape.key)
+
+    compacted = removed = 0
+    for seed in range(1, 25):
+        random = Random(seed)
+        history = random_changes(random, shape, count=40)
+        changes = [insert(shape, row) for row in history.initial]
+        copied = len(changes)
+        changes += history.changes
+        cut = copied + random.randrange(5, 35)
+        shown = apply_all([], changes[:cut])
+        found = sorted({key(row) for row in shown.rows})
+        if len(found) < 4:
+            continue
+        first, last = sorted(random.sample(found, 2))
+        ranges = (KeyRange(first, last), KeyRange(found[0], found[0]), KeyRange(found[-1][:1], ()))
+        later = {texts for change in changes[cut:] for texts in keys_of(change)}
+        inside = [k for k in found if first <= k <= last or k == found[0] or k[:1] >= found[-1][:1]]
+        kept = {k for k in inside if k in later or random.random() < 0.6}
+        rows = [row for row in shown.rows if key(row) in kept]
+        put = [
+            insert(shape, {name: row[name] if name in key_names(shape) else f"copied {name}" for name in row})
+            for row in rows
+        ]
+        before = Table([row for row in shown.rows if key(row) not in inside])
+        everything = [*changes[:cut], *put, *changes[cut:]]
+        for change in everything[cut:]:
+            before.apply(change)
+        counts = histories.rows.compact(
+            histories.add(
+                seed,
+                everything,
+                copied=copied if copies else 0,
+                keys=range(cut, cut + len(put)),
+                key_ranges=ranges,
+                lsns=(KEYS_AT, LSN(KEYS_AT + 5)) if is_late else (KEYS_AT,),
+            )
+        )
+        after = apply_all([], histories.left(seed))
+        assert after.counted(shape.columns) == before.counted(shape.columns), f"seed {seed}"
+        assert not after.unavailable
+        compacted += counts.copied.get(6, len(put)) < len(put)
+        removed += len(inside) - len(kept)
+    assert compacted > 0
+    assert removed > 0, "the source lost rows without a message"
+
+
+def insert(shape: Shape, row: Mapping[str, str | None]) -> ModelChange:
+    return ModelChange("I", shape, new=tuple(row[name] for name in shape.columns))
+
+
+def key_names(shape: Shape) -> set[str]:
+    return {shape.columns[i] for i in shape.key}
+
+
+def keys_of(change: ModelChange) -> Iterator[tuple[str, ...]]:
+    """Yield the keys that a change names; one that it does not send is that of the old row."""
+    old = change.old or change.new or ()
+    for texts in filter(None, (change.old, change.new)):
+        yield tuple(
+            (old[i] if texts is change.new and i in change.unsent else texts[i]) or ""
+            for i in change.shape.key
+        )
+
+
+def test_copied_keys_that_silver_cannot_find_keep_all(histories: Histories) -> None:
+    single, span = KeyRange(("1",), ("1",)), KeyRange(("1",), ("2",))
+    rows = [ModelChange("I", BAG, new=("1", "x", None))] * 2
+    with pytest.raises(NotCompacted, match="its replica identity is no key"):
+        histories.rows.compact(histories.add(1, rows, keys=range(1, 2), key_ranges=(single,)))
+    rows = [ModelChange("I", KEYED, new=(key, "x", None)) for key in ("1", "3")]
+    with pytest.raises(NotCompacted, match="silver cannot find the keys"):
+        histories.rows.compact(histories.add(2, rows, keys=range(1, 2), key_ranges=(span,)))
+    table = histories.add(3, rows, keys=range(2, 2), key_ranges=(span,))
+    for kind in (NUMERIC, TIMESTAMP):
+        histories.relations[table.partial_copies[0].version] = relation(
+            column("k", 1, kind, is_key=True), column("a", 2), column("big", 3), version=3, oid=3
+        )
+        with pytest.raises(NotCompacted, match="silver cannot find the keys"):
+            histories.rows.compact(table)
 
 
 def test_values_that_no_change_has_stay_unknown(histories: Histories) -> None:
