@@ -105,7 +105,7 @@ def plan_retention(
         end_lsn = end_lsn_of(name)
         if end_lsn == INVALID or first_lsn > end_lsn:
             continue
-        found = _plan_table(len(tables), name, end_lsn, records, is_renamed=name in renamed)
+        found = _plan_table(len(tables), name, end_lsn, records, has_other_names=name in renamed)
         if isinstance(found, str):
             kept[name] = found
         elif found.end_lsn >= records.bases.get(name, INVALID):
@@ -114,7 +114,7 @@ def plan_retention(
 
 
 def _plan_table(
-    number: int, name: TableName, end_lsn: LSN, records: LakeRecords, *, is_renamed: bool
+    number: int, name: TableName, end_lsn: LSN, records: LakeRecords, *, has_other_names: bool
 ) -> BaseInput | str:
     """Return the input of a table's base, or why it has none."""
     history, manifest = records.history, records.manifest
@@ -129,8 +129,6 @@ def _plan_table(
         return "its mode or rule keeps rows that are gone"
     if history.unfinished(name):
         return "a copy of it is not complete"
-    if is_renamed:
-        return "it was renamed"
     entry = manifest.by_name.get(name)
     if entry is None and name in records.registered:
         return "silver does not show it"
@@ -145,7 +143,7 @@ def _plan_table(
         return "some of its keys were being copied again at that time"
     if partial and _is_copied_since(history, name, partial[0]):
         return "all its rows were copied after some of its keys, within the retention"
-    return BaseInput(number, name, end_lsn, copy, partial_copies=partial)
+    return BaseInput(number, name, end_lsn, copy, has_other_names=has_other_names, partial_copies=partial)
 
 
 def _is_copied_since(history: CopyHistory, name: TableName, keys: CompleteCopy) -> bool:

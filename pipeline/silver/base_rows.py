@@ -63,7 +63,8 @@ class BaseInput:
     """The input of one table's base: its changes up to an LSN, from a copy on if there is one.
 
     Each of the partial copies replaces the rows of its keys, as apply does; whoever builds the table from the
-    base does so once more, with the same result. A table that `is_gone` needs none of its rows. `number` is
+    base does so once more, with the same result. A table that `is_gone` needs none of its rows. The last
+    change of one that `has_other_names` stays: it shows that there were changes under this name. `number` is
     its number among the tables of a run.
     """
 
@@ -72,6 +73,7 @@ class BaseInput:
     end_lsn: LSN
     copy: CompleteCopy | None = None
     is_gone: bool = False
+    has_other_names: bool = False
     partial_copies: tuple[CompleteCopy, ...] = ()  # in order
 
     @property
@@ -196,7 +198,7 @@ class BaseRows:
             f"2 * row_number() OVER (ORDER BY {lsn}, {rank}, ordinal) AS number "
             f"FROM loaded WHERE table_number = {table.number} AND ({table.condition})",
         )
-        ended = "SELECT coalesce(max(number), 0) FROM input WHERE op = 'T'"
+        ended = f"SELECT coalesce(max(number), 0) FROM input WHERE op = 'T' OR {self._is_of_other_table()}"
         self._session.compute("changed", f"SELECT * FROM input WHERE op <> 'T' AND number > ({ended})")
         relations = self._versions()
         if table.partial_copies and relations:
@@ -208,6 +210,15 @@ class BaseRows:
         )
         if relations:
             self._replace_updates(relations)
+
+    def _is_of_other_table(self) -> str:
+        """Return SQL that is true for changes of tables that had the name before the newest one."""
+        rows = self._connection.execute(
+            "SELECT relation_version FROM input GROUP BY 1 ORDER BY max(number)"
+        ).fetchall()
+        versions = [row[0] for row in rows]
+        others = [v for v in versions if self._relations[v].oid != self._relations[versions[-1]].oid]
+        return f"relation_version IN ({', '.join(map(str, others))})" if others else "false"
 
     def _versions(self) -> list[SourceRelation]:
         """Return the relation versions of the changes, in order, under the names of the newest.
@@ -225,8 +236,6 @@ class BaseRows:
         versions = [row[0] for row in rows if row not in newest] + [row[0] for row in newest]
         if not versions:
             return []
-        if len({self._relations[version].oid for version in versions}) > 1:
-            raise NotCompacted("it was created again under its name")
         aligned = list(align_versions(None, [self._relations[version] for version in versions]).relations)
         if len({(identity_of(each), each.key, _key_texts(each)) for each in aligned}) > 1:
             raise NotCompacted("its replica identity or the columns of its key have changed")
@@ -336,20 +345,22 @@ class BaseRows:
         return Fold(columns, key, tuple(each.version for each in relations), has_key_changes)
 
     def _keep_newest_version(self, table: BaseInput, relations: Sequence[SourceRelation]) -> None:
-        """Let the last change stay if no other row has its relation version: readers need its columns."""
+        """Let the last change stay if readers need it: its columns if no other row has them, or its name."""
         last = self._connection.execute(
             "SELECT number, op, relation_version FROM input ORDER BY number DESC LIMIT 1"
         ).fetchall()
         if not last:
             return
         number, op, version = last[0]
-        if table.copy and table.copy.version == version:
+        stays = f"SELECT 1 FROM input JOIN survivors USING (number) WHERE relation_version = {version}"
+        if table.has_other_names:
+            stays = f"SELECT 1 FROM survivors WHERE number = {number}"
+        elif table.copy and table.copy.version == version:
             return
-        found = "SELECT 1 FROM input JOIN survivors USING (number) WHERE relation_version = "
-        if not self._session.is_empty(f"{found}{version}"):
+        if not self._session.is_empty(stays):
             return
         if relations and identity_of(relations[-1]) is not Identity.KEY and op != "T":
-            raise NotCompacted("its newest columns are those of a row that was deleted")
+            raise NotCompacted("its last change is a delete by all values of a row, which is needed")
         self._connection.execute(f"INSERT INTO survivors VALUES ({number})")
 
     def _replace_updates(self, relations: Sequence[SourceRelation]) -> None:

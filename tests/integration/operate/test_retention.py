@@ -16,7 +16,9 @@ from pipeline.config.jobs import BronzeLog
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import RetentionStep
 from pipeline.delta.merge import merge_groups
+from pipeline.delta.table import Lake
 from pipeline.key_ranges import KeyRange
+from pipeline.metadata.registry import Records
 from pipeline.operate import retention
 from pipeline.operate.forget import run_forget
 from pipeline.operate.history import read_history
@@ -388,6 +390,76 @@ def test_what_a_range_lost_does_not_stay(make_pipeline: MakePipeline) -> None:
     assert run_rebuild(other.config, spark=other.spark).exit_code(strict=True) == 0
     rows = other.frame("silver", "public", "t").where("_is_current").select("id", "n").collect()
     assert sorted(map(tuple, rows)) == sorted(other.source.execute("SELECT id, n FROM t").fetchall())
+
+
+RENAMES = (
+    ("ALTER TABLE one RENAME TO moved_one",),
+    ("CREATE SCHEMA IF NOT EXISTS other", "ALTER TABLE two SET SCHEMA other"),
+    ("ALTER TABLE three RENAME TO former", "CREATE TABLE three (id int PRIMARY KEY, n int, v text)"),
+    ("ALTER TABLE four RENAME TO x", "ALTER TABLE five RENAME TO four", "ALTER TABLE x RENAME TO five"),
+    ("ALTER TABLE six RENAME TO y", "UPDATE y SET n = 7", "DELETE FROM y WHERE id = 9"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copies", [True, False], ids=["copied", "streamed"])
+def test_renamed_tables(make_pipeline: MakePipeline, copies: bool) -> None:
+    made = make_pipeline(create_publication="all", copy="initial" if copies else "never")
+    pipeline = retaining(with_writer(made, "native"))
+    pipeline.ingest()
+    before = ("one", "two", "three", "four", "five", "six")
+    for table in before:
+        pipeline.run(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, n int)",
+            f"INSERT INTO {table} SELECT i, 0 FROM generate_series(1, 9) AS i",
+        )
+    pipeline.catch_up()
+    pipeline.run(*(f"UPDATE {table} SET n = 1 WHERE id < 4" for table in before))
+    pipeline.catch_up()
+    for statements in RENAMES:
+        pipeline.run(*statements)
+    after = ("moved_one", "other.two", "three", "former", "four", "five", "y")
+
+    def change(n: int) -> None:
+        for table in after:
+            pipeline.run(
+                f"INSERT INTO {table} (id, n) VALUES ({n}, {n}), ({n + 1}, 0)",
+                f"UPDATE {table} SET n = {n} WHERE id > {n - 3}",
+                f"DELETE FROM {table} WHERE id = {n + 1}",
+            )
+        for _ in range(3):  # the copies under new names
+            pipeline.ingest()
+            pipeline.apply()
+
+    def shown() -> dict[str, list[Any]]:
+        found = {}
+        for name in sorted(Records(Lake(pipeline.root, pipeline.spark)).tables.read()):
+            found[str(name)] = sorted(map(tuple, pipeline.frame("silver", *name).select("id", "n").collect()))
+        return found
+
+    change(20)
+    change(30)
+    rows = shown()
+    done = bases(maintain(pipeline))
+    kept = {name: table.kept for name, table in done.items() if table.kept}
+    assert set(kept.values()) <= {"it is not published any more, and silver still has it"}, kept
+    assert done["moved_one"].removed_rows > 0
+    assert done["three"].removed_rows > 0
+    for writer in ("native", "spark"):
+        other = with_writer(pipeline, writer)
+        rebuilt = run_rebuild(other.config, spark=other.spark)
+        assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
+        assert shown() == rows, writer
+    change(40)
+    if copies:
+        for name in ("moved_one", "three", "former", "four", "five", "y"):
+            source = pipeline.source.execute(f"SELECT id, n FROM {name}").fetchall()
+            assert shown()[f"public.{name}"] == sorted(source), name
+    assert run_audit(pipeline.config, spark=pipeline.spark).findings == ()
+    rows = shown()
+    maintain(pipeline, later=10 * RETENTION)
+    assert run_rebuild(pipeline.config, spark=pipeline.spark).exit_code(strict=True) == 0
+    assert shown() == rows
 
 
 def test_messages_are_removed_though_tables_keep_all(make_pipeline: MakePipeline) -> None:

@@ -129,10 +129,12 @@ def test_what_is_still_needed_is_kept(
     assert planned(history=history(*states, gaps=gaps)) == reason
 
 
-def test_a_renamed_table_is_kept() -> None:
+def test_the_names_of_a_renamed_table_are_compacted_each() -> None:
     plan = plan_retention(lambda name: END, replace(RECORDS, relations=[relation(), relation("u")]))
-    assert plan.tables == ()
-    assert set(plan.kept.values()) == {"it was renamed"}
+    assert [(table.name.table, table.has_other_names) for table in plan.tables] == [("t", True), ("u", True)]
+    found = planned()
+    assert isinstance(found, BaseInput)
+    assert not found.has_other_names
 
 
 def test_a_table_that_is_gone_from_source_and_silver_goes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -228,6 +229,21 @@ def keys_of(change: ModelChange) -> Iterator[tuple[str, ...]]:
             (old[i] if texts is change.new and i in change.unsent else texts[i]) or ""
             for i in change.shape.key
         )
+
+
+def test_a_base_has_the_rows_of_the_last_table_of_a_name(histories: Histories) -> None:
+    other = Shape(("k", "b"), "d", flagged=(0,))
+    changes = [ModelChange("I", KEYED, new=(key, "x", None)) for key in "123"]
+    changes += [ModelChange("I", other, new=(key, "x")) for key in "45"]
+    changes += [ModelChange("D", other, old=("4", None), old_kind="K")]
+    table = histories.add(1, changes)
+    newest = max(histories.relations)
+    histories.relations[newest] = replace(histories.relations[newest], oid=99)
+    assert histories.rows.compact(table).removed == 5
+    assert histories.left(1) == [changes[4]]
+    gone = histories.add(2, [*changes[:2], ModelChange("D", KEYED, old=("2", None, None), old_kind="K")])
+    histories.rows.compact(replace(gone, has_other_names=True))
+    assert [change.op for change in histories.left(2)] == ["I", "D"], "the last change shows the name"
 
 
 def test_copied_keys_that_silver_cannot_find_keep_all(histories: Histories) -> None:
