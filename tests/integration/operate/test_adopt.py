@@ -19,6 +19,7 @@ from pipeline.table_name import TableName
 from tests.support import foreign_tables
 from tests.support.fault_points import WHEN, Cell, crash_at, observed, run_killed
 from tests.support.foreign_tables import FILL, Program
+from tests.support.modes.oracle import assert_equals_model
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -46,12 +47,6 @@ def adopt(
         runs=runs,
         spark=life.spark,
     )
-
-
-def current(life: Pipeline) -> list[tuple[int, str]]:
-    """Return the current rows of the table that keeps its history."""
-    rows = life.frame("silver", "public", "past").where("_is_current").select("Id", "v")
-    return sorted((row[0], row[1]) for row in rows.collect())
 
 
 @contextmanager
@@ -198,7 +193,8 @@ def test_tables_of_other_kinds(make_pipeline: MakePipeline, tmp_path: Path) -> N
     for name, path in paths.items():
         assert adopt(life, path, table=name, runs=name == "floats").exit_code(strict=True) == 0
     life.assert_equal("bag", "none", "other", "floats")
-    assert current(life) == life.source.execute('SELECT "Id", v FROM past ORDER BY 1').fetchall()
+    model = life.source, life.root, life.config.pipeline, "history", TableName("public", "past")
+    assert assert_equals_model(*model) == 200
 
 
 @pytest.mark.slow

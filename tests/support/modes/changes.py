@@ -56,11 +56,15 @@ class LaterCopy:
 
 
 def read_changes(bronze: Bronze, name: TableName, end_lsn: int | None = None) -> Iterator[Change | LaterCopy]:
-    """Yield a table's changes and copies in the order of commits; a copy without a request is the first."""
+    """Yield a table's changes and copies in the order of commits.
+
+    A copy without a request, or of an adoption, is the first.
+    """
     relations = bronze.source_relations()
     history = bronze.copies.read()
     states = [state for state in history.states.get(name, ()) if not state.key_ranges and state.copy]
-    is_copied = bool(states) and not states[0].requests
+    adoptions = {request.id for request in history.requests if request.adoption is not None}
+    is_copied = bool(states) and adoptions.issuperset(states[0].requests)
     copies = sorted((state.copy for state in states if state.copy), key=lambda copy: copy.end_lsn)
     copies = [copy for copy in copies if end_lsn is None or copy.end_lsn <= end_lsn]
     condition = (pc.field("schema_name") == name.schema) & (pc.field("table_name") == name.table)
