@@ -146,11 +146,13 @@ class PreparedTransactions:
         """Return how many transactions are open once these outcomes are known."""
         return len(self.open().difference(transaction_keys(outcomes)))
 
-    def open(self) -> set[tuple[str, int]]:
-        """Return gid and xid of the transactions that are kept."""
+    def open(self, end_lsn: LSN | None = None) -> set[tuple[str, int]]:
+        """Return gid and xid of the transactions that are kept, those alone whose PREPARE ends by an LSN."""
         if not self.table.exists():
             return set()
-        rows = self.table.rows(["gid", "xid", "op"]).filter(pc.field("op") == "P")
+        rows = self.table.rows(["gid", "xid", "op", "end_lsn"]).filter(pc.field("op") == "P")
+        if end_lsn is not None:
+            rows = rows.filter(pc.field("end_lsn") <= int(end_lsn))
         return set(zip(rows["gid"].to_pylist(), rows["xid"].to_pylist(), strict=True))
 
 

@@ -19,6 +19,11 @@ from pipeline.postgres.replication.slot import Slot, ensure_slot, moved_slot_err
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
+_MOVE_ADVICE = (
+    "If the database goes on at this server, run pgdelta move-source, which makes silver equal to it; else"
+    " correct source.conninfo."
+)
+
 
 def refuse_other_source(
     recorded: dict[str, Any], identity: ServerIdentity, key: str = "source.conninfo"
@@ -43,12 +48,12 @@ def check_server(config: Config, recorded: dict[str, Any], identity: ServerIdent
             raise GapError(
                 f"Bronze is complete up to {offset} of timeline {timeline}. This server is on timeline "
                 f"{identity.timeline}, and timeline {timeline} {history}: bronze holds what this server "
-                "never had. Start over with a new storage.root."
+                f"never had. {_MOVE_ADVICE}"
             )
     if identity.wal_flush_lsn < offset:
         raise GapError(
             f"The server's WAL ends at {identity.wal_flush_lsn}, before the offset {offset} of bronze: the "
-            "server was restored to an earlier state. Start over with a new storage.root."
+            f"server was restored to an earlier state. {_MOVE_ADVICE}"
         )
 
 
@@ -79,7 +84,7 @@ def first_slot(connection: Connection, config: Config) -> Slot:
         slot = renew_slot(connection, config)
     else:
         slot = ensure_slot(connection, config, may_create=True)[0]
-    if _may_skip_prepared(before) and (count := len(read_prepared_transactions(connection))):
+    if may_skip_prepared(before) and (count := len(read_prepared_transactions(connection))):
         raise GapError(
             f"The slot {slot.name} is older than this lake and may be ahead of the PREPARE of open "
             f"transactions (there are {count}), whose end alone it would send. COMMIT or ROLLBACK PREPARED "
@@ -101,14 +106,10 @@ def cross_gap(
     GapError if bronze does not have the rest.
     """
     before = read_slot(connection, config.source.slot)
-    is_moved = _may_skip_prepared(before)
+    is_moved = may_skip_prepared(before)
     prepared, bronze = writer.prepared, writer.bronze
-    if is_moved and (unknown := len(read_prepared_transactions(connection) - prepared.open())):
-        raise GapError(
-            f"Bronze never got what is prepared at the source (transactions: {unknown}), and the slot "
-            f"{config.source.slot} may not send it again. COMMIT or ROLLBACK PREPARED it "
-            "(pg_prepared_xacts lists it) and run again."
-        )
+    if is_moved:
+        refuse_unknown_prepared(connection, config.source.slot, prepared.open())
     slot = renew_slot(connection, config)
     end = max(offset, slot.confirmed_flush_lsn)
     writer.record_copies([gap_row(offset, end, sentence)])
@@ -129,6 +130,20 @@ def followed_tables(connection: Connection, config: Config) -> list[TableName]:
     return sorted(name for name in published if config.rule_for(name) is not None)
 
 
-def _may_skip_prepared(slot: Slot | None) -> bool:
+def refuse_unknown_prepared(
+    connection: Connection, slot: str, known: set[tuple[str, int]]
+) -> set[tuple[str, int]]:
+    """Return gid and xid of the source's prepared transactions; raise GapError if bronze lacks one."""
+    found = read_prepared_transactions(connection)
+    if unknown := len(found - known):
+        raise GapError(
+            f"Bronze never got what is prepared at the source (transactions: {unknown}), and the slot "
+            f"{slot} may not send it again. COMMIT or ROLLBACK PREPARED it (pg_prepared_xacts lists it) and "
+            "run again."
+        )
+    return found
+
+
+def may_skip_prepared(slot: Slot | None) -> bool:
     """Return whether a slot that existed already may be between a PREPARE and its end."""
     return slot is not None and slot.two_phase and not slot.is_lost

@@ -26,23 +26,38 @@ from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import GapError, LakeError, SourceError
 from pipeline.ingest import job as ingesting
-from pipeline.ingest.continuity import check_server, followed_tables
+from pipeline.ingest.continuity import (
+    check_server,
+    followed_tables,
+    may_skip_prepared,
+    refuse_unknown_prepared,
+)
 from pipeline.metadata.catalog import CatalogState, CatalogTable
 from pipeline.operate.move_steps import MoveFacts, MoveStep, next_step
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.catalog import read_relation
-from pipeline.postgres.connection import Connection, ServerIdentity, connect, identify, read_segment_size
+from pipeline.postgres.connection import (
+    Connection,
+    ServerIdentity,
+    connect,
+    identify,
+    is_in_recovery,
+    read_segment_size,
+    read_timeline_ends,
+)
 from pipeline.postgres.open_transactions import write_wal_past_now
 from pipeline.postgres.publication import describe_published, ensure_publication, list_published
 from pipeline.postgres.replication.slot import read_slot, renew_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
+from pipeline.units import format_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PAUSE = 2.0  # seconds in which nothing may arrive from the old server
+_MOST_SWITCHES = 64  # of a WAL segment, that a person may be asked for
 _KEPT_SLOT = "The slot was kept by pg_upgrade, so nothing was committed between the servers."
 
 
@@ -205,7 +220,8 @@ class SourceMove:
         with connect(config.source.conninfo) as connection:
             lock_slot(connection, config.source.slot, should_stop=self._stop.is_set)
             now = identify(connection)
-            _refuse_earlier_wal(connection, now, captured.lsn)
+            _refuse_standby(connection)
+            _refuse_earlier_wal(connection, now, captured.lsn, is_same_system=self._is_same_system)
             ensure_publication(connection, config)
             names = followed_tables(connection, config)
             self._refuse_missing(names)
@@ -213,6 +229,7 @@ class SourceMove:
             if not is_kept:  # before a slot is created, which looks like one that was kept
                 requests = [CopyRequest.after_gap(name, captured.lsn) for name in names]
                 bronze.copies.request(requests)
+            before = read_slot(connection, config.source.slot)
             slot = renew_slot(connection, config)
             end = LSN(max(captured.lsn + 1, slot.confirmed_flush_lsn))
             write_wal_past_now(connection, self._stop.is_set)  # else the server's WAL may end before it
@@ -224,6 +241,8 @@ class SourceMove:
                 "database": now.database,
             }
             writer = BronzeWriter(bronze, source)
+            is_ahead = not is_kept and may_skip_prepared(before)
+            survivors = self._survivors(connection, now, writer) if is_ahead else set()
             sentence = (
                 f"The source moved from system {recorded.get('system_identifier')} to system "
                 f"{now.system_identifier}."
@@ -245,7 +264,7 @@ class SourceMove:
                     for name in names
                 ]
             writer.record_copies(rows)
-            writer.prepared.forget_all()
+            writer.prepared.forget(writer.prepared.open() - survivors)
             # oids of the old server say nothing about partitions and publications of the new one
             unknown = CatalogState(0, 0, {}, end, 0)
             CatalogTable(bronze.lake).replace(unknown, config.source.publication)
@@ -253,6 +272,22 @@ class SourceMove:
             writer.force_logs()
         summary = self.summary
         summary.old_system, summary.start, summary.end = str(recorded["system_identifier"]), captured.lsn, end
+
+    def _survivors(
+        self, connection: Connection, now: ServerIdentity, writer: BronzeWriter
+    ) -> set[tuple[str, int]]:
+        """Return the prepared transactions of bronze that the new server has too, by gid and xid.
+
+        A slot that existed already may send their end alone: raises GapError if there are others. A promoted
+        server has those that were prepared before its timeline began.
+        """
+        known = set[tuple[str, int]]()
+        if self._is_same_system:
+            recorded = self._bronze.metadata().get("timeline", now.timeline)
+            ends = read_timeline_ends(self._config.source.conninfo, now.timeline)
+            end = None if recorded == now.timeline else ends.get(recorded, INVALID)
+            known = writer.prepared.open(end)
+        return refuse_unknown_prepared(connection, self._config.source.slot, known)
 
     def _compare(self) -> None:
         """Apply up to the gap, compare and copy, and apply what was copied."""
@@ -315,14 +350,30 @@ class SourceMove:
         return found
 
 
-def _refuse_earlier_wal(connection: Connection, now: ServerIdentity, offset: LSN) -> None:
+def _refuse_standby(connection: Connection) -> None:
+    """Raise SourceError if the server is not promoted yet: it has no publication and no slot of its own."""
+    if is_in_recovery(connection):
+        raise SourceError("The server of source.conninfo is a standby. Promote it, then run again.")
+
+
+def _refuse_earlier_wal(
+    connection: Connection, now: ServerIdentity, offset: LSN, *, is_same_system: bool
+) -> None:
     """Raise GapError if LSNs of the new server would not follow those of bronze."""
     if now.wal_flush_lsn >= offset:
         return
     size = read_segment_size(connection)
-    raise GapError(
+    fact = (
         f"The new server's WAL ends at {now.wal_flush_lsn}, before bronze's offset {offset}, and changes are"
-        " in the order of their LSNs. Stop the new server, run pg_resetwal -l"
+        " in the order of their LSNs."
+    )
+    if is_same_system and offset - now.wal_flush_lsn <= _MOST_SWITCHES * size:  # a promoted standby
+        raise GapError(
+            f"{fact} Wait until it has passed the offset, then run again. Each SELECT txid_current(),"
+            f" pg_switch_wal() on the server takes it {format_size(size)} further."
+        )
+    raise GapError(
+        f"{fact} Stop the new server, run pg_resetwal -l"
         f" {wal_file_after(offset, size, now.timeline)} -D with its data directory, start it, and run again."
     )
 

@@ -177,6 +177,15 @@ def identify(connection: Connection) -> ServerIdentity:
     )
 
 
+def is_in_recovery(connection: Connection) -> bool:
+    """Return whether the server is a standby, or restores a backup."""
+    try:
+        row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read whether the server is a standby: {describe(error)}.") from None
+    return row is not None and bool(row[0])
+
+
 def read_segment_size(connection: Connection) -> int:
     """Return the size of a WAL segment in bytes."""
     query = (

@@ -1,12 +1,21 @@
-"""Servers to which the database of a pipeline moves: filled by a dump, or by pg_upgrade."""
+"""Servers to which the database of a pipeline moves, filled by a dump or by pg_upgrade, and killed moves."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from pipeline.apply import job as applying
+from pipeline.bronze.copies import Copies
+from pipeline.bronze.writer import BronzeWriter
+from pipeline.ingest import job as ingesting
+from pipeline.operate import move_source
 from pipeline.postgres.embedded import EmbeddedServer, find_binaries, run_as
 from pipeline.protocol.lsn import LSN
 from tests.support.pipelines import Pipeline
@@ -48,3 +57,54 @@ def upgrade(old: EmbeddedServer, new: EmbeddedServer) -> None:
     folders = f"-b {old.binaries} -B {new.binaries} -d {old.data} -D {new.data}"
     program = f"{new.binaries / 'pg_upgrade'} -U postgres {folders} -p {old.port} -P {new.port}"
     run_as(new.account, ["sh", "-c", f"cd $(mktemp -d) && {program} -s $(pwd)"])
+
+
+def debian_binaries(major: int, folder: Path) -> Path:
+    """Return the folder of Debian's server binaries of a major, with all tools; skip if there are none.
+
+    They are those of this machine, or of Debian's package, unpacked into `folder`.
+    """
+    inside = Path("usr", "lib", "postgresql", str(major), "bin")
+    if not (Path("/") / inside / "pg_upgrade").exists():
+        if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+            pytest.skip(f"there is no PostgreSQL {major} with its tools, and no apt-get to download one")
+        command = ["apt-get", "download", f"postgresql-{major}"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        packages = list(folder.glob("*.deb"))
+        if not packages:
+            pytest.skip(f"PostgreSQL {major} cannot be downloaded: {done.stderr[-200:]}")
+        subprocess.run(["dpkg-deb", "-x", str(packages[0]), str(folder)], check=True)
+        return folder / inside
+    return Path("/") / inside
+
+
+class Killed(BaseException):
+    """The end of a process in a test."""
+
+
+@contextmanager
+def killed(owner: object, name: str, *, is_after: bool) -> Iterator[None]:
+    """Let the process end before or after the first call of a function."""
+    function = getattr(owner, name)
+
+    def call(*arguments: object, **options: object) -> object:
+        if is_after:
+            function(*arguments, **options)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(owner, name, call)
+        yield
+        pytest.fail(f"{name} was not called")
+
+
+STEPS = (
+    (ingesting, "run_ingest"),
+    (move_source, "ensure_publication"),
+    (Copies, "request"),
+    (move_source, "renew_slot"),
+    (BronzeWriter, "record_copies"),
+    (BronzeWriter, "land_gap"),
+    (applying, "run_apply"),
+    (move_source, "run_both"),
+)

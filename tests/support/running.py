@@ -77,18 +77,21 @@ def continuous(pipeline: Pipeline) -> Iterator[Running]:
 
 @contextmanager
 def both_watched(pipeline: Pipeline, observers: Observers) -> Iterator[None]:
-    """Run both jobs continuously on a thread during a block, watched by observers."""
-    stop = threading.Event()
+    """Run both jobs continuously on a thread during a block, watched by observers; raise what goes wrong."""
+    stop, errors = threading.Event(), []
 
     def run() -> None:
-        run_both(
-            pipeline.config,
-            trigger="continuous",
-            stop=stop,
-            spark=pipeline.spark,
-            ingest_progress=observers.on_ingest,
-            apply_progress=observers.on_apply,
-        )
+        try:
+            run_both(
+                pipeline.config,
+                trigger="continuous",
+                stop=stop,
+                spark=pipeline.spark,
+                ingest_progress=observers.on_ingest,
+                apply_progress=observers.on_apply,
+            )
+        except BaseException as error:
+            errors.append(error)
 
     running = threading.Thread(target=run)
     running.start()
@@ -97,3 +100,5 @@ def both_watched(pipeline: Pipeline, observers: Observers) -> Iterator[None]:
     finally:
         stop.set()
         running.join(120)
+        if errors:
+            raise errors[0]

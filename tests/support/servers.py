@@ -132,8 +132,11 @@ def make_server(tmp_path: Path) -> Iterator[MakeServer]:
     """Give a function that starts a server with settings; it is stopped after the test."""
     servers: list[EmbeddedServer] = []
 
-    def make(settings: Mapping[str, str] | None = None, *, major: int | None = None) -> EmbeddedServer:
-        binaries = None if major is None else binaries_of(major)
+    def make(
+        settings: Mapping[str, str] | None = None, *, major: int | None = None, binaries: Path | None = None
+    ) -> EmbeddedServer:
+        if major is not None:
+            binaries = binaries_of(major)
         servers.append(
             start_server(tmp_path / f"server-{len(servers)}", binaries=binaries, settings=settings)
         )

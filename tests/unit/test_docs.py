@@ -13,6 +13,7 @@ from pipeline.config.load import load_config
 from pipeline.crash_steps import CrashStep
 from pipeline.silver.decision import TABLE
 from tests.support.paths import ROOT
+from tests.support.tutorial import first_path, stated_path
 from tools.docs_site import find_external, keep_options
 
 README = ROOT / "README.md"
@@ -81,6 +82,12 @@ def spans(text: str) -> list[str]:
 
 def test_the_readme_is_short() -> None:
     assert len(read(README).split()) <= README_WORDS
+
+
+def test_the_tutorial_counts_the_keystrokes_to_the_first_equal_table() -> None:
+    commands, keystrokes = first_path()
+    stated = stated_path()
+    assert (stated.commands, stated.keystrokes) == (commands, keystrokes)
 
 
 def test_the_first_changelog_is_short() -> None:

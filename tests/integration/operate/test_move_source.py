@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
 
-from pipeline.apply import job as applying
-from pipeline.bronze.copies import Copies
-from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.tables import TableRule
 from pipeline.errors import GapError, SourceError
 from pipeline.ingest import job as ingesting
-from pipeline.operate import move_source
 from pipeline.operate.move_source import MoveSummary, run_move_source
 from pipeline.operate.move_steps import MoveStep
 from pipeline.operate.rebuild import run_rebuild
@@ -22,7 +16,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support.lives import FILL, TABLE
-from tests.support.moves import advance_wal, database_of, dump_into, moved, upgrade
+from tests.support.moves import STEPS, advance_wal, database_of, dump_into, killed, moved, upgrade
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 
@@ -123,38 +117,6 @@ def test_the_slot_that_pg_upgrade_keeps_is_used(
         assert not again.compared
         life.catch_up()
         life.assert_equal("a", "b", "c")
-
-
-class Killed(BaseException):
-    """The end of a process in a test."""
-
-
-@contextmanager
-def killed(owner: object, name: str, *, is_after: bool) -> Iterator[None]:
-    """Let the process end before or after the first call of a function."""
-    function = getattr(owner, name)
-
-    def call(*arguments: object, **options: object) -> object:
-        if is_after:
-            function(*arguments, **options)
-        raise Killed
-
-    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(owner, name, call)
-        yield
-        pytest.fail(f"{name} was not called")
-
-
-STEPS = (
-    (ingesting, "run_ingest"),
-    (move_source, "ensure_publication"),
-    (Copies, "request"),
-    (move_source, "renew_slot"),
-    (BronzeWriter, "record_copies"),
-    (BronzeWriter, "land_gap"),
-    (applying, "run_apply"),
-    (move_source, "run_both"),
-)
 
 
 @pytest.mark.slow

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
+import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
 from tests.support.servers import MakeServer
+from tests.support.tutorial import FIRST_PATH, first_path, stated_path, steps
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
-PAGE = ROOT / "docs" / "tutorial.md"
-# set-up of the reader's machine, which the test has another way
-OTHERWISE = re.compile(r"^(?:make|source|docker|export PGHOST)\b(?:.*\\\n)*.*$\n?", re.MULTILINE)
 
-
-def steps() -> dict[str, str]:
-    """Return the commands of each section, by its heading."""
-    found = {}
-    for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
-        heading, _, text = section.partition("\n")
-        commands = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
-        if commands := OTHERWISE.sub("", commands).strip():
-            found[heading] = commands
-    return found
+def cpu_of_children() -> float:
+    """Return the seconds of CPU that ended programs of this process used."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def test_its_commands_work(make_server: MakeServer, tmp_path: Path) -> None:
@@ -45,17 +37,26 @@ def test_its_commands_work(make_server: MakeServer, tmp_path: Path) -> None:
         "PGDELTA_CONFIG": "shop.yaml",
     }
     subprocess.run(["createdb", "shop"], env=environ, check=True, timeout=60)
-    said = {}
+    said, seconds, cpu_seconds = dict[str, str](), dict[str, float](), dict[str, float]()
     for heading, commands in steps().items():
         script = f"set -euo pipefail\n{commands}"
+        begun, used = time.monotonic(), cpu_of_children()
         done = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, f"{heading}\n{done.stdout}\n{done.stderr}"
-        said[heading.partition(" ")[2]] = done.stdout
+        title = heading.partition(" ")[2]
+        said[title] = done.stdout
+        seconds[title], cpu_seconds[title] = time.monotonic() - begun, cpu_of_children() - used
         print(f"## {heading}\n{done.stdout}")
     assert "wrote shop.yaml: 2 tables" in said["Write the configuration"]
     assert "Ada" not in said["Check"]
+    assert said["Replicate"].count("equal") >= 3
+    count, keystrokes = first_path()
+    wall, cpu = (sum(each[heading] for heading in FIRST_PATH) for each in (seconds, cpu_seconds))
+    print(f"first equal table: {count} commands, {keystrokes} keystrokes, {wall:.0f} s, {cpu:.0f} s of CPU")
+    # of both cores together: other programs of the machine do not count
+    assert cpu < 60 * stated_path().minutes
     assert said["Check"].splitlines()[-1].endswith("ready")
     assert "9.9" in said["Query"]
     assert "paid" in said["Change rows and columns"]

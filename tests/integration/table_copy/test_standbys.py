@@ -14,16 +14,10 @@ from pipeline.errors import GapError
 from pipeline.postgres.embedded import EmbeddedServer
 from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.postgres.standbys import promote, standby_of
+from tests.support.postgres.standbys import promote, standby_of, syncing_standby_of, wait_for_slot
 from tests.support.servers import Database, MakeServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
-
-SYNCED = {
-    "sync_replication_slots": "on",
-    "hot_standby_feedback": "on",
-    "primary_slot_name": "standby",
-}
 
 
 def on(pipeline: Pipeline, server: EmbeddedServer) -> Pipeline:
@@ -40,11 +34,10 @@ def synced_standby_of(primary: Pipeline) -> Iterator[EmbeddedServer]:
     """Give a standby that has the slot of a pipeline, whose silver shows orders."""
     primary.run("SELECT pg_create_physical_replication_slot('standby')", *ORDERS, FILL.format(100))
     primary.catch_up()
-    server = primary.database.server
-    with standby_of(server, **SYNCED, primary_conninfo=f"dbname=postgres {server.conninfo}") as standby:
+    with syncing_standby_of(primary.database.server) as standby:
         primary.run("UPDATE orders SET n = -1 WHERE id < 9")
         primary.catch_up()
-        wait_for_slot(standby, primary.config.source.slot, primary)
+        wait_for_slot(standby, primary.config.source.slot, primary.source)
         yield standby
 
 
@@ -101,20 +94,3 @@ def test_what_the_promoted_server_never_had_is_refused(primary: Pipeline) -> Non
             after.run("DELETE FROM orders WHERE id > 90")
             with pytest.raises(GapError, match=r"on timeline 2, and timeline 1 ended at .*never had"):
                 after.ingest()
-
-
-def wait_for_slot(standby: EmbeddedServer, slot: str, primary: Pipeline) -> None:
-    """Wait until the standby keeps the slot, be it where the primary had it a while ago."""
-    deadline = time.monotonic() + 60
-    with Database(standby, "postgres", standby.conninfo).connect() as session:
-        while True:
-            row = session.execute(
-                "SELECT confirmed_flush_lsn::text FROM pg_replication_slots "
-                "WHERE slot_name = %s AND synced AND NOT temporary",
-                (slot,),
-            ).fetchone()
-            if row:
-                return
-            assert time.monotonic() < deadline
-            primary.run("SELECT pg_log_standby_snapshot()")
-            time.sleep(0.5)
