@@ -31,7 +31,7 @@ def may_replace(old: Snapshot, new: Snapshot) -> bool:
     schema = TableSchema.of_json(new.schema_string)
     if not new.exists or not is_supported(new, removes=True):
         return False
-    if any(add.get("deletionVector") for add in new.files.values()):
+    if any(add.get("deletionVector") or _is_elsewhere(add) for add in new.files.values()):
         return False
     if any(WIDENED in field.metadata for field in schema.fields):
         return False
@@ -73,6 +73,11 @@ def replace_table(table: LakeTable, new: LakeTable, commit: TableCommit) -> bool
         remove_uncommitted(table.folder, before.version, names.values(), error)
         raise
     return True
+
+
+def _is_elsewhere(add: Mapping[str, Any]) -> bool:
+    """Return whether a file is not in its table's folder, as those of a shallow clone are."""
+    return os.path.isabs(data_path("", add["path"])) or "://" in add["path"]
 
 
 def _has_features(old: Snapshot, schema: TableSchema) -> bool:

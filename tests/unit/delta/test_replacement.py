@@ -144,3 +144,5 @@ def test_what_only_spark_writes_is_left_to_it(tmp_path: Path) -> None:
     key, file = next(iter(built.files.items()))
     vector = {**file, "deletionVector": {"storageType": "u", "cardinality": 1}}
     assert not may_replace(before, built.with_files({key: vector}))
+    for path in ("file:/lake/other/part-1.parquet", "/lake/other/part-1.parquet", "s3://lake/part-1.parquet"):
+        assert not may_replace(before, built.with_files({key: {**file, "path": path}}))
