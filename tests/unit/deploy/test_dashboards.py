@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import chain
+from typing import Any
 
 import pytest
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from pipeline.report.metric import PREFIX
 from pipeline.report.metrics import METRICS
@@ -69,6 +74,23 @@ def test_panels_do_not_overlap_and_have_what_grafana_needs() -> None:
             assert METRIC.search(target["expr"])
             assert '{pipeline=~"$pipeline"}' in target["expr"]
     assert {each["name"] for each in dashboard()["templating"]["list"]} == {"datasource", "pipeline"}
+
+
+def test_grafana_s_own_model_has_all_that_the_dashboard_says() -> None:
+    """Its model is made of Grafana's schema, and leaves out what that does not have."""
+    plugins.register_default_plugins()  # the options of each type of panel
+    model = Dashboard.from_json(dashboard())
+    assert lost(dashboard(), json.loads(JSONEncoder().encode(model))) == []
+
+
+def lost(given: Any, kept: Any, place: str = "") -> list[str]:
+    """Return the places of values that are not kept."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        return [each for key in given for each in lost(given[key], kept.get(key), f"{place}/{key}")]
+    if isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
+        pairs = enumerate(zip(given, kept, strict=True))
+        return [each for number, (a, b) in pairs for each in lost(a, b, f"{place}/{number}")]
+    return [] if given == kept else [place]
 
 
 def test_each_rule_says_what_to_do() -> None:
