@@ -136,6 +136,7 @@ class _Session:
         connection.execute("BEGIN")
         row = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
         assert row is not None
+        truncates = False  # also in a savepoint that is rolled back
         for _ in range(random.randint(1, 5)):
             connection.execute("SAVEPOINT step")
             try:
@@ -143,12 +144,12 @@ class _Session:
             except _BUSY:
                 connection.execute("ROLLBACK TO step")
                 continue
+            truncates = truncates or effect.truncates
             if random.random() < 0.1:
                 connection.execute("ROLLBACK TO step")
             else:
                 effects.append(effect)
             stop.wait(random.random() * _PAUSE)
-        truncates = any(effect.truncates for effect in effects)
         end = random.random()
         if end < 0.1:
             connection.execute("ROLLBACK")
