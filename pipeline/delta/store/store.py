@@ -111,6 +111,8 @@ class Store:
                 for found in chunk:
                     if found["size"] == 0 and "." not in found["path"].rpartition("/")[2]:
                         continue  # Hadoop's mark of a folder, whose name ends with a slash that is left out
+                    if offset is not None and found["path"] <= offset:
+                        continue  # the server begins with the first name whatever it is asked for
                     modified = int(found["last_modified"].timestamp() * 1000)
                     yield Object(found["path"][begin:], found["size"], found["e_tag"], modified)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import obstore
 import pytest
 
 from pipeline.delta.store.store import Store, StoreError
@@ -41,6 +42,16 @@ def test_a_list_has_whole_segments_in_order_and_can_begin_after_a_name(store: St
     assert [each.name for each in store.list("log", after="log/0")] == ["log/1", "log/2/3"]
     assert [each.size for each in store.list("logs")] == [6]
     assert list(store.list("nothing")) == []
+
+
+def test_a_list_begins_after_a_name_on_a_server_that_ignores_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("log/0", "log/1", "log/2"):
+        store.write(name, name.encode())
+    list_all = obstore.list
+    monkeypatch.setattr(obstore, "list", lambda *place, offset, **options: list_all(*place, **options))
+    assert [each.name for each in store.list("log", after="log/0")] == ["log/1", "log/2"]
 
 
 def test_marks_of_folders_are_no_objects(store: Store, s3: S3Server) -> None:
