@@ -10,20 +10,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pipeline.delta.features import WIDENED
-from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, remove_uncommitted
+from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, removing_uncommitted
 from pipeline.delta.native_write import commit_actions, is_supported, protocol_action
+from pipeline.delta.partitions import partition_of
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.store.mirror import mirror_of
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.delta.txn import TableCommit
+
+if TYPE_CHECKING:
+    from pipeline.delta.data_files import DataFile
 
 
 def may_replace(old: Snapshot, new: Snapshot) -> bool:
@@ -51,27 +54,25 @@ def replace_table(table: LakeTable, new: LakeTable, commit: TableCommit) -> bool
         return False
     if before.offsets.get(str(commit.txn), -1) >= commit.lsn:
         return True
-    names = {key: _new_name(add) for key, add in built.files.items()}
+    sources = [data_path(built.path, add["path"]) for add in built.files.values()]
+    files = [_file_of(add, built.partition_columns) for add in built.files.values()]
     metrics = {
-        "numFiles": str(len(names)),
-        "numOutputRows": str(built.row_count or 0),
-        "numOutputBytes": str(sum(int(add["size"]) for add in built.files.values())),
+        "numFiles": str(len(files)),
+        "numOutputRows": str(sum(file.row_count for file in files)),
+        "numOutputBytes": str(sum(file.size for file in files)),
     }
     columns = json.dumps(built.partition_columns)
     parameters = {"mode": "Overwrite", "partitionBy": columns}
     operation = Operation("WRITE", parameters, metrics, commit.user_metadata)
-    try:
-        _copy_files(built, table.folder, names)
+    with removing_uncommitted(table.folder, before.version, files):
+        _copy_files(table.folder, sources, files)
         actions = [
             *_metadata(before, built),
-            *(remove_action(add) for add in before.files.values()),
-            *(_add_action(add, names[key]) for key, add in built.files.items()),
+            *map(remove_action, before.files.values()),
+            *(file.action() for file in files),
         ]
         versions = {str(commit.txn): int(commit.lsn)}
         commit_actions(table.folder, before, actions, versions, operation, Reads(whole_table=True))
-    except BaseException as error:
-        remove_uncommitted(table.folder, before.version, names.values(), error)
-        raise
     return True
 
 
@@ -94,22 +95,26 @@ def _metadata(before: Snapshot, built: Snapshot) -> list[Action]:
     return [{"protocol": dict(built.protocol)}, {"metaData": {**built.metadata, "id": str(uuid4())}}]
 
 
-def _new_name(add: Mapping[str, Any]) -> str:
-    """Return another path in a table's folder for a file, in the folder of its partition."""
+def _file_of(add: Mapping[str, Any], partition_by: Sequence[str]) -> DataFile:
+    """Return a file under another name, in the folder of its partition."""
+    from pipeline.delta.data_files import DataFile
+
     folder, _, _ = data_path("", add["path"]).rpartition("/")
-    name = f"part-{uuid4()}.snappy.parquet"
-    return f"{folder}/{name}" if folder else name
+    stats = add.get("stats") or "{}"
+    return DataFile(
+        f"{folder}/part-{uuid4()}.snappy.parquet".lstrip("/"),
+        int(add["size"]),
+        int(json.loads(stats).get("numRecords", 0)),
+        stats,
+        add.get("tags"),
+        partition_of(partition_by, add),
+    )
 
 
-def _add_action(add: Mapping[str, Any], name: str) -> Action:
-    return {"add": {**add, "path": quote(name, safe="/="), "dataChange": True}}
-
-
-def _copy_files(built: Snapshot, folder: Path, names: Mapping[str, str]) -> None:
-    """Give the files of a table their names in another folder."""
-    paths = [(data_path(built.path, built.files[key]["path"]), folder / name) for key, name in names.items()]
-    mirror = mirror_of(folder)
-    if mirror is not None:
+def _copy_files(folder: Path, sources: Sequence[str], files: Sequence[DataFile]) -> None:
+    """Give files, by their paths, the names of others in a folder."""
+    paths = [(source, folder / file.name) for source, file in zip(sources, files, strict=True)]
+    if (mirror := mirror_of(folder)) is not None:
         store = mirror.store
         store.each(lambda each: store.copy(mirror.name(each[0]), mirror.name(each[1])), paths)
         return

@@ -112,7 +112,7 @@ class Store:
                     if found["size"] == 0 and "." not in found["path"].rpartition("/")[2]:
                         continue  # Hadoop's mark of a folder, whose name ends with a slash that is left out
                     if offset is not None and found["path"] <= offset:
-                        continue  # the server begins with the first name whatever it is asked for
+                        continue  # some servers list all names
                     modified = int(found["last_modified"].timestamp() * 1000)
                     yield Object(found["path"][begin:], found["size"], found["e_tag"], modified)
 
@@ -218,7 +218,7 @@ class Store:
         with self._request("delete", self.url):
             try:
                 _answered(lambda: obstore.delete(self._store, keys))
-            except (NotFoundError, FileNotFoundError):  # the others may still be there
+            except (NotFoundError, FileNotFoundError):  # a name without an object ended the request
                 self.each(self._delete_one, keys)
 
     def _delete_one(self, key: str) -> None:
