@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from pipeline.bronze.staged_files import StagedFile
 from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.table_copy.reader_pool import ReaderPool, TableCopy
 from tests.support.pipelines import Pipeline
+from tests.support.threads import in_threads
 
 BIG = "(SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 90) j)"
 
@@ -37,30 +39,17 @@ FILL_BAG = "INSERT INTO bag SELECT i % 50, repeat('x', i % 3) FROM generate_seri
 @contextmanager
 def load(pipeline: Pipeline, seed: int) -> Iterator[None]:
     """Change orders and bag all the time, by two sessions."""
-    stop = threading.Event()
-    failures: list[BaseException] = []
 
-    def change(random: Random) -> None:
-        try:
-            with pipeline.database.connect() as source:
-                while not stop.wait(0.01):
-                    i = random.randrange(1, 4000)
-                    with source.transaction():
-                        for _ in range(random.randrange(1, 4)):
-                            source.execute(statement(random, i).encode())
-        except BaseException as error:
-            failures.append(error)
+    def change(random: Random, stop: threading.Event) -> None:
+        with pipeline.database.connect() as source:
+            while not stop.wait(0.01):
+                i = random.randrange(1, 4000)
+                with source.transaction():
+                    for _ in range(random.randrange(1, 4)):
+                        source.execute(statement(random, i).encode())
 
-    threads = [threading.Thread(target=change, args=(Random(seed + n),)) for n in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(*(partial(change, Random(seed + number)) for number in range(2))):
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not failures, failures
 
 
 def statement(random: Random, i: int) -> str:

@@ -31,6 +31,18 @@ def ended(process: subprocess.Popen[AnyStr]) -> Iterator[subprocess.Popen[AnyStr
 
 
 @contextmanager
+def serving(process: subprocess.Popen[AnyStr]) -> Iterator[None]:
+    """Terminate a server at the end of the block, and kill it if it does not end soon."""
+    with ended(process):
+        try:
+            yield
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+
+
+@contextmanager
 def in_own_session(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Start a process whose whole session is killed at the end of the block, or when the tests end."""
     process = subprocess.Popen(command, text=True, start_new_session=True, **options)

@@ -20,6 +20,7 @@ import psycopg
 from psycopg import errors, sql
 
 from tests.support.servers import Database
+from tests.support.threads import in_threads
 
 TABLES = ("orders", "parts", "lines")
 COLUMNS = ("id", "n", "body")
@@ -67,24 +68,9 @@ class RecordedLoad:
     @contextmanager
     def running(self, seed: int, sessions: int = 3) -> Iterator[None]:
         """Commit transactions by sessions on threads until the end of the block; raise what goes wrong."""
-        stop, failures = threading.Event(), []
-
-        def run(number: int) -> None:
-            try:
-                _Session(self, Random(seed + number), number).run(stop)
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(sessions)]
-        for thread in threads:
-            thread.start()
-        try:
+        started = [_Session(self, Random(seed + number), number) for number in range(sessions)]
+        with in_threads(*(session.run for session in started)):
             yield
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join(60)
-        assert not failures, failures
 
     def rows_at(self, lsn: int) -> Tables:
         """Return the rows of the tables at an LSN, which is not below that of an earlier call."""

@@ -10,6 +10,7 @@ from pipeline.progress import IngestSummary
 from pipeline.report.observers import Observers
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
+from tests.support.threads import in_threads
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 
@@ -78,27 +79,16 @@ def continuous(pipeline: Pipeline) -> Iterator[Running]:
 @contextmanager
 def both_watched(pipeline: Pipeline, observers: Observers) -> Iterator[None]:
     """Run both jobs continuously on a thread during a block, watched by observers; raise what goes wrong."""
-    stop, errors = threading.Event(), []
 
-    def run() -> None:
-        try:
-            run_both(
-                pipeline.config,
-                trigger="continuous",
-                stop=stop,
-                spark=pipeline.spark,
-                ingest_progress=observers.on_ingest,
-                apply_progress=observers.on_apply,
-            )
-        except BaseException as error:
-            errors.append(error)
+    def run(stop: threading.Event) -> None:
+        run_both(
+            pipeline.config,
+            trigger="continuous",
+            stop=stop,
+            spark=pipeline.spark,
+            ingest_progress=observers.on_ingest,
+            apply_progress=observers.on_apply,
+        )
 
-    running = threading.Thread(target=run)
-    running.start()
-    try:
+    with in_threads(run):
         yield
-    finally:
-        stop.set()
-        running.join(120)
-        if errors:
-            raise errors[0]

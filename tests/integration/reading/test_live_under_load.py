@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -30,6 +28,7 @@ from pipeline.table_name import TableName
 from tests.support.recorded_load import COLUMNS, TABLES, RecordedLoad, Tables
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database
+from tests.support.threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +84,7 @@ def prove(
             compact(config)
 
     seconds, lsns = list[float](), Counter[int]()
-    with running(ingest, apply), source.running(seed):
+    with in_threads(ingest, apply), source.running(seed):
         wait_for_tables(config, spark)
         reader = open_live(config, spark)
         deadline = time.monotonic() + 60
@@ -140,30 +139,6 @@ def rows_of(live: Live) -> Tables:
 def differing(found: Counter[Any], wanted: Counter[Any]) -> object:
     """Return some rows that are too much and some that are missing, without their bodies."""
     return [sorted(row[:2] for row in rows)[:5] for rows in (found - wanted, wanted - found)]
-
-
-@contextmanager
-def running(*jobs: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run functions of an event in threads until the end of the block; raise what goes wrong."""
-    stop, errors = threading.Event(), []
-
-    def run(job: Callable[[threading.Event], None]) -> None:
-        try:
-            job(stop)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(120)
-    if errors:
-        raise errors[0]
 
 
 def compact(config: Config) -> None:

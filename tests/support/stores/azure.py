@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 
 from pipeline.postgres.embedded import find_free_port
 from tests.support.paths import ROOT
+from tests.support.processes import serving
 
 CONTAINER = "lake"
 _ACCOUNT = "devstoreaccount1"  # of every Azurite, and its key
@@ -45,7 +46,7 @@ def azurite_server(folder: Path) -> Iterator[dict[str, str]]:
             stdin=subprocess.DEVNULL,
         )
     url = f"http://127.0.0.1:{port}/{_ACCOUNT}"
-    try:
+    with serving(process):
         _make_container(url)
         yield {
             "azure_storage_account_name": _ACCOUNT,
@@ -53,13 +54,6 @@ def azurite_server(folder: Path) -> Iterator[dict[str, str]]:
             "azure_storage_endpoint": url,
             "allow_http": "true",
         }
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _make_container(url: str) -> None:

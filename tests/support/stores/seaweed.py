@@ -18,6 +18,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from pipeline.postgres.embedded import find_free_port
+from tests.support.processes import serving
 
 _KEY = "test"  # of the server's only user, and its secret
 _SECONDS = 60.0  # to start
@@ -51,17 +52,10 @@ def seaweed_server(folder: Path) -> Iterator[dict[str, str]]:
         "aws_access_key_id": _KEY,
         "aws_secret_access_key": _KEY,
     }
-    try:
+    with serving(process):
         _wait_for(url)
         _make_bucket(options)
         yield options
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _free_port() -> int:
