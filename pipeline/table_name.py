@@ -57,6 +57,15 @@ class TableGlob:
             pattern.fullmatch(part) is not None for pattern, part in zip(patterns, name, strict=True)
         )
 
+    def matches_schema(self, schema: str) -> bool:
+        """Return whether the glob matches every table of a schema, whatever its name."""
+        patterns = _patterns(self.text)
+        return (
+            patterns is not None
+            and patterns[0].fullmatch(schema) is not None
+            and patterns[1] == _compile_glob("*")
+        )
+
 
 def match_tables(globs: Sequence[str] | None) -> Callable[[TableName], bool]:
     """Return a predicate for the tables that any of the globs matches; without globs, all tables.

@@ -154,12 +154,14 @@ class Create:
     __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
     publication: Annotated[
-        Literal["configured", "all", "never"],
+        Literal["configured", "schemas", "all", "never"],
         Word,
         Field(
             description="What a missing publication is created for: the tables that `tables` matches"
-            " (`configured`) or `all` tables (`FOR ALL TABLES`); `never` creates none. With `configured`,"
-            " ingest also adds tables that match later to the publication that the pipeline created."
+            " (`configured`); the same with a whole schema for each rule of the form `schema.*` (`schemas`:"
+            " `FOR TABLES IN SCHEMA`, PostgreSQL 15 and newer, as a superuser); or `all` tables (`FOR ALL"
+            " TABLES`). `never` creates none. With `configured` and `schemas`, ingest also adds what matches"
+            " later to the publication that the pipeline created."
         ),
     ] = "configured"
     slot: Annotated[

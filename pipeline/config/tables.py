@@ -421,3 +421,7 @@ class TableRule:
     def matches(self, name: TableName) -> bool:
         """Return whether the rule applies to a table."""
         return TableGlob(self.source).matches(name)
+
+    def matches_schema(self, schema: str) -> bool:
+        """Return whether the rule applies to every table of a schema."""
+        return TableGlob(self.source).matches_schema(schema)

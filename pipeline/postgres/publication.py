@@ -117,6 +117,8 @@ _IS_USERS = (
     "c.relpersistence = 'p' AND c.oid >= 16384"
     " AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'"
 )
+#: The first server version that has FOR TABLES IN SCHEMA.
+PUBLISHES_SCHEMAS = 150000
 #: Whether the table `c` of the schema `n` can be published: temporary, unlogged and foreign tables, views and
 #: sequences have no changes in the WAL.
 IS_PUBLISHABLE = {13: f"c.relkind IN ('r', 'p') AND {_IS_USERS}", 10: f"c.relkind = 'r' AND {_IS_USERS}"}
@@ -225,6 +227,20 @@ class Publication:
     is_owned: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a publication is created for: all tables, or schemas with all of their tables, and tables."""
+
+    tables: tuple[TableName, ...] = ()
+    schemas: tuple[str, ...] = ()
+    all_tables: bool = False
+
+    @property
+    def requires(self) -> str | None:
+        """The clause for which PostgreSQL requires a superuser."""
+        return "FOR ALL TABLES" if self.all_tables else "FOR TABLES IN SCHEMA" if self.schemas else None
+
+
 def managed_comment(pipeline: str) -> str:
     """Return the comment of a publication that the pipeline created and may alter."""
     return f"managed by pgdelta, pipeline {pipeline}"
@@ -282,6 +298,34 @@ def list_configured(connection: Connection, config: Config) -> list[TableName]:
     ]
 
 
+def list_whole_schemas(connection: Connection, config: Config) -> list[str]:
+    """Return the schemas whose tables a rule of the configuration matches whatever their names, sorted.
+
+    Servers that do not publish schemas are refused.
+    """
+    if connection.info.server_version < PUBLISHES_SCHEMAS:
+        raise SourceError(
+            "source.create.publication is schemas, and PostgreSQL publishes schemas from 15 on. Set it to"
+            " configured."
+        )
+    rows = _fetch(
+        connection,
+        "SELECT n.nspname::text FROM pg_catalog.pg_namespace n WHERE n.nspname <> 'information_schema'"
+        " AND n.nspname NOT LIKE 'pg\\_%%' ORDER BY 1",
+    )
+    return [schema for (schema,) in rows if any(rule.matches_schema(schema) for rule in config.tables)]
+
+
+def plan_scope(connection: Connection, config: Config) -> Scope:
+    """Return what the configured plan creates the publication for."""
+    plan = config.source.create.publication
+    if plan == "all":
+        return Scope(all_tables=True)
+    schemas = list_whole_schemas(connection, config) if plan == "schemas" else []
+    tables = list_configured(connection, config)
+    return Scope(tuple(each for each in tables if each.schema not in schemas), tuple(schemas))
+
+
 def list_existing(connection: Connection, names: Collection[TableName]) -> set[TableName]:
     """Return those of the tables that exist."""
     if not names:
@@ -319,26 +363,37 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
             " before a publication. Name an existing one in source.publication or, if no change in the slot"
             f" is needed, run SELECT pg_drop_replication_slot({quote_literal(slot)}) and start again."
         )
-    tables = [] if plan == "all" else list_configured(connection, config)
-    if plan == "configured" and not tables:
+    scope = plan_scope(connection, config)
+    if scope == Scope():
         raise SourceError(
             f"The publication {name} would be empty: no table in the database {connection.info.dbname}"
             f" matches tables in {config.path}. Create the tables, correct their names, or set"
             " source.create.publication to all."
         )
-    _create_publication(connection, config, None if plan == "all" else tables)
+    _create_publication(connection, config, scope)
     publication = read_publication(connection, name)
     if publication is None:
         raise SourceError(f"The publication {name} was dropped just after its creation. Run again.")
     return publication, True
 
 
-def plan_publication(name: str, tables: list[TableName] | None) -> sql.Composed:
-    """Return the statement that creates the publication for the tables, or for all tables (None)."""
-    if tables is None:
-        return sql.SQL("CREATE PUBLICATION {} FOR ALL TABLES").format(sql.Identifier(name))
-    targets = sql.SQL(", ").join(sql.Identifier(schema, table) for schema, table in tables)
-    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(name), targets)
+def plan_publication(name: str, scope: Scope) -> sql.Composed:
+    """Return the statement that creates the publication."""
+    create = sql.SQL("CREATE PUBLICATION {} FOR ").format(sql.Identifier(name))
+    if scope.all_tables:
+        return create + sql.SQL("ALL TABLES")
+    return create + sql.SQL(", ").join(targets_of(scope))
+
+
+def targets_of(scope: Scope) -> list[sql.Composed]:
+    """Return the schemas and the tables as statements about publications name them."""
+    named = {
+        "TABLES IN SCHEMA": [sql.Identifier(schema) for schema in scope.schemas],
+        "TABLE": [sql.Identifier(*table) for table in scope.tables],
+    }
+    return [
+        sql.SQL(kind) + sql.SQL(" ") + sql.SQL(", ").join(names) for kind, names in named.items() if names
+    ]
 
 
 def list_without_identity(connection: Connection) -> list[TableName]:
@@ -404,11 +459,11 @@ def list_unpublished_generated(connection: Connection, publishes_stored: bool) -
     return [TableName(schema, table) for schema, table in rows]
 
 
-def _create_publication(connection: Connection, config: Config, tables: list[TableName] | None) -> None:
+def _create_publication(connection: Connection, config: Config, scope: Scope) -> None:
     name = config.source.publication
     try:
         with connection.transaction():
-            connection.execute(plan_publication(name, tables))
+            connection.execute(plan_publication(name, scope))
             connection.execute(
                 sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
                     sql.Identifier(name), sql.Literal(managed_comment(config.pipeline))
@@ -417,11 +472,12 @@ def _create_publication(connection: Connection, config: Config, tables: list[Tab
     except sqlstate.DuplicateObject:
         return  # Another run created it at the same time.
     except sqlstate.InsufficientPrivilege as error:
-        owner = "a superuser" if tables is None else "a role that owns the tables"
-        hint = plan_publication(name, tables if tables is None else tables[:1]).as_string(connection)
+        owner = "a superuser" if scope.requires else "a role that owns the tables"
+        short = scope if scope.requires else Scope(scope.tables[:1])
+        hint = plan_publication(name, short).as_string(connection)
         raise SourceError(
             f"The role {connection.info.user} may not create the publication {name} ({describe(error)})."
-            f" Run {hint}{', …' if tables and tables[1:] else ''} as {owner} with CREATE on the database."
+            f" Run {hint}{'' if short == scope else ', …'} as {owner} with CREATE on the database."
         ) from None
     except psycopg.Error as error:
         raise SourceError(f"The publication {name} cannot be created: {describe(error)}.") from None

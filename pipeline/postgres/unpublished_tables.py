@@ -21,9 +21,12 @@ from pipeline.postgres.publication import (
     IS_PUBLISHABLE,
     LACKS_IDENTITY,
     Publication,
+    Scope,
     list_unpublished_generated,
+    list_whole_schemas,
     managed_comment,
     read_publication,
+    targets_of,
 )
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
@@ -59,6 +62,12 @@ _ENTRIES_BY_SCHEMA = (
     " JOIN pg_catalog.pg_class t ON t.relnamespace = s.pnnspid AND t.relkind IN ('r', 'p')"
     " WHERE p.pubname = %(publication)s"
 )
+_SCHEMAS = (
+    "SELECT n.nspname::text FROM pg_catalog.pg_publication p"
+    " JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid"
+    " JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid WHERE p.pubname = %s"
+)
+_IS_SUPERUSER = "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"
 _BY_LEAVES = (
     "(c.relkind = 'p' AND (SELECT pg_catalog.bool_and(covered.oid IS NOT NULL)"
     " FROM pg_catalog.pg_partition_tree(c.oid) leaf LEFT JOIN covered ON covered.oid = leaf.relid"
@@ -159,7 +168,7 @@ def add_tables(
     """
     if not tables:
         return [], {}
-    error = _add(connection, publication, tables)
+    error = _add(connection, publication, Scope(tuple(tables)))
     if error is None:
         return list(tables), {}
     if len(tables) > 1:  # one of them is the reason
@@ -178,6 +187,36 @@ def add_tables(
     return [], {tables[0]: reason}
 
 
+def add_schemas(
+    connection: Connection, config: Config, unpublished: Mapping[TableName, Reason | None]
+) -> list[str]:
+    """Add whole schemas to the pipeline's own publication; return those that were added.
+
+    With `source.create.publication: schemas`, those are added that the configuration matches whole and that
+    have no table for whose absence `find_unpublished` has a reason. Their tables are added one by one where
+    the role is no superuser.
+    """
+    if config.source.create.publication != "schemas":
+        return []
+    publication = read_publication(connection, config.source.publication)
+    if publication is None or _refusal(connection, config, publication) is not None:
+        return []
+    refused = {table.schema for table, reason in unpublished.items() if reason is not None}
+    try:
+        [(is_superuser,)] = connection.execute(_IS_SUPERUSER).fetchall()
+        published = {schema for (schema,) in connection.execute(_SCHEMAS, (publication.name,))}
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
+    if not is_superuser:
+        return []
+    wanted = set(list_whole_schemas(connection, config)) - published - refused
+    return [
+        schema
+        for schema in sorted(wanted)
+        if _add(connection, publication.name, Scope(schemas=(schema,))) is None
+    ]
+
+
 def group_by_reason(unpublished: Mapping[TableName, Reason | None]) -> dict[Reason | None, list[TableName]]:
     """Return the tables of each reason, sorted."""
     grouped: dict[Reason | None, list[TableName]] = {}
@@ -193,7 +232,7 @@ def _refusal(connection: Connection, config: Config, publication: Publication) -
         return Reason(
             f"The publication {name} was not created by this pipeline, which does not alter it.", fix
         )
-    if config.source.create.publication != "configured":
+    if config.source.create.publication not in ("configured", "schemas"):
         setting = config.source.create.publication
         return Reason(
             f"source.create.publication is {setting}, so the publication {name} is not altered.", fix
@@ -228,10 +267,10 @@ def _list_lacking(connection: Connection, tables: Sequence[_Table]) -> set[int]:
     return {oid for (oid,) in rows}
 
 
-def _add(connection: Connection, publication: str, tables: Sequence[TableName]) -> psycopg.Error | None:
-    """Add tables in one transaction; return why that failed, None if it did not."""
-    targets = sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
-    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(publication), targets)
+def _add(connection: Connection, publication: str, scope: Scope) -> psycopg.Error | None:
+    """Add tables or schemas in one transaction; return why that failed, None if it did not."""
+    targets = sql.SQL(", ").join(targets_of(scope))
+    statement = sql.SQL("ALTER PUBLICATION {} ADD {}").format(sql.Identifier(publication), targets)
     try:
         with connection.transaction():
             connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))

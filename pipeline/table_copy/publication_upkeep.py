@@ -16,7 +16,12 @@ from pipeline.metadata.events import DETACHED, PUBLISHED, UNPUBLISHED, Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, read_flush_lsn
 from pipeline.postgres.publication import list_existing
-from pipeline.postgres.unpublished_tables import add_tables, find_unpublished, unpublished_sentence
+from pipeline.postgres.unpublished_tables import (
+    add_schemas,
+    add_tables,
+    find_unpublished,
+    unpublished_sentence,
+)
 from pipeline.progress import IngestSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -41,7 +46,11 @@ class PublicationUpkeep:
         """Add what is to be added, and record what changed since the last poll."""
         name = self._config.source.publication
         found = find_unpublished(connection, self._config)
-        added, failed = add_tables(connection, name, [table for table, why in found.items() if why is None])
+        schemas = add_schemas(connection, self._config, found)
+        by_schema = [table for table in found if table.schema in schemas]
+        missing = [table for table, why in found.items() if why is None and table.schema not in schemas]
+        by_name, failed = add_tables(connection, name, missing)
+        added = sorted(by_schema + by_name)
         unpublished = {table: why for table, why in found.items() if why is not None} | failed
         self._summary.published += [table for table in added if table not in self._summary.published]
         self._summary.unpublished = {table: str(why) for table, why in unpublished.items()}

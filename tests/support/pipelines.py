@@ -105,12 +105,13 @@ class Pipeline:
         assert summary.exit_code(strict=True) == 0, summary.lines()
         return summary
 
-    def assert_equal(self, *tables: str, **options: Any) -> None:
-        """Assert that tables of schema public equal their source, and that bronze has no duplicates.
+    def assert_equal(self, *tables: str | TableName, **options: Any) -> None:
+        """Assert that tables equal their source, and that bronze has no duplicates.
 
-        What delta-rs can read it reads; tests that are about readers call the judge themselves, with Spark.
+        Names without a schema are of public. What delta-rs can read it reads; tests that are about readers
+        call the judge themselves, with Spark.
         """
-        names = [TableName("public", table) for table in tables]
+        names = [table if isinstance(table, TableName) else TableName("public", table) for table in tables]
         options = {"by_delta_rs": True, **options}
         oracle.assert_silver_equals_source(self.source, self.spark, self.root, names, **options)
         oracle.bronze_has_no_duplicates(self.spark, self.root, by_delta_rs=options["by_delta_rs"])

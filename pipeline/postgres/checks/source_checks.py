@@ -17,8 +17,11 @@ from pipeline.postgres.checks.source_facts import may_replicate
 from pipeline.postgres.checks.table_checks import Check, check_tables, decide, list_tables
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
 from pipeline.postgres.publication import (
+    PUBLISHES_SCHEMAS,
     Publication,
+    Scope,
     list_configured,
+    plan_scope,
     read_publication,
 )
 from pipeline.postgres.replication.options import negotiate
@@ -32,7 +35,6 @@ from pipeline.postgres.replication.slot import (
 )
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
-from pipeline.table_name import TableName
 
 __all__ = ["Check", "run_checks"]
 
@@ -138,7 +140,7 @@ def _check_publication(
     name = config.source.publication
     tables = list_configured(connection, config)
     if publication is None:
-        yield _check_missing_publication(connection, config, tables)
+        yield _check_missing_publication(connection, config)
         return
     yield Check("publication", True, f"The publication {name} exists.")
     # PostgreSQL 10 has no message for TRUNCATE.
@@ -186,7 +188,7 @@ def _check_published(
         yield Check("published tables", True, sentence)
 
 
-def _check_missing_publication(connection: Connection, config: Config, tables: list[TableName]) -> Check:
+def _check_missing_publication(connection: Connection, config: Config) -> Check:
     name = config.source.publication
     plan = config.source.create.publication
     if read_slot(connection, config.source.slot) is not None:
@@ -200,29 +202,40 @@ def _check_missing_publication(connection: Connection, config: Config, tables: l
     if plan == "never":
         fix = f"Run CREATE PUBLICATION {quote_identifier(name)} FOR TABLE …, before the slot is created."
         return Check("publication", False, f"The publication {name} does not exist.", fix)
-    if plan == "configured" and not tables:
+    if plan == "schemas" and connection.info.server_version < PUBLISHES_SCHEMAS:
+        sentence = "source.create.publication is schemas, and PostgreSQL publishes schemas from 15 on."
+        return Check("publication", False, sentence, "Set source.create.publication to configured.")
+    scope = plan_scope(connection, config)
+    if scope == Scope():
         fix = f"Create the tables, correct tables in {config.path}, or set source.create.publication to all."
         return Check("publication", False, "No table in the database matches the configuration.", fix)
-    scope = "all tables" if plan == "all" else f"{len(tables)} tables ({list_tables(tables)})"
-    refusal = _find_creation_refusal(connection, plan, tables)
+    refusal = _find_creation_refusal(connection, scope)
     if refusal:
         fix = f"Grant that, or run CREATE PUBLICATION {quote_identifier(name)} FOR … as a role that may."
         return Check("publication", False, f"The publication {name} cannot be created: {refusal}.", fix)
-    return Check("publication", True, f"The publication {name} will be created for {scope}.")
+    return Check("publication", True, f"The publication {name} will be created for {_name_scope(scope)}.")
 
 
-def _find_creation_refusal(connection: Connection, plan: str, tables: list[TableName]) -> str:
+def _name_scope(scope: Scope) -> str:
+    if scope.all_tables:
+        return "all tables"
+    schemas = [f"all tables of {', '.join(scope.schemas)}"] if scope.schemas else []
+    tables = [f"{len(scope.tables)} tables ({list_tables(scope.tables)})"] if scope.tables else []
+    return " and ".join(schemas + tables)
+
+
+def _find_creation_refusal(connection: Connection, scope: Scope) -> str:
     user = connection.info.user
     if _value(connection, "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"):
         return ""
     may_create = "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')"
     if not _value(connection, may_create):
         return f"{user} lacks CREATE on the database"
-    if plan == "all":
-        return f"FOR ALL TABLES requires a superuser, which {user} is not"
+    if scope.requires:
+        return f"{scope.requires} requires a superuser, which {user} is not"
     not_owned = [
         table
-        for table in tables
+        for table in scope.tables
         if not _value(
             connection,
             "SELECT pg_catalog.pg_has_role(c.relowner, 'USAGE') FROM pg_catalog.pg_class c"

@@ -10,6 +10,7 @@ import pytest
 from pipeline.config.config import Config, Protocol
 from pipeline.errors import GapError, SourceError
 from pipeline.ingest.continuity import first_slot
+from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.connection import connect, identify
 from pipeline.postgres.publication import Publication, ensure_publication
 from pipeline.postgres.replication.slot import Slot, ensure_slot
@@ -60,6 +61,54 @@ def test_a_publication_for_all_tables_is_created(database: Database) -> None:
     publication, is_new = make_publication(database.config(create_publication="all"))
     assert is_new
     assert publication.all_tables
+
+
+def test_a_publication_for_whole_schemas_is_created(database: Database) -> None:
+    database.run(
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        'CREATE SCHEMA "Odd "" one"',
+        'CREATE TABLE "Odd "" one".a (id int PRIMARY KEY)',
+        "CREATE SCHEMA empty",
+        "CREATE SCHEMA sales",
+        "CREATE TABLE sales.orders (id int PRIMARY KEY)",
+        "CREATE TABLE sales.secret (id int PRIMARY KEY)",
+    )
+    config = database.config('"Odd "" one".*', "e*.*", "sales.orders", create_publication="schemas")
+    publication, is_new = make_publication(config)
+    assert is_new
+    assert publication.tables == {('Odd " one', "a"), ("sales", "orders")}
+    schemas = database.run("SELECT pnnspid::regnamespace::text FROM pg_publication_namespace ORDER BY 1")
+    assert schemas == [('"Odd "" one"',), ("empty",)]
+
+
+def test_whole_schemas_are_refused_where_the_server_or_the_role_cannot(
+    old_database: Database, database: Database
+) -> None:
+    with pytest.raises(SourceError, match="publishes schemas from 15 on"):
+        make_publication(old_database.config(create_publication="schemas"))
+    role = f"reader_{database.name}"
+    database.run(
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        f"GRANT CREATE ON DATABASE {database.name} TO {role}",
+    )
+    conninfo = database.server.conninfo_of(database.name, role)
+    config = database.config(create_publication="schemas", conninfo=conninfo)
+    with pytest.raises(SourceError, match='FOR TABLES IN SCHEMA "public" as a superuser'):
+        make_publication(config)
+    found = next(check for check in run_checks(config) if check.name == "publication")
+    assert (found.ok, found.sentence) == (
+        False,
+        f"The publication {database.name} cannot be created: FOR TABLES IN SCHEMA requires a superuser,"
+        f" which {role} is not.",
+    )
+    database.run(f"REVOKE CREATE ON DATABASE {database.name} FROM {role}", f"DROP ROLE {role}")
+    [old] = [
+        c for c in run_checks(old_database.config(create_publication="schemas")) if c.name == "publication"
+    ]
+    assert not old.ok
+    [new] = [c for c in run_checks(database.config(create_publication="schemas")) if c.name == "publication"]
+    assert (new.ok, new.sentence.partition(" will be ")[2]) == (True, "created for all tables of public.")
 
 
 def test_an_existing_publication_is_not_altered(database: Database) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.operate.run import run_both
 from pipeline.postgres.checks.source_checks import run_checks
+from pipeline.postgres.publication import managed_comment
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE
@@ -286,3 +287,63 @@ def test_both_jobs_report_the_same(foreign: Pipeline) -> None:
     summary = run_both(foreign.config, spark=foreign.spark)
     assert summary.exit_code(strict=True) == 1
     assert json.loads(json.dumps(summary.as_json()))["ingest"]["unpublished"]
+
+
+def test_whole_schemas_are_followed_from_the_first_row_of_a_new_table(
+    make_pipeline: MakePipeline, database: Database
+) -> None:
+    rules = ("public.*", "tenant_*.*")
+    life = make_pipeline(*rules, copy="initial", create_publication="schemas", database=database)
+    life.run(TABLE.format("a"), FILL.format("a", 1, 20))
+    life.catch_up()
+    life.run(
+        TABLE.format("b"),  # published at once
+        FILL.format("b", 1, 30),
+        "UPDATE b SET v = 'first' WHERE id < 9",
+        "CREATE SCHEMA tenant_1",
+        TABLE.format("tenant_1.c"),
+        FILL.format("tenant_1.c", 1, 10),
+        "CREATE SCHEMA tenant_2",
+        "CREATE TABLE tenant_2.d (id int)",
+        "INSERT INTO tenant_2.d VALUES (1)",
+        TABLE.format("tenant_2.e"),
+    )
+    summary = life.ingest()
+    assert summary.published == [("tenant_1", "c"), ("tenant_2", "e")]
+    assert summary.unpublished is not None and list(summary.unpublished) == [("tenant_2", "d")]
+    query = "SELECT pnnspid::regnamespace::text FROM pg_publication_namespace ORDER BY 1"
+    assert database.run(query) == [("public",), ("tenant_1",)]
+    life.run("UPDATE tenant_2.d SET id = 2", "ALTER TABLE tenant_2.d ADD PRIMARY KEY (id)")
+    assert life.ingest().published == [("tenant_2", "d")]
+    assert database.run(query) == [("public",), ("tenant_1",), ("tenant_2",)]
+    life.run("UPDATE tenant_1.c SET v = 'x' WHERE id = 3", "DELETE FROM tenant_2.d")
+    life.catch_up()
+    life.assert_equal(
+        "a", "b", *(TableName(f"tenant_{n}", name) for n, name in ((1, "c"), (2, "d"), (2, "e")))
+    )
+
+
+def test_a_role_that_may_not_add_schemas_adds_their_tables(
+    make_pipeline: MakePipeline, database: Database
+) -> None:
+    role = f"owner_{database.name}"
+    database.run(f"CREATE ROLE {role} LOGIN REPLICATION", f"ALTER DATABASE {database.name} OWNER TO {role}")
+    conninfo = database.server.conninfo_of(database.name, role)
+    life = make_pipeline("s.*", copy="initial", create_publication="schemas", conninfo=conninfo)
+    publication, comment = life.config.source.publication, managed_comment(life.config.pipeline)
+    life.run(
+        f"CREATE SCHEMA s AUTHORIZATION {role}",
+        TABLE.format("s.a"),
+        f"ALTER TABLE s.a OWNER TO {role}",
+        f"CREATE PUBLICATION {publication} FOR TABLE s.a",
+        f"ALTER PUBLICATION {publication} OWNER TO {role}",
+        f"COMMENT ON PUBLICATION {publication} IS '{comment}'",
+    )
+    life.catch_up()
+    life.run(TABLE.format("s.b"), f"ALTER TABLE s.b OWNER TO {role}", FILL.format("s.b", 1, 5))
+    assert life.ingest().published == [("s", "b")]
+    life.catch_up()
+    life.assert_equal(TableName("s", "a"), TableName("s", "b"))
+    database.run(f"ALTER DATABASE {database.name} OWNER TO postgres", f"REASSIGN OWNED BY {role} TO postgres")
+    database.free_slot()
+    database.run(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
