@@ -20,8 +20,9 @@ from rich.text import Text
 
 from pipeline.config.config import Config, Storage
 from pipeline.delta.spark.jars import check_java
+from pipeline.delta.store.open_store import open_store
 from pipeline.delta.store.probe import probe
-from pipeline.delta.store.store import Store, is_store
+from pipeline.delta.store.store import is_store
 from pipeline.errors import LakeError, PgdeltaError
 from pipeline.postgres.checks.table_checks import Check
 from pipeline.terminal import plain, print_pairs, print_paragraph
@@ -122,7 +123,7 @@ def check_machine(config: Config) -> Iterator[Check]:
 def _check_store(storage: Storage) -> Check:
     """Return the check of a lake on an object store, in which an object exists for a moment."""
     try:
-        found = probe(Store(storage.root, storage.options, patience=_PATIENCE))
+        found = probe(open_store(storage.root, storage.options, patience=_PATIENCE))
     except PgdeltaError as error:
         wrong, _, remedy = str(error).rpartition(". ")
         return Check("lake", False, f"{wrong}.", remedy)

@@ -2,7 +2,7 @@
 
 The Spark session is shared; lake, slot and publication are each test's own. `pipeline` ingests by the
 walsender; tests that need something else make theirs with `make_pipeline`. With PGDELTA_ROOT=s3 lakes are on
-a server with S3's protocol.
+a server with S3's protocol, with PGDELTA_ROOT=hdfs on HDFS.
 """
 
 from __future__ import annotations

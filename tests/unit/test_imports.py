@@ -180,6 +180,7 @@ PACKAGES: dict[str, set[str]] = {
     },
     "delta": {"delta"},
     "duckdb": {"bronze", "silver"},
+    "hdfs_native": {"delta"},
     "obstore": {"delta"},
     "py4j": {"delta"},
     "yaml": {"config"},

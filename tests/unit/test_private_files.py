@@ -37,7 +37,8 @@ BY_UMASK = {
     "pipeline/delta/filesystem.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/replacement.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
     # in a mirror's folder, which is private
-    "pipeline/delta/store/store.py": {"open(path, 'xb')"},
+    "pipeline/delta/store/hdfs_store.py": {"open(path, 'xb')"},
+    "pipeline/delta/store/object_store.py": {"open(path, 'xb')"},
     "pipeline/delta/store/mirror.py": {
         "open(temporary, 'xb')",
         "os.makedirs(os.path.dirname(path), exist_ok=True)",

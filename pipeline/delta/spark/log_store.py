@@ -1,8 +1,9 @@
-"""Build the JAR of the log stores for local folders and for S3, and check that a session uses them.
+"""Build the JAR of the log stores for local folders, S3 and HDFS, and check that a session uses them.
 
-Delta's own stores for them check whether a version exists and write it then: two processes can both believe
-that they committed one version, and one commit is lost. `LinkLogStore` and `S3LogStore` create the version in
-one step. The Eclipse compiler compiles it, which needs a Java runtime and no JDK.
+Delta's own stores for folders and S3 check whether a version exists and write it then: two processes can both
+believe that they committed one version, and one commit is lost. `LinkLogStore` and `S3LogStore` create the
+version in one step. `S3LogStore` and `HdfsLogStore` refuse commits under a lease that was lost. The
+Eclipse compiler compiles the JAR, which needs a Java runtime and no JDK.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.spark.releases import SAFE_S3_HADOOP
 from pipeline.delta.spark.settings import LOG_STORES, log_store_setting
+from pipeline.delta.store.store import HDFS
 from pipeline.errors import LakeError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ COMPILER = ("org.eclipse.jdt", "ecj", "3.36.0")
 SOURCES = Path(__file__).resolve().parent / "java"
 
 _S3_CLIENT = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_LOSES = "can lose commits of two processes"
 _UNSAFE_ON_S3 = "io.delta.storage.S3SingleDriverLogStore"
 _MANIFEST = "META-INF/MANIFEST.MF"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a ZIP archive
@@ -62,24 +65,25 @@ def build_jar(java: Path, compiler: Path, class_path: Path, jar: Path, sources: 
 def require_log_store(spark: SparkSession, scheme: str) -> None:
     """Raise LakeError if commits of this session to storage of a scheme do not exclude other commits.
 
-    On S3 another log store is accepted if the user has set it, such as Delta's over DynamoDB. Other schemes
-    are left to Delta.
+    On S3 and HDFS another log store is accepted if the user has set it, such as Delta's over DynamoDB. Other
+    schemes are left to Delta.
     """
     if scheme not in LOG_STORES:
         return
     setting, needed = log_store_setting(scheme), LOG_STORES[scheme]
     found = spark.sparkContext.getConf().get(setting)
     if found != needed and (scheme == "file" or found in (None, _UNSAFE_ON_S3)):
+        risk = "does not stop a job that has lost its lease" if scheme == HDFS else _LOSES
         raise LakeError(
-            f"This Spark session would commit to {scheme}: by Delta's own log store, which can lose commits "
-            f"of two processes. Start Spark with --conf {setting}={needed}."
+            f"This Spark session would commit to {scheme}: by Delta's own log store, which {risk}. Start"
+            f" Spark with --conf {setting}={needed}."
         )
     if found == needed and not is_on_class_path(spark, needed):
         raise LakeError(
             f"{JAR_NAME} is not on Spark's class path. Run `pgdelta setup`, or pass the JAR that `make dist` "
             "builds to spark-submit in --jars."
         )
-    if found == needed and scheme != "file":
+    if found == needed and scheme in ("s3", "s3a"):
         if not is_on_class_path(spark, _S3_CLIENT):
             raise LakeError(
                 f"Hadoop's client for {scheme}: is not on Spark's class path. Run `pgdelta setup --s3`, or "

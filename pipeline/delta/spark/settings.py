@@ -6,11 +6,12 @@ needs no options; `session` sets them on the sessions that it builds. A `--conf`
 """
 
 # The log store that commits by Spark use, by the scheme of storage.root; only the driver commits. Delta's own
-# stores for these schemes can lose commits of two processes.
+# stores can lose commits of two processes, but on HDFS, and let a job commit that has lost its lease.
 LOG_STORES = {
     "file": "pgdelta.storage.LinkLogStore",
     "s3a": "pgdelta.storage.S3LogStore",
     "s3": "pgdelta.storage.S3LogStore",
+    "hdfs": "pgdelta.storage.HdfsLogStore",
 }
 
 

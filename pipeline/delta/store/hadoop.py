@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlparse
 
-from pipeline.delta.store.store import endpoint_of
+from pipeline.delta.store.object_store import endpoint_of
+from pipeline.delta.store.store import HDFS
 
 _S3A = {
     "region": "endpoint.region",
@@ -18,7 +19,10 @@ _S3A = {
 
 def hadoop_settings(root: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return Hadoop's settings for a root; options that Hadoop does not know are left out."""
-    if urlparse(root).scheme not in ("s3", "s3a"):
+    scheme = urlparse(root).scheme
+    if scheme == HDFS:
+        return dict(options)
+    if scheme not in ("s3", "s3a"):
         return {}
     settings = {"fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
     plain = {name.lower().removeprefix("aws_"): value for name, value in options.items()}

@@ -71,8 +71,7 @@ class Lease:
 
         `job` is what the holder is called in sentences, such as `apply`.
         """
-        self._store = store
-        self._name = name
+        self._entry = store.entry(name)
         self._job = job
         self._seconds = seconds
         self._place = f"{store.url}/{name}"
@@ -169,11 +168,11 @@ class Lease:
 
     def _read(self) -> tuple[LeaseRecord, str] | None:
         try:
-            content, tag = self._store.read(self._name)
+            content, tag = self._entry.read()
         except FileNotFoundError:
             return None
         try:
-            return LeaseRecord(**json.loads(content)), tag or ""
+            return LeaseRecord(**json.loads(content)), tag
         except (TypeError, ValueError):
             raise LakeError(
                 f"{self._place} is not a lease of pgdelta. Make sure that no {self._job} runs, remove it, "
@@ -196,9 +195,9 @@ class Lease:
         record = LeaseRecord(number, suspect, str(uuid4()), holder, self._job, acquired, self._seconds)
         began = _now()
         tag = (
-            self._store.create(self._name, record.content)
+            self._entry.create(record.content)
             if found is None
-            else self._store.replace(self._name, record.content, found[1])
+            else self._entry.replace(record.content, found[1])
         )
         if tag is None:
             return False
@@ -254,7 +253,7 @@ class Lease:
         """Replace the record that this process wrote last, or find out who replaced it."""
         for _ in range(_ATTEMPTS):
             began = _now()
-            tag = self._store.replace(self._name, record.content, self._tag)
+            tag = self._entry.replace(record.content, self._tag)
             if tag is not None:
                 self._record, self._tag, self._error = record, tag, None
                 self._set_deadline(began)

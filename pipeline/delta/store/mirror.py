@@ -25,6 +25,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 from uuid import uuid4
 
+from pipeline.delta.store.open_store import open_store
 from pipeline.delta.store.store import Object, Store, is_store
 from pipeline.errors import ConfigError
 from pipeline.private_files import lock_folder, make_private_folder, remove_unless_locked
@@ -317,7 +318,7 @@ def _mirror_at(root: str, options: Mapping[str, str] | None) -> Mirror:
         found = _mirrors.get(root)
         if found is None:
             folder = _make_folder()
-            found = _mirrors[root] = Mirror(Store(root, options), folder)
+            found = _mirrors[root] = Mirror(open_store(root, options), folder)
             _folders[str(folder)] = found
         return found
 

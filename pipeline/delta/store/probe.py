@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from uuid import uuid4
 
-from pipeline.delta.store.store import Store, StoreError
+from pipeline.delta.store.store import Entry, Store, StoreError
 
 FOLDER = "_pgdelta/checks"
 """The folder of the objects, which exist for a moment."""
@@ -20,41 +20,42 @@ def probe(store: Store) -> tuple[str, str] | None:
     Leaves nothing behind, unless the store refuses to delete.
     """
     name = f"{FOLDER}/{uuid4()}"
+    entry = store.entry(name)
     try:
-        found = _try_conditions(store, name)
+        found = _try_conditions(store, name, entry)
     except (StoreError, FileNotFoundError) as error:
         with suppress(StoreError):
-            store.delete([name])
+            entry.remove()
         return _sentences(error)
     try:
-        store.delete([name])
+        entry.remove()
     except StoreError as error:
         return found or _sentences(error)
     return found
 
 
-def _try_conditions(store: Store, name: str) -> tuple[str, str] | None:
+def _try_conditions(store: Store, name: str, entry: Entry) -> tuple[str, str] | None:
     first, second, third = (f"{number} {uuid4()}".encode() for number in (1, 2, 3))
-    tag = store.create(name, first)
+    tag = entry.create(first)
     if not tag:
         return (
             f"The store of {store.url} gives no etag for an object that it creates.",
             "Use a store whose objects have etags, or a local or mounted folder.",
         )
-    if store.create(name, second) is not None or store.read(name)[0] != first:
+    if entry.create(second) is not None or entry.read()[0] != first:
         return _overwrites(store, "creates an object that exists already", "If-None-Match")
-    if [found.name for found in store.list(FOLDER) if found.name == name] != [name]:
+    if not any(found.name.startswith(name) for found in store.list(FOLDER)):
         return (
             f"The store of {store.url} does not list an object that was created before.",
             "Use a store with consistent listings, or a local or mounted folder.",
         )
-    changed = store.replace(name, second, tag)
+    changed = entry.replace(second, tag)
     if changed is None:
         return (
             f"The store of {store.url} does not replace an object on the condition of its etag (If-Match).",
             "Use a store with conditional writes, such as Amazon S3, or a local or mounted folder.",
         )
-    if store.replace(name, third, tag) is not None or store.read(name)[0] != second:
+    if entry.replace(third, tag) is not None or entry.read()[0] != second:
         return _overwrites(store, "replaces an object that has another etag", "If-Match")
     return None
 

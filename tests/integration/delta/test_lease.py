@@ -17,6 +17,7 @@ import pytest
 
 from pipeline.delta.store import lease as leases
 from pipeline.delta.store.lease import Lease, LeaseHeldError
+from pipeline.delta.store.object_store import ObjectStore
 from pipeline.delta.store.store import Store, StoreError
 from pipeline.errors import FencedError, LakeError
 from tests.support.paths import ROOT
@@ -29,11 +30,12 @@ NAME = "_pgdelta/locks/apply"
 HOLD = """\
 import json, sys, threading, time
 from pipeline.delta.store.lease import Lease
+from pipeline.delta.store.object_store import ObjectStore
 from pipeline.delta.store.store import Store
 from pipeline.errors import LakeError
 
 url, options, seconds = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
-lease = Lease(Store(url, options, patience=1.0), "_pgdelta/locks/apply", "apply", seconds)
+lease = Lease(ObjectStore(url, options, patience=1.0), "_pgdelta/locks/apply", "apply", seconds)
 lease.acquire()
 print("held", lease.number, lease.suspect, flush=True)
 end = threading.Event()
@@ -55,7 +57,7 @@ def server() -> Iterator[S3Server]:
 
 
 def store_of(server: S3Server, patience: float = 1.0) -> Store:
-    return Store(f"s3://{BUCKET}/lake", server.options, patience=patience)
+    return ObjectStore(f"s3://{BUCKET}/lake", server.options, patience=patience)
 
 
 def lease_of(server: S3Server, seconds: float = SECONDS) -> Lease:

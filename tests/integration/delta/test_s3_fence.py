@@ -10,7 +10,7 @@ import pytest
 from pipeline.delta.spark.jars import check_java, spark_folder
 from pipeline.delta.spark.settings import LOG_STORES
 from pipeline.delta.store.lease import Lease
-from pipeline.delta.store.store import Store
+from pipeline.delta.store.object_store import ObjectStore
 from tests.support.paths import ROOT
 from tests.support.processes import ended
 from tests.support.stores.s3 import BUCKET, S3Server, s3_server
@@ -26,7 +26,7 @@ def class_path(racer: Path, s3_jars: Path, tmp_path: Path) -> str:
 
 
 def lease_of(server: S3Server) -> Lease:
-    return Lease(Store(f"s3://{LAKE}", server.options, patience=20), NAME, "apply", 120)
+    return Lease(ObjectStore(f"s3://{LAKE}", server.options, patience=20), NAME, "apply", 120)
 
 
 def test_a_commit_after_another_process_has_taken_over_is_refused(class_path: str, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_commit_after_another_process_has_taken_over_is_refused(class_path: st
             assert write("bronze/changes", 0) == "written"
             assert send(f"s3a://{LAKE}-2/silver/orders/_delta_log/{0:020}.json") == "written"
             following.release()
-            Store(f"s3://{LAKE}", server.options).delete([NAME])
+            ObjectStore(f"s3://{LAKE}", server.options).delete([NAME])
             assert "was removed, so this job may not commit" in write("silver/orders", 1)
             assert send("release") == "released"
             assert write("silver/orders", 1) == "written"

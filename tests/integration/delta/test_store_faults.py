@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.store.store import Store, StoreError
+from pipeline.delta.store.object_store import ObjectStore
+from pipeline.delta.store.store import StoreError
 from tests.support.stores.s3 import BUCKET, S3Server, s3_server
 
-REQUESTS: dict[str, Callable[[Store, Path], object]] = {
+REQUESTS: dict[str, Callable[[ObjectStore, Path], object]] = {
     "read": lambda store, folder: store.read("there"),
     "list": lambda store, folder: list(store.list("")),
     "create": lambda store, folder: store.create("new", b"new"),
@@ -53,8 +54,8 @@ def started() -> Iterator[S3Server]:
 @pytest.fixture
 def server(started: S3Server) -> Iterator[S3Server]:
     """Give the server without faults, and with an empty bucket."""
-    Store(f"s3://{BUCKET}", started.options).delete(
-        [found.name for found in Store(f"s3://{BUCKET}", started.options).list()]
+    ObjectStore(f"s3://{BUCKET}", started.options).delete(
+        [found.name for found in ObjectStore(f"s3://{BUCKET}", started.options).list()]
     )
     yield started
     started.fault = lambda request: None
@@ -66,8 +67,8 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def store_of(server: S3Server, patience: float) -> Store:
-    found = Store(f"s3://{BUCKET}/lake", server.options, patience=patience)
+def store_of(server: S3Server, patience: float) -> ObjectStore:
+    found = ObjectStore(f"s3://{BUCKET}/lake", server.options, patience=patience)
     found.write("there", b"before")
     return found
 

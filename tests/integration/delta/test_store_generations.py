@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from pipeline.delta.store.lease import Lease
-from pipeline.delta.store.store import Store
+from pipeline.delta.store.object_store import ObjectStore
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def google_store(patience: float) -> Iterator[Store]:
+def google_store(patience: float) -> Iterator[ObjectStore]:
     """Give a store of a server with some of the protocol of Google's."""
     handler = type("Objects", (Handler,), {"objects": {}, "lock": threading.Lock()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -70,7 +70,7 @@ def google_store(patience: float) -> Iterator[Store]:
     }
     try:
         options = {"google_service_account_key": json.dumps(account), "allow_http": "true"}
-        yield Store("gs://bucket/lake", options, patience=patience)
+        yield ObjectStore("gs://bucket/lake", options, patience=patience)
     finally:
         server.shutdown()
         server.server_close()

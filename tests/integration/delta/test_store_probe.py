@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from pipeline.config.config import Config, Storage
+from pipeline.delta.store.object_store import ObjectStore
 from pipeline.delta.store.probe import probe
 from pipeline.delta.store.store import Store
 from pipeline.operate.machine_checks import check_machine
@@ -27,7 +28,7 @@ def server() -> Iterator[S3Server]:
 
 
 def store_of(server: S3Server, patience: float = 5.0) -> Store:
-    return Store(ROOT, server.options, patience=patience)
+    return ObjectStore(ROOT, server.options, patience=patience)
 
 
 def test_a_store_with_conditions_passes_and_nothing_is_left(server: S3Server) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.store import store as store_module
 from pipeline.delta.store.store import StoreError
 from pipeline.errors import PgdeltaError
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
@@ -45,8 +44,7 @@ class Faults:
 
 
 @pytest.fixture
-def pipeline(s3: S3Server, database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorePipeline]:
-    monkeypatch.setattr(store_module, "_PATIENCE", 5.0)
+def pipeline(s3: S3Server, database: Database) -> Iterator[StorePipeline]:
     root = f"s3://{BUCKET}/{database.name}"
     config = database.config(root=root, options=s3.options, create_publication="all", copy="initial")
     with database.connect() as source:

@@ -28,15 +28,22 @@ class Hdfs:
 
     def make_folder(self, name: str) -> None:
         """Make a folder, and those above it."""
-        user = getpass.getuser()
-        request = Request(f"{self.http}/webhdfs/v1/{name}?op=MKDIRS&user.name={user}", method="PUT")
-        urlopen(request).close()
+        self._put(name, "MKDIRS")
+
+    def keep(self, name: str) -> None:
+        """Keep a snapshot of a folder."""
+        self._put(name, "ALLOWSNAPSHOT")
+        self._put(name, "CREATESNAPSHOT")
 
     def read(self, name: str) -> bytes:
         """Return a file's content."""
         with urlopen(f"{self.http}/webhdfs/v1/{name}?op=OPEN") as answer:
             content: bytes = answer.read()
             return content
+
+    def _put(self, name: str, operation: str) -> None:
+        address = f"{self.http}/webhdfs/v1/{name}?op={operation}&user.name={getpass.getuser()}"
+        urlopen(Request(address, method="PUT")).close()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The object store that a run of the tests has its lakes on, where PGDELTA_ROOT asks for one.
+"""The store that a run of the tests has its lakes on, where PGDELTA_ROOT asks for one: `s3` or `hdfs`.
 
 Tests that look into the folder of a lake are skipped then, by `Pipeline.path`. `make stores` names the tests
 that can run so.
@@ -7,40 +7,31 @@ that can run so.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from pipeline.delta.store.hadoop import hadoop_settings
+from tests.support.stores.hdfs import Hdfs
 
 VARIABLE = "PGDELTA_ROOT"
-STORES = ("s3",)
+STORES = ("s3", "hdfs")
 
 
 @dataclass(frozen=True, slots=True)
 class RunStore:
-    """A server with S3's protocol, which the cloud's environment variables describe."""
+    """A server that lakes are on, and what the session of the tests needs to read them.
 
-    bucket: str
-    jars: Path  # of Hadoop's client
+    The session does not have the configuration of the lakes.
+    """
+
+    url: str
+    spark_settings: Mapping[str, str]
 
     def root(self, *names: str) -> str:
         """Return a root on the server."""
-        return "/".join([f"s3://{self.bucket}", *names])
-
-    @property
-    def spark_settings(self) -> dict[str, str]:
-        """What the session of the tests needs to read lakes of which it does not have the configuration."""
-        settings = hadoop_settings(self.root(), {})
-        settings |= {
-            "fs.s3a.connection.expect.continue": "false",  # the server answers it wrongly
-        }
-        return {
-            "spark.driver.extraClassPath": f"{self.jars}/*",
-            **{f"spark.hadoop.{name}": value for name, value in settings.items()},
-        }
+        return "/".join([self.url, *names])
 
 
 @pytest.fixture(scope="session")
@@ -51,13 +42,25 @@ def run_store(request: pytest.FixtureRequest) -> Iterator[RunStore | None]:
         yield None
         return
     assert asked in STORES
+    if asked == "hdfs":
+        hdfs: Hdfs = request.getfixturevalue("hdfs")
+        yield RunStore(hdfs.url, {})
+        return
     from tests.support.stores.s3 import BUCKET, environ_of, s3_process
 
     jars = request.getfixturevalue("s3_jars")
     with s3_process() as options, pytest.MonkeyPatch.context() as patch:
         for name, value in environ_of(options).items():
             patch.setenv(name, value)
-        found = RunStore(BUCKET, jars)
-        settings = " ".join(f"--conf {name}={value}" for name, value in found.spark_settings.items())
-        patch.setenv("PYSPARK_SUBMIT_ARGS", f"{settings} pyspark-shell")  # of processes that tests start
-        yield found
+        url = f"s3://{BUCKET}"
+        client = {
+            **hadoop_settings(url, {}),
+            "fs.s3a.connection.expect.continue": "false",  # the server answers it wrongly
+        }
+        settings = {
+            "spark.driver.extraClassPath": f"{jars}/*",
+            **{f"spark.hadoop.{name}": value for name, value in client.items()},
+        }
+        arguments = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+        patch.setenv("PYSPARK_SUBMIT_ARGS", f"{arguments} pyspark-shell")  # of processes that tests start
+        yield RunStore(url, settings)

@@ -62,7 +62,7 @@ def test_a_session_starts_once_for_all_threads(tmp_path: Path, starts: list[str]
 
 
 def test_other_storage_goes_through_the_session(starts: list[str]) -> None:
-    lake = Lake("hdfs://name/lake")
+    lake = Lake("ofs://name/lake")
     assert lake.local_root is None
     with pytest.raises(Exception, match=r"_jvm|attribute|gateway|object"):
         lake.table("t").version()

@@ -37,7 +37,7 @@ def lake_at(folder: Path | None) -> Lake:
     """Return the part of a lake that a lock uses; None is a lake on other storage."""
     return cast(
         Lake,
-        SimpleNamespace(local_root=folder and str(folder), root=f"file:{folder}" if folder else "hdfs://b"),
+        SimpleNamespace(local_root=folder and str(folder), root=f"file:{folder}" if folder else "ofs://b"),
     )
 
 

@@ -137,12 +137,19 @@ def test_a_session_with_another_log_store_is_refused() -> None:
         return SimpleNamespace(sparkContext=context, _jvm=SimpleNamespace(java=java, Thread=thread, org=org))
 
     require_log_store(session(log_store, has_class=True), "file")
-    require_log_store(session(None, has_class=True), "hdfs")
+    require_log_store(session(None, has_class=True), "ofs")
     for store in (None, "io.delta.storage.HDFSLogStore"):
         with pytest.raises(LakeError, match=rf"Start Spark with --conf {setting}={log_store}\.$"):
             require_log_store(session(store, has_class=True), "file")
     with pytest.raises(LakeError, match=f"{JAR_NAME} is not on Spark's class path. Run `pgdelta setup`"):
         require_log_store(session(log_store, has_class=False), "file")
+    setting, log_store = log_store_setting("hdfs"), LOG_STORES["hdfs"]
+    require_log_store(session(log_store, has_class=True), "hdfs")
+    require_log_store(session("io.delta.storage.HDFSLogStore", has_class=True), "hdfs")
+    with pytest.raises(
+        LakeError, match=rf"does not stop a job that has lost .* --conf {setting}={log_store}\.$"
+    ):
+        require_log_store(session(None, has_class=True), "hdfs")
     setting, log_store = log_store_setting("s3a"), LOG_STORES["s3a"]
     for hadoop in ("3.4.2", "3.4.3-amzn-0"):
         require_log_store(session(log_store, has_class=True, hadoop=hadoop), "s3a")

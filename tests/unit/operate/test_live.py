@@ -181,7 +181,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(LakeError, match=r"has no changes yet\. Run pgdelta ingest first"):
         pgdelta.live(config=str(tmp_path / "lake.yaml"))
     with pytest.raises(LakeError, match=r"Use pgdelta\.live"):
-        LiveReader(make_config(tmp_path / "other", storage={"root": "hdfs://host/lake"}))
+        LiveReader(make_config(tmp_path / "other", storage={"root": "ofs://host/lake"}))
 
     class Connected:
         """A session of Spark Connect, as far as it matters."""

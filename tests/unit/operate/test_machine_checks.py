@@ -56,8 +56,8 @@ def test_a_folder_without_hard_links_is_refused_and_the_probe_leaves_nothing(
 
 
 def test_where_nobody_can_look_nothing_is_promised() -> None:
-    sentence = checked("hdfs://host/lake")["lake"].sentence
-    assert sentence == "The lake is at hdfs://host/lake. The jobs verify that it can be written."
+    sentence = checked("ofs://host/lake")["lake"].sentence
+    assert sentence == "The lake is at ofs://host/lake. The jobs verify that it can be written."
 
 
 def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

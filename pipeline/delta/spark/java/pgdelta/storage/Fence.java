@@ -7,6 +7,8 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 
 /**
@@ -18,6 +20,7 @@ import org.apache.hadoop.fs.Path;
  */
 public final class Fence {
 
+  private static final int ATTEMPTS = 8; // to read a lease that is replaced meanwhile
   private static final Map<String, Fence> HELD = new ConcurrentHashMap<>();
 
   private final String lease;
@@ -54,15 +57,44 @@ public final class Fence {
 
   private void check(String scheme, Configuration configuration) throws IOException {
     Path path = new Path(scheme + "://" + lease);
+    FileSystem files = path.getFileSystem(configuration);
     String content;
-    try (FSDataInputStream stream = path.getFileSystem(configuration).open(path)) {
-      content = new String(stream.readAllBytes(), StandardCharsets.UTF_8);
+    try {
+      content = scheme.equals("hdfs") ? readNewest(files, path) : read(files, path);
     } catch (FileNotFoundException error) {
       throw new IOException(path + " was removed, so this job may not commit. Nothing is lost. Run again.", error);
     }
     if (!content.contains("\"" + token + "\"")) {
       throw new IOException(
           "Another job has taken over " + path + ", so this one may not commit. Nothing is lost.");
+    }
+  }
+
+  /** Return the content of a lease on HDFS: that of the file with the greatest number in its folder. */
+  private static String readNewest(FileSystem files, Path folder) throws IOException {
+    for (int attempt = 1; ; attempt++) {
+      FileStatus newest = null;
+      for (FileStatus each : files.listStatus(folder)) {
+        if (newest == null || each.getPath().getName().compareTo(newest.getPath().getName()) > 0) {
+          newest = each;
+        }
+      }
+      if (newest == null) {
+        throw new FileNotFoundException(folder.toString());
+      }
+      try {
+        return read(files, newest.getPath());
+      } catch (FileNotFoundException replaced) {
+        if (attempt == ATTEMPTS) {
+          throw replaced;
+        }
+      }
+    }
+  }
+
+  private static String read(FileSystem files, Path path) throws IOException {
+    try (FSDataInputStream stream = files.open(path)) {
+      return new String(stream.readAllBytes(), StandardCharsets.UTF_8);
     }
   }
 

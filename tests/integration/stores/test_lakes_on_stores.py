@@ -1,4 +1,4 @@
-"""Both jobs and the commands with a lake on a server with Azure's protocol, without Spark."""
+"""Both jobs and the commands with a lake on HDFS or on a server with Azure's protocol, without Spark."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipeline.config.storage import Storage
 from pipeline.delta.locks import lock_apply
 from pipeline.delta.store.lease import LeaseHeldError
 from pipeline.delta.store.mirror import use_store
+from pipeline.delta.store.open_store import open_store
 from pipeline.delta.store.probe import probe
-from pipeline.delta.store.store import Store
 from pipeline.delta.table import Lake
 from pipeline.operate.maintain import run_maintenance
 from pipeline.operate.resync import run_resync
@@ -25,13 +25,19 @@ from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.races.stores import race
 from tests.support.servers import Database
 from tests.support.stores.azure import CONTAINER, azurite, azurite_server
+from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.lakes import StorePipeline
 
-pytestmark = [
-    pytest.mark.postgres,
-    pytest.mark.slow,
-    pytest.mark.skipif(azurite() is None, reason="make stores installs Azurite"),
-]
+pytestmark = pytest.mark.postgres
+AZURE = pytest.param(
+    "azure",
+    marks=[
+        pytest.mark.slow,
+        pytest.mark.skipif(azurite() is None, reason="make stores installs Azurite"),
+    ],
+)
+HDFS = pytest.param("hdfs", marks=pytest.mark.slow)
+on_stores = pytest.mark.parametrize("place", [AZURE, HDFS], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,21 +47,32 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str
 
 
 @pytest.fixture
-def pipeline(azure: Mapping[str, str], database: Database) -> Iterator[StorePipeline]:
-    root = f"az://{CONTAINER}/{database.name}"
-    config = database.config(root=root, options=azure, create_publication="all", copy="initial")
+def place(request: pytest.FixtureRequest) -> Storage:
+    """Give the root of a server, and its options."""
+    if request.param == "azure":
+        return Storage(f"az://{CONTAINER}", request.getfixturevalue("azure"))
+    hdfs: Hdfs = request.getfixturevalue("hdfs")
+    return Storage(hdfs.url)
+
+
+@pytest.fixture
+def pipeline(place: Storage, database: Database) -> Iterator[StorePipeline]:
+    root = f"{place.root}/{database.name}"
+    config = database.config(root=root, options=place.options, create_publication="all", copy="initial")
     with database.connect() as source:
         yield StorePipeline(replace(config, bronze=BronzeLog(retention=3600)), source)
 
 
-def test_the_store_is_as_the_lake_needs_it(azure: Mapping[str, str], tmp_path: Path) -> None:
-    store = Store(f"az://{CONTAINER}/requests", azure)
+@on_stores
+def test_the_store_is_as_the_lake_needs_it(place: Storage, tmp_path: Path) -> None:
+    store = open_store(f"{place.root}/requests", place.options)
     assert probe(store) is None
-    first = store.create("lease", b"1")
+    lease = store.entry("lease")
+    first = lease.create(b"1")
     assert first
-    assert store.create("lease", b"2") is None
-    assert store.replace("lease", b"2", first)
-    assert store.replace("lease", b"3", first) is None
+    assert lease.create(b"2") is None
+    assert lease.replace(b"2", first)
+    assert lease.replace(b"3", first) is None
     (tmp_path / "here").write_bytes(bytes(range(256)) * 50_000)
     store.upload(tmp_path / "here", "data/a file, 100 %")
     store.copy("data/a file, 100 %", "data/copy")
@@ -63,9 +80,10 @@ def test_the_store_is_as_the_lake_needs_it(azure: Mapping[str, str], tmp_path: P
     store.download("data/copy", tmp_path / "there")
     assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
     assert [each.name for each in store.list("data")] == ["data/copy"]
-    assert [each.name for each in store.list(after="data/copy")] == ["lease"]
+    assert [each.name.partition("/")[0] for each in store.list(after="data/copy")] == ["lease"]
 
 
+@pytest.mark.parametrize("place", [AZURE, "hdfs"], indirect=True)
 def test_copies_changes_and_repairs_are_equal(pipeline: StorePipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
     pipeline.catch_up()
@@ -92,6 +110,7 @@ def test_copies_changes_and_repairs_are_equal(pipeline: StorePipeline) -> None:
     assert run_audit(pipeline.config).exit_code(strict=True) == 0
 
 
+@on_stores
 def test_one_apply_at_a_time_holds_the_lease(pipeline: StorePipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
     pipeline.ingest()
@@ -103,6 +122,8 @@ def test_one_apply_at_a_time_holds_the_lease(pipeline: StorePipeline) -> None:
     pipeline.assert_orders_equal()
 
 
-def test_no_commit_is_lost(azure: Mapping[str, str]) -> None:
-    use_store(f"az://{CONTAINER}/race", azure)
-    race(Storage(f"az://{CONTAINER}/race", azure), 30)
+@on_stores
+def test_no_commit_is_lost(place: Storage) -> None:
+    storage = Storage(f"{place.root}/race", place.options)
+    use_store(storage.root, storage.options)
+    race(storage, 30)
