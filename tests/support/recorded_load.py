@@ -129,6 +129,7 @@ class _Session:
                 effect = self._statement(connection)
             except _BUSY:
                 connection.execute("ROLLBACK TO step")
+                truncates = True  # it may have, before it waited for the table of long values
                 continue
             truncates = truncates or effect.truncates
             if random.random() < 0.1:
