@@ -1,4 +1,4 @@
-"""Both jobs and the commands as processes of their own, with a lake on an object store and Spark."""
+"""Both jobs and the commands as processes of their own, with a lake on S3 or on HDFS and Spark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import psycopg
@@ -16,6 +17,7 @@ from tests.support.files import places_of
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.paths import ROOT
 from tests.support.servers import Database
+from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.lakes import StorePipeline
 from tests.support.stores.s3 import BUCKET, S3Server
 
@@ -26,15 +28,16 @@ pipeline: {name}
 source:
   conninfo: "{conninfo}"
 storage:
-  root: {root}
-  options:
-    endpoint: ${{TEST_ENDPOINT}}
-    region: us-east-1
-    access_key_id: ${{TEST_KEY}}
-    secret_access_key: ${{TEST_KEY}}
+  root: {root}{options}
 silver:
   writer: {writer}
 """
+S3 = """
+  options:
+    endpoint: ${TEST_ENDPOINT}
+    region: us-east-1
+    access_key_id: ${TEST_KEY}
+    secret_access_key: ${TEST_KEY}"""
 # the test server answers it wrongly
 OPTIONS = ("--conf", "spark.hadoop.fs.s3a.connection.expect.continue=false")
 
@@ -45,7 +48,7 @@ class Processes:
 
     config: Path
     environ: dict[str, str]
-    jars: Path
+    client: tuple[str, ...]
 
     def command(self, name: str, *arguments: str) -> str:
         """Run a command of the package, by its own Python; return what it printed."""
@@ -54,9 +57,8 @@ class Processes:
 
     def submit(self, job: str, *arguments: str) -> str:
         """Run a job by spark-submit; return what it printed."""
-        path = f"spark.driver.extraClassPath={self.jars}/*"
         submit = str(Path(sys.executable).parent / "spark-submit")
-        command = [submit, "--conf", path, *OPTIONS, str(ROOT / "jobs" / f"{job}.py")]
+        command = [submit, *self.client, str(ROOT / "jobs" / f"{job}.py")]
         return self._run([*command, "--config", str(self.config), *arguments])
 
     def _run(self, command: list[str]) -> str:
@@ -73,16 +75,24 @@ class Processes:
         return done.stdout + done.stderr
 
 
-@pytest.fixture(params=["auto", "spark"])
-def processes(
-    request: pytest.FixtureRequest, s3: S3Server, s3_jars: Path, database: Database, tmp_path: Path
-) -> Processes:
-    root = f"s3://{BUCKET}/{database.name}"
-    values = {"name": database.name, "conninfo": database.conninfo, "root": root, "writer": request.param}
-    (tmp_path / "pipeline.yaml").write_text(CONFIG.format(**values), encoding="utf-8")
+@pytest.fixture(params=product(("s3", "hdfs"), ("auto", "spark")), ids="-".join)
+def processes(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> Processes:
+    place, writer = request.param
     environ = {key: value for key, value in os.environ.items() if "SPARK" not in key}
-    environ |= {"TEST_ENDPOINT": s3.url, "TEST_KEY": "test", "PYTHONPATH": str(ROOT)}
-    return Processes(tmp_path / "pipeline.yaml", environ, s3_jars)
+    environ["PYTHONPATH"] = str(ROOT)
+    client: tuple[str, ...] = ()
+    if place == "s3":
+        s3: S3Server = request.getfixturevalue("s3")
+        jars: Path = request.getfixturevalue("s3_jars")
+        environ |= {"TEST_ENDPOINT": s3.url, "TEST_KEY": "test"}
+        client = ("--conf", f"spark.driver.extraClassPath={jars}/*", *OPTIONS)
+        root, options = f"s3://{BUCKET}/{database.name}", S3
+    else:
+        hdfs: Hdfs = request.getfixturevalue("hdfs")
+        root, options = f"{hdfs.url}/{database.name}", ""
+    values = {"name": database.name, "conninfo": database.conninfo, "root": root, "writer": writer}
+    (tmp_path / "pipeline.yaml").write_text(CONFIG.format(**values, options=options), encoding="utf-8")
+    return Processes(tmp_path / "pipeline.yaml", environ, client)
 
 
 def assert_equal(processes: Processes, source: psycopg.Connection[tuple[object, ...]]) -> None:
@@ -90,9 +100,7 @@ def assert_equal(processes: Processes, source: psycopg.Connection[tuple[object, 
     found.assert_orders_equal()
 
 
-def test_jobs_and_commands_on_an_object_store(
-    processes: Processes, database: Database, tmp_path: Path
-) -> None:
+def test_jobs_and_commands_on_a_store(processes: Processes, database: Database, tmp_path: Path) -> None:
     database.run(*ORDERS, *LINES, *LOG, *FILL)
     processes.submit("ingest")
     processes.submit("apply")

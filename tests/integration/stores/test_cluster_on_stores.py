@@ -1,4 +1,4 @@
-"""Both jobs and the commands on a real Spark cluster that shares only the object store with its driver.
+"""Both jobs and the commands on a real Spark cluster that shares only the store with its driver: S3 or HDFS.
 
 Each worker is another account with a folder of its own, which no other one may enter. None can read the
 driver's files, and none has credentials: executors have those of the store from the driver, and nothing of
@@ -8,8 +8,9 @@ the source's.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.support.clusters import Cluster, Driver, running_cluster
 from tests.support.foreign_memory import Searches
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.servers import Database
+from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.lakes import StorePipeline
 from tests.support.stores.s3 import BUCKET, s3_process
 from tests.support.stores.seaweed import seaweed_server, weed
@@ -33,7 +35,7 @@ pipeline: {name}
 source:
   conninfo: "{conninfo} password='${{SHOP_PASSWORD}}'"
 storage:
-  root: s3://{bucket}/{name}
+  root: {root}/{name}
 silver:
   writer: spark
 """
@@ -48,9 +50,21 @@ OPTIONS = """\
 NO_EXPECTATION = ("--conf", "spark.hadoop.fs.s3a.connection.expect.continue=false")
 
 
-@pytest.fixture(params=["moto", "moto by the environment", "seaweedfs"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[bool, dict[str, str]]]:
-    """Give whether the environment has the cloud's own variables, and the environment."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A root, the text of its options in the configuration, and the environment of the jobs."""
+
+    root: str
+    options: str
+    environ: Mapping[str, str]
+
+
+@pytest.fixture(params=["moto", "moto by the environment", "seaweedfs", "hdfs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "hdfs":
+        hdfs: Hdfs = request.getfixturevalue("hdfs")
+        yield Place(hdfs.url, "", {})
+        return
     with ExitStack() as servers:
         if request.param == "seaweedfs":
             if weed() is None:
@@ -67,7 +81,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[bool
         names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         names = names if own else ("LAKE_ENDPOINT", "LAKE_KEY", "LAKE_SECRET")
         environ = dict(zip(names, values, strict=True))
-        yield own, environ | ({"AWS_REGION": "us-east-1"} if own else {})
+        environ |= {"AWS_REGION": "us-east-1"} if own else {}
+        yield Place(f"s3://{BUCKET}", "" if own else OPTIONS, environ)
 
 
 @pytest.fixture
@@ -79,23 +94,25 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def driver(
     cluster: Cluster,
-    store: tuple[bool, dict[str, str]],
+    store: Place,
     tmp_path: Path,
     database: Database,
     s3_jars: Path,
 ) -> Driver:
     if installed_release().replaces_hadoop:
         pytest.skip("the workers' Spark needs another Hadoop")
-    has_own_variables, environ = store
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     (private / "tmp").mkdir()
-    environ |= {"PGPASSWORD": PASSWORD, "SHOP_PASSWORD": OTHER_PASSWORD, "TMPDIR": str(private / "tmp")}
+    environ = {
+        **store.environ,
+        "PGPASSWORD": PASSWORD,
+        "SHOP_PASSWORD": OTHER_PASSWORD,
+        "TMPDIR": str(private / "tmp"),
+    }
     made = Driver(cluster, private, NO_EXPECTATION, environ)
-    text = CONFIG.format(name=database.name, conninfo=database.conninfo, bucket=BUCKET)
-    if not has_own_variables:
-        text = text.replace("silver:", OPTIONS + "silver:")
-    made.config.write_text(text)
+    text = CONFIG.format(name=database.name, conninfo=database.conninfo, root=store.root)
+    made.config.write_text(text.replace("silver:", store.options + "silver:"))
     build_dist(private / "dist", with_packages=False, s3_jars=s3_jars)
     return made
 
