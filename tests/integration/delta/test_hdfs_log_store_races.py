@@ -1,4 +1,7 @@
-"""Delta's log store for HDFS, raced: processes that write the same versions of a log at the same moments."""
+"""The log store for HDFS, raced: processes that write the same versions of a log at the same moments.
+
+Some commit by the log store, and some without Spark.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,37 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.delta.spark.settings import LOG_STORES
 from tests.support.races.log_stores import Outcome, Race, txn_ids
 from tests.support.stores.hdfs import Hdfs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-LOG_STORE = "io.delta.storage.HDFSLogStore"
+LOG_STORE = LOG_STORES["hdfs"]
 
 
-def race(hdfs: Hdfs, folder: Path, racer: Path, *, store: str, processes: int, races: int) -> Outcome:
+def race(
+    hdfs: Hdfs, folder: Path, racer: Path, *, store: str, processes: int, races: int, natives: int = 0
+) -> Outcome:
     """Race for versions of a log of its own, and compare what processes were told with what is in it."""
     log = f"{folder.name}/_delta_log"
     hdfs.make_folder(log)
-    told = Race(str(racer), f"{hdfs.url}/{log}", store, folder / "meeting", processes, races).run()
+    meeting = folder / "meeting"
+    race = Race(str(racer), f"{hdfs.url}/{log}", store, meeting, processes, races, natives=natives)
+    told = race.run()
     if store == LOG_STORE:
         for version, tellers in told.items():
             assert txn_ids(hdfs.read(f"{log}/{version:020}.json")) == tellers
     return Outcome.of(races, told)
 
 
-@pytest.mark.parametrize(("processes", "races"), [(2, 50), (2, 1000), (3, 1000)])
+@pytest.mark.parametrize("races", [50, 1000])
+@pytest.mark.parametrize(("processes", "natives"), [(2, 0), (3, 0), (2, 1), (3, 2)])
 def test_each_version_is_told_to_one_process(
-    hdfs: Hdfs, racer: Path, tmp_path: Path, processes: int, races: int
+    hdfs: Hdfs, racer: Path, tmp_path: Path, processes: int, natives: int, races: int
 ) -> None:
-    found = race(hdfs, tmp_path, racer, store=LOG_STORE, processes=processes, races=races)
-    print(f"\n{races:,} races of {processes} processes: {found.lost} commits lost")
+    options = {"processes": processes, "races": races, "natives": natives}
+    found = race(hdfs, tmp_path, racer, store=LOG_STORE, **options)
+    print(f"\n{races:,} races of {processes} processes, {natives} native: {found.lost} commits lost")
     assert found == Outcome(races, unwritten=0, lost=0)
 
 

@@ -34,7 +34,7 @@ class Outcome:
 class Race:
     """A race for versions, from a first one on, of the log at a URL; `class_path` has the racing program.
 
-    The processes meet in a file. The first `natives` of them commit without Spark's log store, to a folder.
+    The processes meet in a file. The first `natives` of them commit without Spark's log store.
     """
 
     class_path: str

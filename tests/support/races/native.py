@@ -10,17 +10,24 @@ import sys
 from pathlib import Path
 
 from pipeline.delta.native_commit import create_version
+from pipeline.delta.store.open_store import open_store
+from pipeline.delta.store.store import is_store
 from tests.support.races.jobs import Meeting
 
 
 def main() -> None:
-    log, meeting_file = Path(sys.argv[1]), sys.argv[2]
+    log, meeting_file = sys.argv[1], sys.argv[2]
     number, count, first, races = map(int, sys.argv[3:])
     meeting = Meeting(meeting_file, number, count)
+    store = open_store(log) if is_store(log) else None
     for version in range(first, first + races):
         meeting.wait(version + 1)
         text = json.dumps({"commitInfo": {"txnId": f"{number}-{version}"}}, separators=(",", ":"))
-        if create_version(log, version, text + "\n", syncs=True):
+        if store is not None:
+            is_written = store.create(f"{version:020}.json", f"{text}\n".encode()) is not None
+        else:
+            is_written = create_version(Path(log), version, text + "\n", syncs=True)
+        if is_written:
             print(version)
 
 
