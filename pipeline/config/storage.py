@@ -22,9 +22,9 @@ class Storage:
         str,
         Root,
         Field(
-            description="Path of the lake: a folder, an object store (`s3://`, `gs://`, `az://`, `abfss://`)"
-            " or any other path that Spark can write (`hdfs://`). A relative path is relative to the working"
-            " directory. Each pipeline has a lake of its own.",
+            description="Path of the lake: a folder, an object store (`s3://`, `gs://`, `az://`, `abfss://`),"
+            " HDFS (`hdfs://`) or any other path that Spark can write. A relative path is relative to the"
+            " working directory. Each pipeline has a lake of its own.",
             examples=["./lake", "s3://bucket/lake"],
         ),
     ] = "./lake"
@@ -32,8 +32,8 @@ class Storage:
         Mapping[str, Annotated[str, Text]],
         Field(
             description="Options of the object store's client where the cloud's own environment variables do"
-            " not say it, such as `endpoint`, `region` and `virtual_hosted_style_request`. Credentials are"
-            " refused unless they come from a `${VARIABLE}`.",
+            " not say it, such as `endpoint`, `region` and `virtual_hosted_style_request`; of HDFS Hadoop's"
+            " own settings. Credentials are refused unless they come from a `${VARIABLE}`.",
             examples=[{"endpoint": "http://localhost:9000", "region": "us-east-1"}],
             json_schema_extra={"x-default": "none"},
         ),

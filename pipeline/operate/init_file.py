@@ -95,7 +95,7 @@ def _head(choices: Choices, facts: SourceFacts) -> Iterator[str]:
     yield "    # rate_limit: 20MB  # bytes per second; the default is no limit"
     yield ""
     yield "storage:"
-    yield "  # The lake: a folder that this user can write, or an address such as s3a://bucket/lake."
+    yield "  # The lake: a folder that this user can write, or an address such as s3://bucket/lake."
     yield f"  root: {quote_yaml(choices.root)}"
     yield ""
 

@@ -1,1 +1,1 @@
-"""Lakes on object stores: the store's few requests, and this machine's copy of what it reads and writes."""
+"""Lakes on object stores and HDFS: their requests, and this machine's copy of what it reads and writes."""
