@@ -222,6 +222,8 @@ def check_filters(lane: Pipeline, names: list[TableName], rng: Random) -> None:
         path = silver_path(lane.root, *name)
         found = by_spark(lane.spark, path, filters)
         assert found == expected, (name, differing(filters, found, expected))
+        if lane.root.startswith("hdfs:"):  # which the others have no client for
+            continue
         found = by_duckdb(path, filters)
         assert found == expected, (name, differing(filters, found, expected))
         found = by_polars(path, filters)
