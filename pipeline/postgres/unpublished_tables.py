@@ -20,6 +20,7 @@ from pipeline.postgres.connection import Connection, describe, for_server
 from pipeline.postgres.publication import (
     IS_PUBLISHABLE,
     LACKS_IDENTITY,
+    PUBLISHES_SCHEMAS,
     Publication,
     Scope,
     list_unpublished_generated,
@@ -67,7 +68,12 @@ _SCHEMAS = (
     " JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid"
     " JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid WHERE p.pubname = %s"
 )
-_IS_SUPERUSER = "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"
+# No schema is added to a publication that has a list of columns.
+_MAY_ADD_SCHEMAS = (
+    "SELECT u.rolsuper AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_publication p"
+    " JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prattrs IS NOT NULL"
+    " WHERE p.pubname = %s) FROM pg_catalog.pg_roles u WHERE u.rolname = current_user"
+)
 _BY_LEAVES = (
     "(c.relkind = 'p' AND (SELECT pg_catalog.bool_and(covered.oid IS NOT NULL)"
     " FROM pg_catalog.pg_partition_tree(c.oid) leaf LEFT JOIN covered ON covered.oid = leaf.relid"
@@ -194,20 +200,20 @@ def add_schemas(
 
     With `source.create.publication: schemas`, those are added that the configuration matches whole and that
     have no table for whose absence `find_unpublished` has a reason. Their tables are added one by one where
-    the role is no superuser.
+    PostgreSQL adds no schema: before 15, for a role that is no superuser, and next to a list of columns.
     """
-    if config.source.create.publication != "schemas":
+    if config.source.create.publication != "schemas" or connection.info.server_version < PUBLISHES_SCHEMAS:
         return []
     publication = read_publication(connection, config.source.publication)
-    if publication is None or _refusal(connection, config, publication) is not None:
+    if publication is None or publication.all_tables or _refusal(connection, config, publication):
         return []
     refused = {table.schema for table, reason in unpublished.items() if reason is not None}
     try:
-        [(is_superuser,)] = connection.execute(_IS_SUPERUSER).fetchall()
+        [(may_add,)] = connection.execute(_MAY_ADD_SCHEMAS, (publication.name,)).fetchall()
         published = {schema for (schema,) in connection.execute(_SCHEMAS, (publication.name,))}
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
-    if not is_superuser:
+    if not may_add:
         return []
     wanted = set(list_whole_schemas(connection, config)) - published - refused
     return [

@@ -1,11 +1,17 @@
-"""By its entry in the publication a table is known to have been published all the time."""
+"""By its entry in the publication a table is known to have been published all the time.
+
+Whole schemas are only added to a publication that can have them.
+"""
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
-from pipeline.postgres.connection import connect
-from pipeline.postgres.publication import list_published
+from pipeline.postgres import unpublished_tables
+from pipeline.postgres.connection import Connection, connect
+from pipeline.postgres.publication import Scope, list_published, managed_comment
+from pipeline.postgres.unpublished_tables import add_schemas, find_unpublished
 from tests.support.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
@@ -59,3 +65,43 @@ def test_a_table_of_all_has_no_entry_and_one_that_is_added_again_another(old_dat
     before = entries(old_database)
     old_database.run("ALTER PUBLICATION p DROP TABLE u", "ALTER PUBLICATION p ADD TABLE u")
     assert entries(old_database)["u"] not in (0, before["u"])
+
+
+@pytest.mark.parametrize(
+    ("scope", "added"), [("ALL TABLES", []), ("TABLE u (id)", []), ("TABLE u", ["public"])], ids=str
+)
+def test_a_schema_is_added_where_postgresql_allows_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch, scope: str, added: list[str]
+) -> None:
+    """Ingest polls every few seconds, so a statement that always fails would fill the server's log."""
+    config = database.config(create_publication="schemas")
+    database.run(
+        "CREATE TABLE u (id int PRIMARY KEY, v text)",
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION {database.name} FOR {scope}",
+        f"COMMENT ON PUBLICATION {database.name} IS '{managed_comment(config.pipeline)}'",
+    )
+    tried: list[str] = []
+
+    def observe(connection: Connection, publication: str, scope: Scope) -> psycopg.Error | None:
+        tried.extend(scope.schemas)
+        return add(connection, publication, scope)
+
+    add = unpublished_tables._add
+    monkeypatch.setattr(unpublished_tables, "_add", observe)
+    with connect(database.conninfo) as connection:
+        assert add_schemas(connection, config, find_unpublished(connection, config)) == added
+    assert tried == added
+
+
+def test_a_server_without_schemas_in_publications_gets_tables(old_database: Database) -> None:
+    config = old_database.config(create_publication="schemas")
+    old_database.run(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION {old_database.name}",
+        f"COMMENT ON PUBLICATION {old_database.name} IS '{managed_comment(config.pipeline)}'",
+    )
+    with connect(old_database.conninfo) as connection:
+        found = find_unpublished(connection, config)
+        assert found == {("public", "t"): None}
+        assert add_schemas(connection, config, found) == []
