@@ -25,8 +25,15 @@ from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, SourceError
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import Connection, connect
-from pipeline.postgres.publication import describe_published, list_configured, list_published
+from pipeline.postgres.publication import (
+    describe_published,
+    list_configured,
+    list_published,
+    read_publication,
+)
 from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.postgres.sql_text import quote_identifier
+from pipeline.postgres.unpublished_tables import find_unpublished
 from pipeline.progress import IngestProgress
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
@@ -195,17 +202,39 @@ def _check_columns(
 ) -> None:
     """Raise LakeError if the columns of a Delta table are not those of the table.
 
-    A table that is not published yet is checked when ingest has published it; a dry run refuses it.
+    A table that is not published yet is checked when ingest has published it; a dry run refuses it. Raises
+    SourceError if ingest will not publish it.
     """
     from pipeline.silver.adoption import check_columns
 
     publication = config.source.publication
     if name in list_published(connection, publication):
         check_columns(connection, lake, describe_published(connection, publication, name), adoption)
-    elif is_dry_run:
+        return
+    _refuse_unpublished(connection, config, name)
+    if is_dry_run:
         raise SourceError(
             f"Table {name} is not published by {publication}, so it cannot be compared. Publish it, or adopt "
             "without --dry-run: ingest publishes what matches the configuration."
+        )
+
+
+def _refuse_unpublished(connection: Connection, config: Config, name: TableName) -> None:
+    """Raise SourceError if ingest will not publish a table: no copy of it would ever begin."""
+    publication = read_publication(connection, config.source.publication)
+    if publication is None:  # ingest creates it
+        return
+    unpublished = find_unpublished(connection, config, publication)
+    if name not in unpublished:
+        raise SourceError(
+            f"The publication {publication.name} publishes the rows of {name} under other names: those of its"
+            " partitions, or of the table that it is a partition of. Adopt a Delta table for these, or change"
+            " publish_via_partition_root of the publication."
+        )
+    if (reason := unpublished[name]) is not None:
+        raise SourceError(
+            f"Table {name} cannot be adopted, because it is not published. {reason.why} "
+            + reason.fix_for(quote_identifier(*name))
         )
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import AdoptionStep, CrashStep, Step
-from pipeline.errors import ConfigError, LakeError
+from pipeline.errors import ConfigError, LakeError, SourceError
 from pipeline.operate.adopt import AdoptSummary, run_adopt
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.silver.writer_choice import WriterSetting
@@ -21,6 +22,7 @@ from tests.support.fault_points import WHEN, Cell, crash_at, observed, run_kille
 from tests.support.foreign_tables import FILL, Program
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.servers import Database
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 A = TableName("public", "a")
@@ -143,6 +145,28 @@ def test_a_dry_run_changes_nothing_and_what_cannot_be_adopted_is_refused(
     life.catch_up()
     with pytest.raises(LakeError, match="has been copied already"):
         adopt(life, path, "_airbyte_raw_id")
+
+
+def test_a_table_that_ingest_will_not_publish_is_refused(database: Database, tmp_path: Path) -> None:
+    path = str(tmp_path / "old")
+    write_deltalake(path, pa.table({"id": pa.array([1], pa.int32())}))
+    config = database.config(root=str(tmp_path / "lake"), copy="initial")
+    name = config.source.publication
+    database.run(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+        f"CREATE PUBLICATION {name} FOR TABLE parts",
+    )
+    with pytest.raises(SourceError, match=r"not created by this pipeline.* ADD TABLE \"public\".\"a\""):
+        run_adopt(config, "public.a", path, runs=False)
+    under_other_names = f"{name} publishes the rows of public.{{}} under other names"
+    with pytest.raises(SourceError, match=under_other_names.format("parts")):
+        run_adopt(config, "public.parts", path, runs=False)
+    database.run(f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)")
+    with pytest.raises(SourceError, match=under_other_names.format("part")):
+        run_adopt(config, "public.part", path, runs=False)
+    assert not Path(config.storage.root).exists()
 
 
 @pytest.mark.slow
