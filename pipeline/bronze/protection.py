@@ -1,10 +1,11 @@
 """Which columns of a table are kept out of the lake, hashed or masked, and what bronze records of it. Pure.
 
 A rule names a column as the configuration does. It follows the column through renames, by its attribute
-number, and a table by its oid: a renamed column or table never becomes plain. Rules for the new name of a
-table come first, and those for its earlier names hold for all other columns. If the catalog does not say
-which column was renamed, every column with a new name has the rule of that column. The values themselves are
-replaced in `columnar/protected_values.py`, before anything is written.
+number, and a table by its oid, also if the source moved to a server where both are others: a renamed column
+or table never becomes plain. Rules for the new name of a table come first, and those for its earlier names
+hold for all other columns. If the catalog does not say which column was renamed, every column with a new name
+has the rule of that column. The values themselves are replaced in `columnar/protected_values.py`, before
+anything is written.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from pipeline.bronze.schema import storable
+from pipeline.bronze.source_moves import SourceMoves
 from pipeline.config.config import Config
 from pipeline.config.tables import LAST4, ColumnRules
 from pipeline.errors import ConfigError
@@ -144,9 +146,15 @@ class _Known:
 class ColumnProtection:
     """Finds the rules of relations; may be shared by threads."""
 
-    def __init__(self, config: Config, recorded: Iterable[SourceRelation] = ()) -> None:
-        """Continue after the versions that are recorded."""
+    def __init__(
+        self,
+        config: Config,
+        recorded: Iterable[SourceRelation] = (),
+        moves: SourceMoves = SourceMoves(),  # noqa: B008 - it is immutable
+    ) -> None:
+        """Continue after the versions that are recorded, which have the oids and numbers of the lake."""
         self._config = config
+        self._moves = moves
         self._key = (config.source.hash_key or "").encode()
         self._known: dict[int, _Known] = {}
         self._lock = threading.Lock()
@@ -173,7 +181,7 @@ class ColumnProtection:
             return None
         name = TableName(storable(relation.namespace) or "pg_catalog", storable(relation.name))
         with self._lock:
-            known = self._known.get(relation.oid)
+            known = self._known.get(self._moves.lake_id(relation.oid))
             rules = self.rules_under((name, *(known.tables if known else ())))
             if rules is None:
                 return None
@@ -190,7 +198,8 @@ class ColumnProtection:
         known: _Known | None,
     ) -> Protection:
         names = [storable(column.name) for column in relation.columns]
-        numbers: Sequence[int | None] = catalog.attribute_numbers if catalog else [None] * len(names)
+        sent: Sequence[int | None] = catalog.attribute_numbers if catalog else [None] * len(names)
+        numbers = [self._lake_number(relation, number) for number in sent]
         configured: dict[int, str] = {}  # by position
         for i, (name, number) in enumerate(zip(names, numbers, strict=True)):
             if self.rule_of(rules, name) is not None:
@@ -209,7 +218,7 @@ class ColumnProtection:
                         configured[i] = lost
         found = [self.rule_of(rules, configured[i]) if i in configured else None for i in range(len(names))]
         columns = [
-            ProtectedColumn(names[i], configured[i], numbers[i], str(found[i])) for i in sorted(configured)
+            ProtectedColumn(names[i], configured[i], sent[i], str(found[i])) for i in sorted(configured)
         ]
         present = {*names, *configured.values()}
         columns += [ProtectedColumn(None, n, None, MISSING) for n in rules.names if n not in present]
@@ -252,7 +261,14 @@ class ColumnProtection:
 
     def _remember(self, name: TableName, relation: Relation, protection: Protection) -> None:
         names = [storable(column.name) for column in relation.columns]
-        self._update(relation.oid, name, names, protection.columns)
+        columns = [
+            replace(column, attribute_number=self._lake_number(relation, column.attribute_number))
+            for column in protection.columns
+        ]
+        self._update(self._moves.lake_id(relation.oid), name, names, columns)
+
+    def _lake_number(self, relation: Relation, number: int | None) -> int | None:
+        return number and self._moves.lake_number(relation.oid, number)[1]
 
     def _add(self, relation: SourceRelation) -> None:
         rules = self.rules_of(relation.name)

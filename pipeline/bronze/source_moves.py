@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pipeline.protected_columns import EXCLUDE
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -54,13 +55,13 @@ class SourceMoves:
         if not tables:
             return relation
         oid, numbers = _in_lake(relation.oid, number, tables)
-        columns = (
-            column
-            if column.attribute_number is None
-            else replace(column, attribute_number=numbers(column.attribute_number))
-            for column in relation.columns
-        )
-        return replace(relation, oid=oid, columns=tuple(columns))
+
+        def in_lake(number: int | None) -> int | None:
+            return None if number is None else numbers(number)
+
+        columns = (replace(c, attribute_number=in_lake(c.attribute_number)) for c in relation.columns)
+        protected = (replace(c, attribute_number=in_lake(c.attribute_number)) for c in relation.protected)
+        return replace(relation, oid=oid, columns=tuple(columns), protected=tuple(protected))
 
     def translate_now(self, relation: Relation, catalog: CatalogRelation) -> tuple[Relation, CatalogRelation]:
         """Return a relation as the server has it now with the oid and attribute numbers of the lake."""
@@ -111,8 +112,12 @@ def _in_lake(oid: int, number: int, tables: Sequence[MovedTable]) -> tuple[int, 
 
 
 def match_columns(lake: SourceRelation, catalog: CatalogRelation, sent: Relation) -> dict[int, int] | None:
-    """Return the lake's attribute numbers by the new server's; None if the columns have other names."""
+    """Return the lake's attribute numbers by the new server's; None if the columns have other names.
+
+    Columns that are left out of the lake count too.
+    """
     known = {column.name: column.attribute_number for column in lake.columns}
+    known |= {str(c.name): c.attribute_number for c in lake.protected if c.rule == EXCLUDE}
     names = [column.name for column in sent.columns]
     if known.keys() != set(names):
         return None

@@ -92,7 +92,8 @@ def run_ingest(
         has_rules = any(rule.columns for rule in config.tables)
         if has_rules:
             bronze.refuse_unprotected()
-        protection = ColumnProtection(config, bronze.source_relations().values() if has_rules else ())
+        versions = bronze.source_relations().values() if has_rules else ()
+        protection = ColumnProtection(config, versions, bronze.copies.read().moves)
         writer.force_logs()  # the stream reports the offset as soon as it runs
         stream = _start_stream(config, identity, offset, stop)
         try:

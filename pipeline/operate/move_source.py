@@ -18,6 +18,7 @@ from pipeline.apply import job as applying
 from pipeline.bronze.copies import compared_row, gap_row, moved_row
 from pipeline.bronze.copy_states import Comparison, CopyRequest
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.source_moves import MovedTable, match_columns
 from pipeline.bronze.writer import BronzeWriter
@@ -49,7 +50,9 @@ from pipeline.postgres.open_transactions import write_wal_past_now
 from pipeline.postgres.publication import describe_published, ensure_publication, list_published
 from pipeline.postgres.replication.slot import read_slot, renew_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
+from pipeline.protected_columns import MISSING
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
 from pipeline.units import format_size
 
@@ -338,16 +341,30 @@ class SourceMove:
             catalog = read_relation(connection, sent)
             numbers: Mapping[int, int] | None = match_columns(before, catalog, sent) if catalog else None
             if numbers is None:
-                continue
-            table = MovedTable(name, end, sent.oid, before.oid, numbers)
-            if before.protected and not table.is_same:
-                raise GapError(
-                    f"Table {name} has columns that are left out, hashed or masked, and its attribute numbers"
-                    " differ on the new server. Create it there with the same columns in the same order,"
-                    " without dropped ones, or start over with a new storage.root."
-                )
-            found.append(table)
+                self._refuse_plain(before, sent)
+            else:
+                found.append(MovedTable(name, end, sent.oid, before.oid, numbers))
         return found
+
+    def _refuse_plain(self, before: SourceRelation, sent: Relation) -> None:
+        """Raise GapError if a table has other columns, and one of them may be a protected one without a rule.
+
+        Their attribute numbers do not show which column of the lake each is.
+        """
+        protected = {str(column.name) for column in before.protected if column.rule != MISSING}
+        names = {column.name for column in sent.columns}
+        suspected = names & protected
+        if protected - names:  # one of the new names may be that of a protected column
+            suspected |= names - {column.name for column in before.columns}
+        protection = ColumnProtection(self._config)
+        rules = protection.rules_of(before.name)
+        plain = [name for name in sorted(suspected) if rules is None or not protection.rule_of(rules, name)]
+        if plain:
+            raise GapError(
+                f"Table {before.name} has other columns on the new server, and {', '.join(plain)} may have"
+                " values that are left out, hashed or masked. Name such columns in tables[].columns, or"
+                " create the table there with the same columns, then run again."
+            )
 
 
 def _refuse_standby(connection: Connection) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from pipeline.config.tables import TableRule
+from pipeline.bronze.log import Bronze
+from pipeline.config.tables import ColumnRules, TableRule
+from pipeline.delta.table import Lake
 from pipeline.errors import GapError, SourceError
 from pipeline.ingest import job as ingesting
-from pipeline.operate.move_source import MoveSummary, run_move_source
+from pipeline.operate.move_source import MoveSummary, SourceMove, run_move_source
 from pipeline.operate.move_steps import MoveStep
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.protocol.lsn import LSN
@@ -152,3 +156,53 @@ def test_a_server_that_still_commits_is_not_left(
     monkeypatch.setattr(ingesting, "run_ingest", ingest)
     with moved(old, new) as life, pytest.raises(SourceError, match="still commits"):
         run_move_source(life.config, old=old.config.source.conninfo, spark=life.spark)
+
+
+@pytest.mark.slow
+def test_protected_columns_stay_protected(make_server: MakeServer, tmp_path: Path) -> None:
+    """Also if they or their table were renamed before the move, and are renamed after it."""
+    old = database_of(make_server(major=14), "shop")
+    new = database_of(make_server(major=17), "shop")
+    columns = ColumnRules(exclude=("secret",), hash={"mail": "hmac-sha256"})
+    rules = (TableRule("public.p", columns=columns), TableRule("public.q", columns=columns), TableRule("*.*"))
+    source = {"copy": "initial", "create_publication": "all", "hash_key": "k" * 16}
+    before = replace(old.config(root=str(tmp_path), **source), tables=rules)
+    after = replace(before, source=replace(before.source, conninfo=new.conninfo))
+    table = "CREATE TABLE {} (id int PRIMARY KEY, secret text, mail text, v text)"
+    row = "INSERT INTO {} VALUES ({}, 'planted', 'planted', 'plain')"
+    old.run("CREATE TABLE gone (x int)", *(table.format(name) for name in ("q", "p")), "DROP TABLE gone")
+    old.run(*(row.format(name, 1) for name in ("p", "q")))
+    ingesting.run_ingest(before)
+    old.run("ALTER TABLE p RENAME mail TO contact", "ALTER TABLE q RENAME TO r")
+    old.run(*(row.format(name, 2) for name in ("p", "r")))
+    ingesting.run_ingest(before)
+    dump_into(old, new)
+    advance_wal(new, LSN(old.flush_lsn() + (64 << 20)))
+    bronze = Bronze(Lake(before.storage), before.pipeline)
+    stop = threading.Event()
+    move = SourceMove(after, bronze, old.conninfo, compares=False, stop=stop, spark=None)
+    move.carry_out(MoveStep.DRAIN)
+    new.run("ALTER TABLE p RENAME contact TO other")
+    with pytest.raises(GapError, match=r"public\.p has other columns on the new server, and other may have"):
+        move.carry_out(MoveStep.SWITCH)
+    new.run("ALTER TABLE p RENAME other TO contact")
+    move.carry_out(MoveStep.SWITCH)
+    new.run(*(row.format(name, 3) for name in ("p", "r")))
+    ingesting.run_ingest(after)
+    new.run(
+        "ALTER TABLE p RENAME secret TO hidden",
+        "ALTER TABLE p RENAME contact TO address",
+        "ALTER TABLE r RENAME secret TO hidden",
+        "ALTER TABLE r RENAME TO s",
+        *(row.format(name, 4) for name in ("p", "s")),
+    )
+    ingesting.run_ingest(after)
+    found = bronze.changes.rows(["table_name", "op", "new"]).to_pylist()
+    inserted = [(change["table_name"], change["new"]) for change in found if change["op"] == "I"]
+    assert [(name, new[0], len(new)) for name, new in sorted(inserted)] == [
+        *(("p", each, 3) for each in "234"),
+        ("r", "2", 3),
+        ("r", "3", 3),
+        ("s", "4", 3),
+    ]
+    assert "planted" not in str(found)

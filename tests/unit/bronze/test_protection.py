@@ -15,6 +15,7 @@ from pipeline.bronze.relations import (
     relations_table,
     source_relation,
 )
+from pipeline.bronze.source_moves import MovedTable, SourceMoves, match_columns
 from pipeline.config.config import Config, Source
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.errors import ConfigError
@@ -22,6 +23,7 @@ from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
 from pipeline.protected_columns import EXCLUDE, LAST4_MASK, NULL_MASK
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Relation
+from pipeline.table_name import TableName
 
 KEY = "the key of the tests"
 RULES = ColumnRules(exclude=("out",), hash={"mail": "hmac-sha256"}, mask={"card": "last4", "note": None})
@@ -106,6 +108,30 @@ def test_a_renamed_column_keeps_its_rule(is_later_run: bool) -> None:
     again = (*renamed, "mail", "fresh")
     numbers = (1, 2, 3, 4, 5, 6, 7)
     assert rules_of(protection.protect(relation(*again), catalog(*numbers))) == [*USUAL, "hmac-sha256", None]
+
+
+@pytest.mark.parametrize("is_later_run", [False, True])
+def test_a_column_that_is_renamed_at_the_next_server_keeps_its_rule(is_later_run: bool) -> None:
+    first = recorded(ColumnProtection(config()), relation(), catalog())
+    numbers = match_columns(first, catalog(*range(2, 7)), relation())
+    assert numbers == {2: 1, 3: 2, 4: 3, 5: 4, 6: 5}
+    moves = SourceMoves((MovedTable(TableName("public", "t"), LSN(9), 700, 500, numbers),))
+    protection = ColumnProtection(config(), [first], moves)
+    moved = replace(relation(), oid=700)
+    if is_later_run:
+        second = recorded(protection, moved, catalog(*range(2, 7)))
+        protection = ColumnProtection(config(), [first, moves.translate(replace(second, lsn=10))], moves)
+    # the oid is that of another table on the next server
+    other = replace(relation("id", "contact", name="other"), oid=500)
+    assert protection.protect(other, catalog(2, 4)) is None
+    renamed = replace(relation("id", "outside", "contact", "bank", "remark", name="u"), oid=700)
+    found = protection.protect(renamed, catalog(*range(2, 7)))
+    assert rules_of(found) == USUAL
+    assert found is not None
+    assert [column.attribute_number for column in found.columns] == [3, 4, 5, 6]  # as the server has them
+    version = recorded(protection, renamed, catalog(*range(2, 7)))
+    translated = moves.translate(replace(version, lsn=11))
+    assert (translated.oid, [c.attribute_number for c in translated.protected]) == (500, [2, 3, 4, 5])
 
 
 @pytest.mark.parametrize("is_later_run", [False, True])
