@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
+from pipeline.bronze.adoptions import adopts_no_protected
 from pipeline.bronze.copies import CopyRow, abandoned_row, compared_row, complete_row, reading_row
 from pipeline.bronze.copy_states import Comparison, CopyHistory, CopyRequest
 from pipeline.bronze.protection import ColumnProtection
@@ -24,10 +25,12 @@ from pipeline.bronze.staged_files import COPIES, StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.table import LakeTable
-from pipeline.errors import SourceError, report_error
+from pipeline.errors import LakeError, SourceError, report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
+from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import ServerIdentity, identify, shut_down_sessions
+from pipeline.postgres.publication import describe_published
 from pipeline.postgres.snapshot.export import COPY_SESSIONS, RowsMoved, Snapshot, SnapshotKeeper, SnapshotLost
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
@@ -176,6 +179,7 @@ class CopyCoordinator:
             if candidate.adoption is None:
                 continue
             try:
+                self._refuse_protected(keeper, name)
                 sentence, rows = self._comparer.adopt(keeper, name, candidate.adoption)
             except SnapshotLost:
                 raise
@@ -187,6 +191,16 @@ class CopyCoordinator:
             if rows is not None:
                 stack.callback(rows.close)
         return found
+
+    def _refuse_protected(self, keeper: SnapshotKeeper, name: TableName) -> None:
+        """Raise LakeError if a table has protected columns, also by the rules of an earlier name of it.
+
+        The working files of an adoption have all values.
+        """
+        with keeper.reading() as connection:
+            relation = describe_published(connection, self._config.source.publication, name).relation
+            if self._protection.protect(relation, read_relation(connection, relation)) is not None:
+                raise LakeError(adopts_no_protected(name))
 
     def _without_waiting(self, candidates: Mapping[TableName, Candidate]) -> dict[TableName, Candidate]:
         """Return the tables without those that silver must reach a gap before they are compared."""

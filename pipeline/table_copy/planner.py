@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from pipeline.bronze.adoptions import adopts_no_protected
 from pipeline.bronze.copies import CopyRow, abandoned_row
 from pipeline.bronze.copy_states import (
     READING,
@@ -25,7 +24,6 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import RelationVersion, relation_version
 from pipeline.config.config import Config
-from pipeline.errors import SourceError
 from pipeline.key_ranges import describe_unusable
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection
@@ -82,8 +80,6 @@ class CopyPlanner:
         catalog = read_relation(self._connection, table.relation)
         protection = self._protection.protect(table.relation, catalog)
         version = relation_version(table.relation, catalog, self._snapshot.lsn, protection=protection)
-        if protection is not None and adopted is not None:
-            raise SourceError(adopts_no_protected(name))
         if protection is not None:
             table = table.with_columns(protection.kept)
         membership = self._memberships[name].entry if name in self._memberships else None

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.config.tables import TableRule
+from pipeline.bronze.adoptions import Adoption
+from pipeline.bronze.copy_states import CopyRequest
+from pipeline.bronze.log import Bronze
+from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.crash_steps import AdoptionStep, CrashStep, Step
+from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, SourceError
+from pipeline.ingest.job import run_ingest
+from pipeline.ingest.lazy_comparer import LazyComparer
 from pipeline.operate.adopt import AdoptSummary, run_adopt
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.silver.writer_choice import WriterSetting
@@ -167,6 +174,26 @@ def test_a_table_that_ingest_will_not_publish_is_refused(database: Database, tmp
     with pytest.raises(SourceError, match=under_other_names.format("part")):
         run_adopt(config, "public.part", path, runs=False)
     assert not Path(config.storage.root).exists()
+
+
+def test_a_table_that_was_renamed_is_not_read_without_its_rules(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = database.config(root=str(tmp_path), copy="initial", create_publication="all")
+    rule = TableRule("public.a", columns=ColumnRules(mask={"v": None}))
+    config = replace(config, tables=(rule, TableRule("public.*")))
+    database.run("CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (1, 'planted')")
+    run_ingest(config)
+    database.run("ALTER TABLE a RENAME TO b")
+    request = CopyRequest.of(TableName("public", "b"), Adoption("/data/b", 0).reason)
+    bronze = Bronze(Lake(config.storage), config.pipeline)
+    bronze.copies.request([request])
+    compared = []
+    monkeypatch.setattr(LazyComparer, "adopt", lambda *arguments: compared.append(arguments))
+    summary = run_ingest(config)
+    assert not compared
+    assert "left out, hashed or masked" in str(summary.copies[request.name].failure)
+    assert "planted" not in str(bronze.changes.rows().to_pylist())
 
 
 @pytest.mark.slow
