@@ -47,7 +47,7 @@ from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 
-_PART_ROWS, _PART_BYTES = 262_144, 32 << 20  # of a part; bytes as the Delta table has them, compressed
+_PART_ROWS, _PART_BYTES = 262_144, 64 << 20  # of a part, which is read into memory; bytes of texts
 _WORK = TableName("adopted", "rows")
 # that are divided to find the rows that differ; a server before 14 searches each one for every row
 _MOST_RANGES, _MOST_RANGES_OF_OLD = 16_384, 1024
@@ -127,7 +127,8 @@ def adopt_rows(
             path = folder.table(_WORK).path
             keys = local_frame(lake.spark, [{"k": each} for each in hashes], "k STRING")
             equal = compared.rows.texts_without(keys)
-            equal.write.option("maxRecordsPerFile", _part_rows(lake, named, found.silver_rows)).parquet(path)
+            most_rows = _part_rows(found.silver_rows, compared.rows.text_bytes)
+            equal.write.option("maxRecordsPerFile", most_rows).parquet(path)
             written = lake.spark.read.schema("new ARRAY<STRING>").parquet(path)
             files = tuple(sorted(map(unquote, written.inputFiles())))  # they are URIs
         except BaseException:
@@ -138,11 +139,9 @@ def adopt_rows(
         return compared.sentence, rows
 
 
-def _part_rows(lake: Lake, named: Adoption, rows: int) -> int:
-    """Return how many rows a part may have, so that it fits in memory."""
-    files = lake.table_at(named.path).snapshot(named.version).files.values()
-    width = max(1, sum(int(add["size"]) for add in files) // max(1, rows))
-    return max(1, min(_PART_ROWS, _PART_BYTES // width))
+def _part_rows(rows: int, text_bytes: int) -> int:
+    """Return how many rows a part may have, given the number and the size in bytes of all rows."""
+    return max(1, min(_PART_ROWS, _PART_BYTES * rows // max(1, text_bytes)))
 
 
 @dataclass(slots=True)

@@ -25,7 +25,12 @@ class SilverColumn:
 
 
 class SilverRows:
-    """The rows of a silver table with hashes of the compared columns; `key` are the indexes of the key's."""
+    """The rows of a silver table with hashes of the compared columns; `key` are the indexes of the key's.
+
+    `text_bytes` is the size of all values as texts, once the sums of all rows were read.
+    """
+
+    text_bytes = 0
 
     def __init__(self, frame: DataFrame, columns: Sequence[SilverColumn], key: Sequence[int]) -> None:
         forms = [text_sql(c.ddl, quoted(c.name), c.delimiter) for c in columns]
@@ -38,12 +43,20 @@ class SilverRows:
     def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, RangeSum]:
         """Return the sums of each range, a prefix of so many digits, for all rows or those in some ranges."""
         parts = (F.expr(f"sum(CAST(conv(substr(r, {at}, 15), 16, 10) AS DECIMAL(20,0)))") for at in (1, 17))
+        size = " + ".join(["0L", *(f"coalesce(octet_length({name}), 0)" for name in self._names)])
         found = (
             self._within(within)
             .groupBy(F.substring("k", 1, digits).alias("range"))
-            .agg(F.count("*").alias("rows"), *(part.alias(f"s{i}") for i, part in enumerate(parts)))
+            .agg(
+                F.count("*").alias("rows"),
+                F.expr(f"sum({size})").alias("bytes"),
+                *(part.alias(f"s{i}") for i, part in enumerate(parts)),
+            )
+            .collect()
         )
-        return {row.range: RangeSum(int(row["rows"]), int(row.s0), int(row.s1)) for row in found.collect()}
+        if within is None:
+            self.text_bytes = sum(row.bytes for row in found)
+        return {row.range: RangeSum(int(row["rows"]), int(row.s0), int(row.s1)) for row in found}
 
     def rows(self, within: Sequence[str]) -> list[RowHash]:
         """Return the rows in some ranges."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from pipeline.ingest.job import run_ingest
 from pipeline.ingest.lazy_comparer import LazyComparer
 from pipeline.operate.adopt import AdoptSummary, run_adopt
 from pipeline.operate.rebuild import run_rebuild
+from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.silver.adoption import adopt_rows
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support import foreign_tables
@@ -194,6 +196,29 @@ def test_a_table_that_was_renamed_is_not_read_without_its_rules(
     assert not compared
     assert "left out, hashed or masked" in str(summary.copies[request.name].failure)
     assert "planted" not in str(bronze.changes.rows().to_pylist())
+
+
+@pytest.mark.slow
+def test_long_texts_are_read_in_small_parts(make_pipeline: MakePipeline, tmp_path: Path) -> None:
+    """The Delta table itself is small, because the texts repeat."""
+    life = make_pipeline(copy="initial", create_publication="all")
+    path = str(tmp_path / "old")
+    values = [f"{i}{'x' * 20_000}" for i in range(4000)]
+    write_deltalake(path, pa.table({"id": pa.array(range(4000), pa.int32()), "v": values}))
+    source = life.config.source
+    life.run(
+        "CREATE TABLE a (id int PRIMARY KEY, v text)",
+        "INSERT INTO a SELECT i, i || repeat('x', 20000) FROM generate_series(0, 3999) i",
+        f"CREATE PUBLICATION {source.publication} FOR ALL TABLES",
+    )
+    lake = Lake(life.config.storage, life.spark)
+    with closing(SnapshotKeeper(source.snapshot_conninfo, key=source.snapshot_key)) as keeper:
+        _, rows = adopt_rows(life.config, lake, keeper, A, Adoption(f"file:{path}", 0))
+    assert rows is not None
+    with closing(rows):
+        sizes = [rows.read(part).nbytes for part in range(rows.part_count)]
+    assert sum(sizes) > 80_000_000
+    assert max(sizes) < 70 << 20
 
 
 @pytest.mark.slow
