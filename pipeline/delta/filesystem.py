@@ -64,6 +64,12 @@ def is_local(path: str) -> bool:
     return urlparse(path).scheme == "file" or os.path.isabs(path)
 
 
+def is_within(path: str, folder: str) -> bool:
+    """Return whether a path names a folder or something in it, also by a link or another form of its URL."""
+    one, other = (os.path.realpath(local_path(each)) if is_local(each) else each for each in (path, folder))
+    return f"{one}/".startswith(f"{other}/")
+
+
 def remove_folder(sessions: SparkProvider, folder: str) -> None:
     """Remove a folder and its contents, if it exists."""
     if (mirror := mirror_at(folder)) is not None:

@@ -20,6 +20,7 @@ from pipeline.bronze.copy_states import COMPLETE, CopyHistory, CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.crash_steps import AdoptionStep, crash_step
+from pipeline.delta.filesystem import is_within
 from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, SourceError
@@ -175,7 +176,7 @@ def _absolute(lake: Lake, path: str) -> str:
     if urlparse(path).password is not None:
         raise ConfigError("PATH has a password, and would be recorded. Give Spark the credentials instead.")
     path = path.rstrip("/")
-    if f"{path}/".startswith(f"{lake.root}/"):
+    if is_within(path, lake.root):
         raise ConfigError(
             f"{path} is in the lake itself, where pgdelta writes. Move the Delta table to another folder."
         )

@@ -20,11 +20,10 @@ from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.crash_steps import RebuildStep, crash_step
-from pipeline.delta.filesystem import is_local, path_exists
+from pipeline.delta.filesystem import is_within, path_exists
 from pipeline.delta.sql import literal, to_microseconds
 from pipeline.delta.store.store import is_store
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.delta.table_log import local_path
 from pipeline.delta.txn import metadata_settings
 from pipeline.errors import ConfigError, LakeError
 from pipeline.metadata.manifests import Manifests
@@ -180,8 +179,7 @@ def _find_table(config: Config, bronze: Bronze, globs: Sequence[str]) -> TableNa
 def _target(lake: Lake, into: str) -> LakeTable:
     """Return the table at a path; raise ConfigError if the path and the lake are not apart."""
     path = Lake(into, lake.sessions).root
-    one, other = (os.path.realpath(local_path(p)) if is_local(p) else p for p in (path, lake.root))
-    if f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/"):
+    if is_within(path, lake.root) or is_within(lake.root, path):
         raise ConfigError(f"--into {into} is in the lake {lake.root}. Give a path outside of it.")
     return lake.table_at(path)
 

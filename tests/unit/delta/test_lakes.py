@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.config.storage import Storage
 from pipeline.delta.features import Feature
-from pipeline.delta.filesystem import default_scheme
+from pipeline.delta.filesystem import default_scheme, is_within
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.errors import LakeError
@@ -127,3 +127,21 @@ def test_rows_of_a_table_that_lacks_their_columns_are_refused(tmp_path: Path) ->
     table.ensure("id INT")
     with pytest.raises(LakeError, match="has no column tag"):
         table.append_rows([{"id": 1, "tag": "a"}], "id INT, tag STRING")
+
+
+def test_a_path_is_in_a_folder_whatever_names_it(tmp_path: Path) -> None:
+    lake, link = tmp_path / "lake", tmp_path / "link"
+    (lake / "silver").mkdir(parents=True)
+    link.symlink_to(lake / "silver")
+    for path in (
+        f"{lake}",
+        f"file:{lake}/silver",
+        f"file://{lake}/silver",
+        f"{lake}/a/../silver",
+        f"{link}/t",
+    ):
+        assert is_within(path, f"file:{lake}"), path
+    for path in (f"file:{tmp_path}", f"file:{lake}2", "s3://bucket/lake"):
+        assert not is_within(path, f"file:{lake}"), path
+    assert is_within("s3://bucket/lake/silver", "s3://bucket/lake")
+    assert not is_within("s3://bucket/lake2", "s3://bucket/lake")
