@@ -87,6 +87,11 @@ class SourceMoves:
         lake_id, numbers = _in_lake(oid, move, tables)
         return lake_id, numbers(number) if number else 0
 
+    def begun(self, name: TableName, lsn: LSN, relation_id: int) -> MovedTable:
+        """Return the table of a server to which the source moves at an LSN, as one that the lake has not."""
+        number = len({*(table.lsn for table in self.tables), lsn})
+        return MovedTable(name, lsn, relation_id, relation_id + number * _TABLES, {})
+
     def _at(self, lsn: LSN | None) -> tuple[int, list[MovedTable]]:
         """Return the number of the move that ended before an LSN, or of the last one, and its tables."""
         ends = sorted({table.lsn for table in self.tables if lsn is None or table.lsn <= lsn})
@@ -116,10 +121,23 @@ def match_columns(lake: SourceRelation, catalog: CatalogRelation, sent: Relation
 
     Columns that are left out of the lake count too.
     """
-    known = {column.name: column.attribute_number for column in lake.columns}
-    known |= {str(c.name): c.attribute_number for c in lake.protected if c.rule == EXCLUDE}
+    known = _numbers_of(lake)
     names = [column.name for column in sent.columns]
     if known.keys() != set(names):
         return None
     pairs = [(each.attribute_number, known[n]) for n, each in zip(names, catalog.columns, strict=True)]
     return {new: old for new, old in pairs if old is not None} if all(o for _, o in pairs) else None
+
+
+def has_numbers_of(lake: SourceRelation, catalog: CatalogRelation, sent: Relation) -> bool:
+    """Return whether a table with other columns has the oid and, for known names, the numbers of the lake."""
+    known = _numbers_of(lake)
+    pairs = zip(sent.columns, catalog.columns, strict=True)
+    return lake.oid == sent.oid and all(
+        known.get(column.name, found.attribute_number) == found.attribute_number for column, found in pairs
+    )
+
+
+def _numbers_of(lake: SourceRelation) -> dict[str, int | None]:
+    known = {column.name: column.attribute_number for column in lake.columns}
+    return known | {str(c.name): c.attribute_number for c in lake.protected if c.rule == EXCLUDE}

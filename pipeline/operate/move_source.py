@@ -20,7 +20,7 @@ from pipeline.bronze.copy_states import Comparison, CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.source_moves import MovedTable, match_columns
+from pipeline.bronze.source_moves import MovedTable, has_numbers_of, match_columns
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.locks import refuse_while_apply_runs
@@ -327,12 +327,16 @@ class SourceMove:
     def _match_tables(
         self, connection: Connection, names: Collection[TableName], end: LSN
     ) -> list[MovedTable]:
-        """Return the tables that the new server has with the columns that bronze has, by name."""
+        """Return the tables that the new server has with the columns that bronze has, by name.
+
+        If it has none, those are returned whose oids and numbers would be taken for others of the lake.
+        """
         newest: dict[TableName, SourceRelation] = {}
         for relation in self._bronze.source_relations().values():
             if relation.name not in newest or newest[relation.name].lsn <= relation.lsn:
                 newest[relation.name] = relation
-        found = []
+        moves = self._bronze.copies.read().moves
+        found, others = [], []
         for name in names:
             before = newest.get(name)
             if before is None:
@@ -342,9 +346,11 @@ class SourceMove:
             numbers: Mapping[int, int] | None = match_columns(before, catalog, sent) if catalog else None
             if numbers is None:
                 self._refuse_plain(before, sent)
+                if catalog and not has_numbers_of(before, catalog, sent):
+                    others.append(moves.begun(name, end, sent.oid))
             else:
                 found.append(MovedTable(name, end, sent.oid, before.oid, numbers))
-        return found
+        return found or others
 
     def _refuse_plain(self, before: SourceRelation, sent: Relation) -> None:
         """Raise GapError if a table has other columns, and one of them may be a protected one without a rule.

@@ -206,3 +206,38 @@ def test_protected_columns_stay_protected(make_server: MakeServer, tmp_path: Pat
         ("s", "4", 3),
     ]
     assert "planted" not in str(found)
+
+
+@pytest.mark.slow
+def test_a_table_with_other_columns_and_the_same_oid_is_another_one(
+    make_server: MakeServer, tmp_path: Path
+) -> None:
+    old = database_of(make_server(major=14), "shop")
+    new = database_of(make_server(major=17), "shop")
+    while (oids := [next_oid(each) for each in (old, new)]) and oids[0] != oids[1]:
+        behind = min((old, new), key=lambda each: oids[(old, new).index(each)])
+        behind.run(*["CREATE SCHEMA used", "DROP SCHEMA used"] * (abs(oids[0] - oids[1]) - 1))
+    before = old.config(root=str(tmp_path), copy="initial", create_publication="all")
+    after = replace(before, source=replace(before.source, conninfo=new.conninfo))
+    old.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'v')")
+    new.run("CREATE TABLE t (id int PRIMARY KEY, w text, v text)", "INSERT INTO t VALUES (1, 'w', 'v')")
+    oid = "SELECT 't'::regclass::oid"
+    assert old.run(oid) == new.run(oid)
+    ingesting.run_ingest(before)
+    advance_wal(new, LSN(old.flush_lsn() + (64 << 20)))
+    bronze = Bronze(Lake(before.storage), before.pipeline)
+    move = SourceMove(after, bronze, old.conninfo, compares=False, stop=threading.Event(), spark=None)
+    move.carry_out(MoveStep.DRAIN)
+    move.carry_out(MoveStep.SWITCH)
+    new.run("INSERT INTO t VALUES (2, 'w', 'v')")
+    ingesting.run_ingest(after)
+    # its column w has the number of the lake's v
+    first, second = sorted(bronze.source_relations().values(), key=lambda relation: relation.lsn)
+    assert first.oid != second.oid
+
+
+def next_oid(database: Database) -> int:
+    """Return an oid of a server; the next object gets the next one."""
+    found: int = database.run("CREATE SCHEMA used", "SELECT 'used'::regnamespace::oid::bigint")[0][0]
+    database.run("DROP SCHEMA used")
+    return found

@@ -54,3 +54,14 @@ def test_a_server_with_the_same_numbers_needs_no_others() -> None:
     moves = SourceMoves((MovedTable(A, LSN(100), 5, 5, {1: 1, 3: 3}),))
     assert moves.translate(relation(5, 200, 1, 3, 4)) == relation(5, 200, 1, 3, 4)
     assert moves.translate(relation(9, 200, 1)) == relation(9, 200, 1)
+
+
+def test_a_table_that_has_other_columns_has_the_oid_of_none() -> None:
+    begun = SourceMoves().begun(A, LSN(100), 5)
+    moves = SourceMoves((begun,))
+    assert moves.translate(relation(5, 99, 1)).oid == 5
+    found = moves.translate(relation(5, 100, 1, 2))
+    assert (found.oid, numbers_of(found)) == (2**32 + 5, [10_001, 10_002])
+    assert moves.translate(relation(9, 100, 1)).oid == 2**32 + 9
+    assert moves.begun(A, LSN(100), 5) == begun  # by a run that was killed
+    assert moves.begun(A, LSN(300), 5).lake_id == 2 * 2**32 + 5
