@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 from uuid import uuid4
 
+from pipeline.delta.store.hdfs_client import HdfsClient
 from pipeline.delta.store.store import HDFS, PATIENCE, Object, Store, StoreError, first_line
 from pipeline.errors import ConfigError
 
@@ -27,12 +27,8 @@ _UPLOADS = "_pgdelta/uploads"
 _ABANDONED = 24 * 3600 * 1000  # milliseconds after which a file there is one that a dead process left
 _CHUNK = 4 << 20
 _ATTEMPTS = 8  # of a request that other processes prevent
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0  # seconds between two attempts of the client to reach a server
 _DENIED = "AccessControlException"
 _SERVERS_ERROR = re.compile(r'RPCError\("[^"]*", "(.*?)(?:\\n|"\))')
-_NO_HOSTS = "No NameNode hosts found"
-_PORT = 8020  # where a root names none
-_FAILOVER = "dfs.client.failover"
 
 
 class HdfsStore(Store):
@@ -44,7 +40,7 @@ class HdfsStore(Store):
         """Connect to a root such as `hdfs://server:8020/lake`, or `hdfs://nameservice/lake`.
 
         Hadoop's settings are those of HADOOP_CONF_DIR, and of `options` before them. A server that cannot be
-        reached is tried for twice as long as `patience`, in seconds.
+        reached, or does not answer, is waited for twice as long as `patience`, in seconds.
         """
         super().__init__(url)
         parsed = urlparse(self.url)
@@ -73,14 +69,14 @@ class HdfsStore(Store):
 
     def read(self, name: str) -> tuple[bytes, str | None]:
         with self._request("read", name):
-            status = self._client.get_file_info(self._key(name))
+            status = self._client.status(self._key(name))
             if status.isdir:
                 raise FileNotFoundError
             return b"".join(self._chunks(name)), _tag(status)
 
     def download(self, name: str, path: Path) -> int:
         with self._request("read", name):
-            modified: int = self._client.get_file_info(self._key(name)).modification_time
+            modified: int = self._client.status(self._key(name)).modification_time
             with open(path, "xb") as file:
                 for chunk in self._chunks(name):
                     file.write(chunk)
@@ -130,7 +126,7 @@ class HdfsStore(Store):
 
     def _has_snapshots(self, folder: str) -> bool:
         try:
-            return any(True for _ in self._client.list_status(f"{folder}/.snapshot", recursive=False))
+            return bool(self._client.list(f"{folder}/.snapshot", recursive=False))
         except (OSError, RuntimeError) as error:
             if "SnapshotException" not in str(error):  # a folder that can have none
                 raise
@@ -142,7 +138,7 @@ class HdfsStore(Store):
         for _ in range(_ATTEMPTS):
             with self._request("list", prefix):
                 try:
-                    found = list(self._client.list_status(folder, recursive=True))
+                    found = self._client.list(folder, recursive=True)
                 except FileNotFoundError:
                     if not self._exists(folder):
                         return []
@@ -152,26 +148,20 @@ class HdfsStore(Store):
 
     def _exists(self, key: str) -> bool:
         try:
-            self._client.get_file_info(key)
+            self._client.status(key)
         except FileNotFoundError:
             return False
         return True
 
     def _chunks(self, name: str) -> Iterator[bytes]:
-        reader = self._client.read(self._key(name))
-        return iter(reader.read_range_stream(0, len(reader)))
+        return self._client.read(self._key(name))
 
     def _put(self, name: str, chunks: Iterable[bytes], *, overwrites: bool) -> str | None:
         """Write a file and return its tag; return None if it exists and is not to be overwritten."""
-        from hdfs_native import WriteOptions
-
         upload = self._key(f"{_UPLOADS}/{uuid4().hex}")
         try:
-            with self._client.create(upload, WriteOptions(overwrite=True)) as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                _sync(file)
-            status = self._client.get_file_info(upload)
+            self._client.write(upload, chunks)
+            status = self._client.status(upload)
             try:
                 self._rename(upload, self._key(name), overwrites)
             except FileExistsError:
@@ -187,16 +177,16 @@ class HdfsStore(Store):
 
     def _rename(self, source: str, target: str, overwrites: bool) -> None:
         try:
-            self._client.rename(source, target, overwrite=overwrites)
+            self._client.rename(source, target, overwrites=overwrites)
         except FileNotFoundError:  # the folder
-            self._client.mkdirs(target.rpartition("/")[0], create_parent=True)
-            self._client.rename(source, target, overwrite=overwrites)
+            self._client.make_folder(target.rpartition("/")[0])
+            self._client.rename(source, target, overwrites=overwrites)
 
     def _tidy(self, now: int) -> None:
         """Remove what processes left that died while they wrote a file; `now` is the server's time."""
         self._has_tidied = True
         with suppress(FileNotFoundError):
-            for each in list(self._client.list_status(self._key(_UPLOADS), recursive=False)):
+            for each in self._client.list(self._key(_UPLOADS), recursive=False):
                 if now - each.modification_time > _ABANDONED:
                     self._client.delete(each.path)
 
@@ -281,23 +271,9 @@ class HdfsEntry:
         return f"{self.name}/{number:020}"
 
 
-def _connect(url: str, options: Mapping[str, str], patience: float) -> Any:
+def _connect(url: str, options: Mapping[str, str], patience: float) -> HdfsClient:
     try:
-        from hdfs_native import Client
-    except ImportError:
-        raise ConfigError(
-            f"{url} needs the package hdfs-native, which is not installed. Run pip install hdfs-native."
-        ) from None
-    pauses = accumulate(min(_FIRST_PAUSE * 2**i, _LONGEST_PAUSE) for i in count())
-    attempts = next(number for number, waited in enumerate(pauses, 1) if waited > 2 * patience)
-    config = {f"{_FAILOVER}.max.attempts": str(attempts), **options}
-    try:
-        try:
-            return Client(url, config)
-        except RuntimeError as error:
-            if _NO_HOSTS not in str(error):
-                raise
-            return Client(f"{url}:{_PORT}", config)  # a server, and no name service
+        return HdfsClient(url, options, patience)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"The root {url} cannot be used ({_reason(error)}). Correct storage.root, or Hadoop's"
@@ -309,15 +285,6 @@ def _reason(error: Exception) -> str:
     """Return the sentence of a server's exception, without the calls that it names, or the client's."""
     found = _SERVERS_ERROR.search(str(error))
     return first_line(error) if found is None else found[1].replace('\\"', '"')
-
-
-def _sync(file: Any) -> None:
-    """Force what was written to the disks of all servers that have a part of it."""
-    try:
-        file.hsync()
-    except (OSError, RuntimeError) as error:
-        if "erasure-coded" not in str(error):  # where closing the file is all that can be done
-            raise
 
 
 def _tag(status: Any) -> str:

@@ -132,9 +132,13 @@ def test_a_user_without_rights_and_a_server_that_is_not_there_are_named(
     monkeypatch.setenv("HADOOP_USER_NAME", "somebody")
     with pytest.raises(StoreError, match=r"HDFS refuses to write hdfs://.*/mine/a \(.*Check the user"):
         open_store(f"{hdfs.url}/mine").write("a", b"2")
-    gone = open_store("hdfs://localhost:1/lake", patience=0.2)
+    gone = open_store("hdfs://localhost:1/lake", patience=2)
     with pytest.raises(StoreError, match=r"HDFS failed to create hdfs://localhost:1/lake/a \(.*refused"):
         gone.create("a", b"1")
+    hanging = open_store(f"{hdfs.url}/mine", patience=1)
+    with hdfs.stopped(), pytest.raises(StoreError, match=r"HDFS failed to read .*no answer for 2.5 seconds"):
+        hanging.read("a")
+    assert hanging.read("a")[0] == b"1"
     with pytest.raises(ConfigError, match=r"The root hdfs:// cannot be used .*HADOOP_CONF_DIR"):
         open_store("hdfs:///lake")
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -21,10 +24,20 @@ SOURCES = Path(__file__).resolve().parent / "java"
 
 @dataclass(frozen=True, slots=True)
 class Hdfs:
-    """The URL of the running file system, and the address of its HTTP server."""
+    """The URL of the running file system, the address of its HTTP server, and its process."""
 
     url: str
     http: str
+    process: int
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let the servers hang for a block."""
+        os.kill(self.process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.process, signal.SIGCONT)
 
     def make_folder(self, name: str) -> None:
         """Make a folder, and those above it."""
@@ -72,4 +85,5 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
     )
     with ended(server) as process:
         assert process.stdout is not None
-        yield Hdfs(process.stdout.readline().strip(), process.stdout.readline().strip())
+        url, http = (process.stdout.readline().strip() for _ in range(2))
+        yield Hdfs(url, http, process.pid)
