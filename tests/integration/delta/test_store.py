@@ -28,7 +28,7 @@ def s3_store(s3: S3Server, request: pytest.FixtureRequest) -> ObjectStore:
     return ObjectStore(f"s3://{BUCKET}/{request.node.name}/lake", s3.options)
 
 
-@pytest.fixture(params=["s3", "hdfs"])
+@pytest.fixture(params=["s3", pytest.param("hdfs", marks=pytest.mark.spark)])
 def store(request: pytest.FixtureRequest) -> Store:
     if request.param == "s3":
         found: Store = request.getfixturevalue("s3_store")
@@ -89,6 +89,7 @@ def test_one_of_several_threads_replaces_an_entry(store: Store) -> None:
     assert entry.read()[1] == max(winners)[1]
 
 
+@pytest.mark.spark
 def test_a_late_process_that_creates_a_number_that_is_gone_replaces_nothing(hdfs: Hdfs) -> None:
     store = open_store(f"{hdfs.url}/late")
     entry = store.entry("lease")
@@ -102,6 +103,7 @@ def test_a_late_process_that_creates_a_number_that_is_gone_replaces_nothing(hdfs
     assert len(list(store.list("lease"))) == 1
 
 
+@pytest.mark.spark
 def test_files_of_dead_processes_are_removed(hdfs: Hdfs) -> None:
     url = f"{hdfs.url}/dead"
     client = Client(hdfs.url)
@@ -117,6 +119,7 @@ def test_files_of_dead_processes_are_removed(hdfs: Hdfs) -> None:
     assert [each.name for each in store.list()] == ["a"]
 
 
+@pytest.mark.spark
 def test_snapshots_are_versions_that_are_kept(hdfs: Hdfs) -> None:
     store = open_store(f"{hdfs.url}/kept/lake")
     store.write("t/a", b"1")
@@ -125,6 +128,7 @@ def test_snapshots_are_versions_that_are_kept(hdfs: Hdfs) -> None:
     assert store.keeps_versions("t/a") is True
 
 
+@pytest.mark.spark
 def test_a_user_without_rights_and_a_server_that_is_not_there_are_named(
     hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
