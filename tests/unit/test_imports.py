@@ -180,6 +180,8 @@ PACKAGES: dict[str, set[str]] = {
     },
     "delta": {"delta"},
     "duckdb": {"bronze", "silver"},
+    "boto3": {"delta"},
+    "botocore": {"delta"},
     "hdfs_native": {"delta"},
     "obstore": {"delta"},
     "py4j": {"delta"},

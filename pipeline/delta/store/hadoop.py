@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlparse
 
+from pipeline.delta.store.aws_profile import HADOOPS_PROVIDER, profile_of
 from pipeline.delta.store.object_store import endpoint_of
 from pipeline.delta.store.store import HDFS
 
@@ -31,6 +32,8 @@ def hadoop_settings(root: str, options: Mapping[str, str]) -> dict[str, str]:
         settings["fs.s3a.endpoint"] = endpoint
         is_hosted = plain.get("virtual_hosted_style_request", "false") == "true"
         settings["fs.s3a.path.style.access"] = str(not is_hosted).lower()
+    if profile_of(root, options) is not None:
+        settings["fs.s3a.aws.credentials.provider"] = HADOOPS_PROVIDER
     if "session_token" in plain or "token" in plain:
         provider = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
         settings["fs.s3a.aws.credentials.provider"] = provider

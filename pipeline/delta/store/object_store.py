@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlparse
 
+from pipeline.delta.store.aws_profile import credentials_of, profile_of
 from pipeline.delta.store.store import PATIENCE, Object, Store, StoreError, first_line
 from pipeline.errors import ConfigError
 
@@ -244,9 +245,11 @@ def _open(url: str, options: dict[str, str], patience: timedelta) -> Any:
     plain = {name: value for name, value in options.items() if name != _ALLOW_HTTP}
     if endpoint_of(options).startswith("http://") or options.get(_ALLOW_HTTP) == "true":
         client["allow_http"] = True
-    retry: Any = {"max_retries": 10, "retry_timeout": 2 * patience}
+    more: dict[str, Any] = {"retry_config": {"max_retries": 10, "retry_timeout": 2 * patience}}
+    if (profile := profile_of(url, options)) is not None:
+        more["credential_provider"] = credentials_of(profile)
     try:
-        return from_url(bucket, config=plain or None, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+        return from_url(bucket, config=plain or None, client_options=client, **more)  # type: ignore[arg-type]
     except (BaseError, ValueError, TypeError) as error:
         raise ConfigError(
             f"storage.options do not fit {bucket} ({first_line(error)}). Correct them."

@@ -114,8 +114,11 @@ class S3Server:
             "aws_secret_access_key": _KEY,
         }
 
-    def write_settings(self, folder: Path) -> None:
-        """Write what Hadoop's client needs to use the server, for a class path with this folder."""
+    def write_settings(self, folder: Path, provider: str | None = None) -> None:
+        """Write what Hadoop's client needs to use the server, for a class path with this folder.
+
+        `provider` is the class that has its credentials; without one they are in the settings.
+        """
         values = {
             "endpoint": self.url,
             "endpoint.region": "us-east-1",
@@ -126,6 +129,9 @@ class S3Server:
             "connection.expect.continue": "false",  # the server answers it wrongly
             "retry.interval": "50ms",
         }
+        if provider is not None:
+            del values["access.key"], values["secret.key"]
+            values["aws.credentials.provider"] = provider
         properties = (
             f"<property><name>fs.s3a.{name}</name><value>{value}</value></property>"
             for name, value in values.items()
