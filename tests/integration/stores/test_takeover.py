@@ -69,6 +69,15 @@ except FencedError as error:
 """
 
 
+HDFS = pytest.param("hdfs_pipeline", marks=[pytest.mark.spark, pytest.mark.slow])
+
+
+@pytest.fixture(params=["store_pipeline", HDFS], ids=["s3", "hdfs"])
+def pipeline(request: pytest.FixtureRequest) -> StorePipeline:
+    found: StorePipeline = request.getfixturevalue(request.param)
+    return found
+
+
 @contextmanager
 def stopped_apply(pipeline: StorePipeline, where: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Give a process that applies and has stopped."""
@@ -102,48 +111,48 @@ def apply(pipeline: StorePipeline) -> None:
     ],
 )
 def test_an_apply_that_stops_for_longer_than_its_lease_writes_nothing_more(
-    store_pipeline: StorePipeline,
+    pipeline: StorePipeline,
     where: str,
     is_applied: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(SECONDS_VARIABLE, "6")
-    store_pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
-    store_pipeline.ingest()
-    apply(store_pipeline)
-    store_pipeline.run(*CHANGE)
-    store_pipeline.ingest()
-    with stopped_apply(store_pipeline, where, tmp_path) as late:
-        store_pipeline.run("INSERT INTO log VALUES ('later')", "INSERT INTO log VALUES ('later')")
-        store_pipeline.ingest()
+    pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
+    pipeline.ingest()
+    apply(pipeline)
+    pipeline.run(*CHANGE)
+    pipeline.ingest()
+    with stopped_apply(pipeline, where, tmp_path) as late:
+        pipeline.run("INSERT INTO log VALUES ('later')", "INSERT INTO log VALUES ('later')")
+        pipeline.ingest()
         if is_applied:
-            apply(store_pipeline)
+            apply(pipeline)
             os.kill(late.pid, signal.SIGCONT)
             output, _ = late.communicate(timeout=120)
         else:
-            lake = Lake(store_pipeline.config.storage)
-            with lock_apply(lake, store_pipeline.config.pipeline):
+            lake = Lake(pipeline.config.storage)
+            with lock_apply(lake, pipeline.config.pipeline):
                 os.kill(late.pid, signal.SIGCONT)
                 output, _ = late.communicate(timeout=120)
         assert output.startswith("fenced "), output
         assert "taken over" in output
-    apply(store_pipeline)
+    apply(pipeline)
     for table, columns in COLUMNS.items():
-        store_pipeline.assert_equal(table, *columns)
+        pipeline.assert_equal(table, *columns)
 
 
-def test_a_run_after_one_that_ended_well_claims_no_table(store_pipeline: StorePipeline) -> None:
-    store_pipeline.run(*LOG, *FILL[-1:])
-    store_pipeline.ingest()
-    apply(store_pipeline)
-    table = Lake(store_pipeline.config.storage).table("silver", "public", "log")
-    fence = str(TxnId(store_pipeline.config.pipeline, kind=TxnKind.FENCE))
+def test_a_run_after_one_that_ended_well_claims_no_table(pipeline: StorePipeline) -> None:
+    pipeline.run(*LOG, *FILL[-1:])
+    pipeline.ingest()
+    apply(pipeline)
+    table = Lake(pipeline.config.storage).table("silver", "public", "log")
+    fence = str(TxnId(pipeline.config.pipeline, kind=TxnKind.FENCE))
     claimed = table.offsets()[fence]
     version = table.version()
-    store_pipeline.run("INSERT INTO log VALUES ('more')")
-    store_pipeline.ingest()
-    apply(store_pipeline)
+    pipeline.run("INSERT INTO log VALUES ('more')")
+    pipeline.ingest()
+    apply(pipeline)
     assert table.version() == version + 1
     assert table.offsets()[fence] == claimed
-    store_pipeline.assert_equal("log", "line")
+    pipeline.assert_equal("log", "line")

@@ -1,4 +1,4 @@
-"""A pipeline whose lake is on an object store, run without Spark and compared with its source.
+"""A pipeline whose lake is on an object store or on HDFS, run without Spark and compared with its source.
 
 The server is shared by the tests of a module; each pipeline has a root of its own.
 """
@@ -22,6 +22,7 @@ from pipeline.delta.table_log import TableLog
 from pipeline.ingest.job import run_ingest
 from pipeline.progress import ApplySummary, IngestSummary
 from tests.support.servers import Database
+from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.s3 import BUCKET, S3Server, s3_server
 
 COLUMNS = {
@@ -102,6 +103,15 @@ def s3() -> Iterator[S3Server]:
     """Give a server with S3's protocol."""
     with s3_server() as found:
         yield found
+
+
+@pytest.fixture
+def hdfs_pipeline(hdfs: Hdfs, database: Database) -> Iterator[StorePipeline]:
+    """Give a pipeline of a fresh database with its root on HDFS."""
+    root = f"{hdfs.url}/{database.name}"
+    config = database.config(root=root, create_publication="all", copy="initial")
+    with database.connect() as source:
+        yield StorePipeline(config, source)
 
 
 @pytest.fixture
