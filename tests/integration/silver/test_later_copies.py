@@ -31,7 +31,7 @@ from tests.support.copies import BIG, stop_after
 from tests.support.fault_points import WHEN, crash_at
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of, rule_of
-from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
@@ -175,20 +175,20 @@ ROWS = (
 LOST = ("UPDATE {0} SET n = -2 WHERE id % 9 = 1", "DELETE FROM {0} WHERE id BETWEEN 100 AND 130")
 
 
-def with_modes(pipeline: Pipeline) -> Pipeline:
+def with_modes(pipeline: Pipeline, modes: Sequence[str] = MODES) -> Pipeline:
     """Return the pipeline with a table of each mode, which is its name."""
-    pipeline = with_rules(pipeline, *(rule_of(f"public.{mode}", mode) for mode in MODES))
-    pipeline.run("CREATE TABLE other (id int)", *(each.format(mode, 400) for mode in MODES for each in ROWS))
+    pipeline = with_rules(pipeline, *(rule_of(f"public.{mode}", mode) for mode in modes))
+    pipeline.run("CREATE TABLE other (id int)", *(each.format(mode, 400) for mode in modes for each in ROWS))
     return pipeline
 
 
-def run_in_all(pipeline: Pipeline, *statements: str) -> None:
-    pipeline.run(*(statement.format(mode) for statement in statements for mode in MODES))
+def run_in_all(pipeline: Pipeline, *statements: str, modes: Sequence[str] = MODES) -> None:
+    pipeline.run(*(statement.format(mode) for statement in statements for mode in modes))
 
 
-def lose(pipeline: Pipeline, tables: Sequence[str], *statements: str) -> None:
-    """Run statements that the stream lacks, in each of the tables."""
-    publish(pipeline.source, pipeline.config, "insert")
+def lose(pipeline: Pipeline, tables: Sequence[str], *statements: str, but: str = "insert") -> None:
+    """Run statements that the stream lacks, in each of the tables; `but` are operations that it has."""
+    publish(pipeline.source, pipeline.config, but)
     pipeline.run(*(statement.format(table) for statement in statements for table in tables))
     publish(pipeline.source, pipeline.config, "insert, update, delete, truncate")
 
@@ -201,12 +201,57 @@ def catch_up(pipeline: Pipeline) -> None:
     assert pipeline.apply().exit_code(strict=True) == 0
 
 
-def assert_right(pipeline: Pipeline) -> None:
-    for mode in MODES:
-        name = TableName("public", mode)
-        place = pipeline.source, pipeline.root, pipeline.config.pipeline, mode, name
+def assert_right(pipeline: Pipeline, modes: Sequence[str] = MODES) -> None:
+    assert_models(pipeline, modes)
+    for mode in modes:
+        assert_shows_source(pipeline.source, pipeline.config, mode, TableName("public", mode))
+
+
+def assert_models(pipeline: Pipeline, modes: Sequence[str]) -> None:
+    for mode in modes:
+        place = pipeline.source, pipeline.root, pipeline.config.pipeline, mode, TableName("public", mode)
         assert assert_equals_model(*place)
-        assert_shows_source(pipeline.source, pipeline.config, mode, name)
+
+
+@pytest.mark.parametrize(("modes", "writer"), [(MODES, "native"), (("soft_delete",), "spark")])
+def test_a_row_that_is_gone_is_deleted_again(
+    make_pipeline: MakePipeline, modes: Sequence[str], writer: WriterSetting
+) -> None:
+    pipeline = with_modes(make_pipeline(copy="initial", create_publication="all"), modes)
+    pipeline = with_writer(pipeline, writer)
+    catch_up(pipeline)
+    run_in_all(pipeline, "DELETE FROM {} WHERE id < 5", modes=modes)
+    catch_up(pipeline)
+    # in a batch of its own, and in the one that deletes the row first
+    run_in_all(pipeline, "DELETE FROM {} WHERE id BETWEEN 5 AND 8", modes=modes)
+    lose(pipeline, modes, "UPDATE {0} SET id = id - 10 WHERE id BETWEEN 11 AND 18")
+    statements = (
+        "DELETE FROM {} WHERE id IN (1, 5)",
+        "UPDATE {} SET id = id + 1000 WHERE id IN (2, 6)",
+        "UPDATE {} SET n = -3 WHERE id IN (3, 7)",
+    )
+    run_in_all(pipeline, *statements, modes=modes)
+    catch_up(pipeline)
+    assert_models(pipeline, modes)
+    gone = pipeline.frame("silver", "public", "soft_delete").where("_deleted AND _deleted_at = _commit_time")
+    lsns = {row.id: row._commit_lsn for row in gone.collect()}
+    assert lsns[4] < lsns[8] < lsns[1] == lsns[5] < lsns[2] == lsns[6]
+
+
+def test_rows_that_a_truncate_removed_are_deleted_again(make_pipeline: MakePipeline) -> None:
+    pipeline = with_modes(make_pipeline(copy="initial", create_publication="all"))
+    pipeline = with_writer(pipeline, "native")
+    catch_up(pipeline)
+    run_in_all(pipeline, "DELETE FROM {} WHERE id = 30", "TRUNCATE {}")
+    lose(pipeline, MODES, "INSERT INTO {0} VALUES (1), (30), (31)", but="delete")
+    run_in_all(pipeline, "DELETE FROM {} WHERE id < 31", "INSERT INTO {} VALUES (32, 1)")
+    catch_up(pipeline)
+    assert_models(pipeline, MODES)
+    lose(pipeline, MODES, "INSERT INTO {0} VALUES (2)", but="delete")
+    run_in_all(pipeline, "DELETE FROM {} WHERE id = 2")
+    run_resync(pipeline.config, None, spark=pipeline.spark)
+    catch_up(pipeline)
+    assert_right(pipeline)
 
 
 def copied_in_ranges(make_pipeline: MakePipeline, mode: str) -> Pipeline:

@@ -89,7 +89,7 @@ class SoftDelete(Model):
         match change.op:
             case "T":
                 for row in self._rows.values():
-                    self._delete(row, change)
+                    self._mark(row, *commit)
             case "D":
                 if change.key in self._rows:
                     self._delete(self._rows[change.key], change)
@@ -101,11 +101,15 @@ class SoftDelete(Model):
                     self._delete(before, change)
                 self._rows[change.key] = SoftRow(values, *commit)
 
-    def _delete(self, row: SoftRow, change: Change) -> None:
-        self._mark(row, change.commit_lsn, change.commit_time)
+    @staticmethod
+    def _delete(row: SoftRow, change: Change) -> None:
+        """Mark the row of a delete: the source had it, also if the stream lacks how it came back."""
+        row.commit_lsn, row.commit_time = change.commit_lsn, change.commit_time
+        row.deleted_at = change.commit_time
 
     @staticmethod
     def _mark(row: SoftRow, lsn: int, time: datetime) -> None:
+        """Mark a row unless it is gone already."""
         if row.deleted_at is None:
             row.commit_lsn, row.commit_time, row.deleted_at = lsn, time, time
 
