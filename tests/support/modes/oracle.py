@@ -93,10 +93,11 @@ def assert_equals_model(
     for row, count in wanted.items():
         expected[tuple(row[i] for i in places)] += count
     found = arrow_rows(path, shown, condition)
-    assert found == expected, (
-        name,
-        shown,
-        list((expected - found).items())[:3],
-        list((found - expected).items())[:3],
+    sides = {"wanted": expected - found, "found": found - expected}
+    # a text is shown whole
+    assert found == expected, f"{name}\n" + "\n".join(
+        f"{side} {count}: {dict(zip(shown, row, strict=True))}"
+        for side, rows in sides.items()
+        for row, count in [*rows.items()][:3]
     )
     return wanted.total()
