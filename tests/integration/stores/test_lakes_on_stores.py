@@ -1,4 +1,4 @@
-"""Both jobs and the commands with a lake on HDFS or on a server with Azure's protocol, without Spark."""
+"""Both jobs and the commands without Spark: on HDFS, and on servers with Azure's and Google's protocols."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from pipeline.verify.audit import run_audit
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.races.stores import race
 from tests.support.servers import Database
+from tests.support.stores import google as google_store
 from tests.support.stores.azure import CONTAINER, azurite, azurite_server
+from tests.support.stores.google import google_server
 from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.lakes import StorePipeline
 
@@ -36,8 +38,9 @@ AZURE = pytest.param(
         pytest.mark.skipif(azurite() is None, reason="make stores installs Azurite"),
     ],
 )
-HDFS = pytest.param("hdfs", marks=pytest.mark.slow)
-on_stores = pytest.mark.parametrize("place", [AZURE, HDFS], indirect=True)
+HDFS = pytest.param("hdfs", marks=[pytest.mark.spark, pytest.mark.slow])
+GOOGLE = pytest.param("google", marks=pytest.mark.slow)
+on_stores = pytest.mark.parametrize("place", [AZURE, GOOGLE, HDFS], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +49,19 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str
         yield options
 
 
+@pytest.fixture(scope="module")
+def google() -> Iterator[Mapping[str, str]]:
+    with google_server() as options:
+        yield options
+
+
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Storage:
     """Give the root of a server, and its options."""
     if request.param == "azure":
         return Storage(f"az://{CONTAINER}", request.getfixturevalue("azure"))
+    if request.param == "google":
+        return Storage(f"gs://{google_store.BUCKET}", request.getfixturevalue("google"))
     hdfs: Hdfs = request.getfixturevalue("hdfs")
     return Storage(hdfs.url)
 
@@ -83,7 +94,9 @@ def test_the_store_is_as_the_lake_needs_it(place: Storage, tmp_path: Path) -> No
     assert [each.name.partition("/")[0] for each in store.list(after="data/copy")] == ["lease"]
 
 
-@pytest.mark.parametrize("place", [AZURE, "hdfs"], indirect=True)
+@pytest.mark.parametrize(
+    "place", [AZURE, GOOGLE, pytest.param("hdfs", marks=pytest.mark.spark)], indirect=True
+)
 def test_copies_changes_and_repairs_are_equal(pipeline: StorePipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
     pipeline.catch_up()
