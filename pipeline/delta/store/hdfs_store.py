@@ -163,7 +163,7 @@ class HdfsStore(Store):
             self._client.write(upload, chunks)
             status = self._client.status(upload)
             try:
-                self._rename(upload, self._key(name), overwrites)
+                self._rename(upload, self._key(name), _tag(status), overwrites)
             except FileExistsError:
                 self._client.delete(upload)
                 return None
@@ -175,12 +175,20 @@ class HdfsStore(Store):
             self._tidy(status.modification_time)
         return _tag(status)
 
-    def _rename(self, source: str, target: str, overwrites: bool) -> None:
+    def _rename(self, source: str, target: str, tag: str, overwrites: bool) -> None:
         try:
             self._client.rename(source, target, overwrites=overwrites)
-        except FileNotFoundError:  # the folder
+        except FileNotFoundError:
+            if self._is_file(target, tag):  # it was renamed before, and the answer was lost
+                return
             self._client.make_folder(target.rpartition("/")[0])
             self._client.rename(source, target, overwrites=overwrites)
+
+    def _is_file(self, key: str, tag: str) -> bool:
+        try:
+            return _tag(self._client.status(key)) == tag
+        except FileNotFoundError:
+            return False
 
     def _tidy(self, now: int) -> None:
         """Remove what processes left that died while they wrote a file; `now` is the server's time."""

@@ -12,6 +12,7 @@ import obstore
 import pytest
 from hdfs_native import Client, WriteOptions
 
+from pipeline.delta.store.hdfs_client import HdfsClient
 from pipeline.delta.store.object_store import ObjectStore
 from pipeline.delta.store.open_store import open_store
 from pipeline.delta.store.store import Store, StoreError
@@ -101,6 +102,23 @@ def test_a_late_process_that_creates_a_number_that_is_gone_replaces_nothing(hdfs
     assert late._add(2, b"late") is None
     assert entry.read() == (b"4", tag)
     assert len(list(store.list("lease"))) == 1
+
+
+@pytest.mark.spark
+def test_a_rename_whose_answer_is_lost_was_made(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, rename = open_store(f"{hdfs.url}/lost"), HdfsClient.rename
+
+    def rename_twice(client: HdfsClient, path: str, to: str, *, overwrites: bool) -> None:
+        rename(client, path, to, overwrites=overwrites)
+        rename(client, path, to, overwrites=overwrites)  # as a client does that got no answer
+
+    store.write("folder", b"")
+    monkeypatch.setattr(HdfsClient, "rename", rename_twice)
+    assert store.create("0.json", b"mine") is not None
+    assert store.create("0.json", b"theirs") is None
+    assert store.read("0.json")[0] == b"mine"
+    assert store.write("0.json", b"over") == store.read("0.json")[1]
+    assert [each.name for each in store.list()] == ["0.json", "folder"]
 
 
 @pytest.mark.spark
