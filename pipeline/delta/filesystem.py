@@ -65,7 +65,7 @@ def is_local(path: str) -> bool:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Return whether a path names a folder or something in it, also by a link or another form of its URL."""
+    """Return whether a path names a folder or a path in it, also by a link or another form of its URL."""
     one, other = (os.path.realpath(local_path(each)) if is_local(each) else each for each in (path, folder))
     return f"{one}/".startswith(f"{other}/")
 

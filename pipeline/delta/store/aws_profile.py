@@ -12,7 +12,7 @@ from pipeline.delta.store.store import first_line
 from pipeline.errors import ConfigError
 
 HADOOPS_PROVIDER = "software.amazon.awssdk.auth.credentials.ProfileCredentialsProvider"
-"""The class by which Hadoop's client for S3 reads the profile."""
+"""The class with which Hadoop's client for S3 reads the profile."""
 
 _VARIABLE = "AWS_PROFILE"
 _KEYS = ("access_key_id", "aws_access_key_id")

@@ -8,7 +8,7 @@ from itertools import accumulate, count
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0  # seconds between two attempts of the client to reach a server
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0  # seconds between two attempts of the client to connect
 _ATTEMPTS = "dfs.client.failover.max.attempts"
 _NO_HOSTS = "No NameNode hosts found"
 _PORT = 8020  # where a URL names none

@@ -151,7 +151,7 @@ def test_a_user_without_rights_and_a_server_that_is_not_there_are_named(
     hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_store(f"{hdfs.url}/mine").write("a", b"1")
-    monkeypatch.setenv("HADOOP_USER_NAME", "somebody")
+    monkeypatch.setenv("HADOOP_USER_NAME", "guest")
     with pytest.raises(StoreError, match=r"HDFS refuses to write hdfs://.*/mine/a \(.*Check the user"):
         open_store(f"{hdfs.url}/mine").write("a", b"2")
     gone = open_store("hdfs://localhost:1/lake", patience=2)
