@@ -282,7 +282,8 @@ class _Forgetting:
         """Remove what runs that ended left behind; nothing of it is needed."""
         remove_dead_runs(str(self._root))
         own = self._root / "_pgdelta"
-        if mirror_at(self._lake.root) is not None:
+        if (mirror := mirror_at(self._lake.root)) is not None:
+            mirror.store.remove_unfinished()
             rebuilds = [("rebuilds", *name) for name in self._table.names]
             for names in (("checkpoints",), ("reconcile",), *rebuilds):
                 remove_folder(self._lake.sessions, self._lake.path("_pgdelta", *names))

@@ -115,6 +115,9 @@ class HdfsStore(Store):
     def delete(self, names: Iterable[str]) -> None:
         self.each(self._delete_one, names)
 
+    def remove_unfinished(self) -> None:
+        self.remove_folder(_UPLOADS)
+
     def remove_folder(self, name: str) -> None:
         """Remove a folder with all that is in it, if it exists."""
         with self._request("delete", name):

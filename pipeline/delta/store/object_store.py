@@ -161,6 +161,9 @@ class ObjectStore(Store):
             except (NotFoundError, FileNotFoundError):  # a name without an object ended the request
                 self.each(self._delete_one, keys)
 
+    def remove_unfinished(self) -> None:
+        """Do nothing: what is not complete is no object and cannot be read."""
+
     def _delete_one(self, key: str) -> None:
         import obstore
         from obstore.exceptions import NotFoundError

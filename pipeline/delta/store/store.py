@@ -149,6 +149,13 @@ class Store(ABC):
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; those that do not exist are left out."""
 
+    @abstractmethod
+    def remove_unfinished(self) -> None:
+        """Remove what processes left that died while they wrote an object; a listing does not have it.
+
+        No process may write meanwhile.
+        """
+
     def each(self, call: Callable[[_T], _R], values: Iterable[_T]) -> Sequence[_R]:
         """Call a function for each value, several at once, and return the results in order.
 

@@ -135,6 +135,8 @@ def test_files_of_dead_processes_are_removed(hdfs: Hdfs) -> None:
     left = [each.path for each in client.list_status("/dead/_pgdelta/uploads")]
     assert left == ["/dead/_pgdelta/uploads/young"]
     assert [each.name for each in store.list()] == ["a"]
+    store.remove_unfinished()
+    assert [each.path for each in client.list_status("/dead/_pgdelta")] == []
 
 
 @pytest.mark.spark

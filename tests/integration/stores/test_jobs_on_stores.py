@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from pipeline.config.load import load_config
+from pipeline.delta.store.hdfs_store import HdfsStore
 from tests.support.files import places_of
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.paths import ROOT
@@ -123,12 +124,17 @@ def test_jobs_and_commands_on_a_store(processes: Processes, database: Database, 
         )
         processes.command("ingest")
         processes.submit("apply")
+        store = StorePipeline(load_config(processes.config, processes.environ), source).store
+        if isinstance(store, HdfsStore):  # what a process leaves that dies while it writes a file
+            store._client.write(f"/{database.name}/_pgdelta/uploads/left", [b"xyzzySubject"])
         receipt = processes.command("forget", "--table", "public.orders", "--key", "17")
         assert "no row has the keys" in receipt
-        found = StorePipeline(load_config(processes.config, processes.environ), source)
-        for each in found.store.list():
+        for each in store.list():
             path = tmp_path / "bucket" / each.name
             path.parent.mkdir(parents=True, exist_ok=True)
-            found.store.download(each.name, path)
+            store.download(each.name, path)
         assert places_of(tmp_path / "bucket", "xyzzySubject") == []
+        if isinstance(store, HdfsStore):
+            with pytest.raises(FileNotFoundError):
+                store._client.status(f"/{database.name}/_pgdelta/uploads/left")
         assert_equal(processes, source)
