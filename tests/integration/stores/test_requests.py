@@ -213,4 +213,5 @@ def test_hadoop_gets_what_the_store_needs(s3: S3Server, monkeypatch: pytest.Monk
     }
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store")
     assert hadoop_settings("s3a://b", {})["fs.s3a.endpoint"] == "https://store"
-    assert hadoop_settings("hdfs://b", {"endpoint": "x"}) == {}
+    assert hadoop_settings("hdfs://b", {"dfs.replication": "2"}) == {"dfs.replication": "2"}
+    assert hadoop_settings("gs://b", {"endpoint": "x"}) == {}
