@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.delta.spark.settings import LOG_STORES
+from pipeline.delta.store.object_store import ObjectStore
 from tests.support.races.log_stores import Outcome, Race, txn_ids
-from tests.support.stores.s3 import BUCKET, S3Server, s3_server
+from tests.support.stores.s3 import BUCKET, S3Server, s3_server, write_settings
+from tests.support.stores.seaweed import seaweed_server, weed
 
 pytestmark = pytest.mark.spark
 LOG_STORE = LOG_STORES["s3a"]
@@ -57,3 +59,23 @@ def test_a_commit_whose_answer_is_lost_is_told_to_its_process(class_path: str, t
         found = race(server, tmp_path, class_path, LOG_STORE, processes=2, races=30)
         assert server.lost >= 10
     assert found == Outcome(30, unwritten=0, lost=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(weed() is None, reason="make stores installs SeaweedFS")
+@pytest.mark.parametrize("processes", [2, 3])
+def test_each_version_is_told_to_one_process_on_seaweedfs(
+    class_path: str, tmp_path: Path, processes: int
+) -> None:
+    folder = tmp_path / "seaweed"
+    folder.mkdir(mode=0o700)
+    with seaweed_server(folder) as options:
+        write_settings(tmp_path, options["aws_endpoint"])
+        log = f"s3a://{BUCKET}/{LOG}"
+        told = Race(class_path, log, LOG_STORE, tmp_path / "meeting", processes, 1000).run()
+        store = ObjectStore(f"s3://{BUCKET}/{LOG}", options)
+        for version, tellers in told.items():
+            assert txn_ids(store.read(f"{version:020}.json")[0]) == tellers
+    found = Outcome.of(1000, told)
+    print(f"\n1,000 races of {processes} processes on SeaweedFS: {found.lost} commits lost")
+    assert found == Outcome(1000, unwritten=0, lost=0)

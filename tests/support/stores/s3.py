@@ -115,28 +115,33 @@ class S3Server:
         }
 
     def write_settings(self, folder: Path, provider: str | None = None) -> None:
-        """Write what Hadoop's client needs to use the server, for a class path with this folder.
+        """Write what Hadoop's client needs to use the server, for a class path with this folder."""
+        write_settings(folder, self.url, provider)
 
-        `provider` is the class that has its credentials; without one they are in the settings.
-        """
-        values = {
-            "endpoint": self.url,
-            "endpoint.region": "us-east-1",
-            "path.style.access": "true",
-            "access.key": _KEY,
-            "secret.key": _KEY,
-            "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
-            "connection.expect.continue": "false",  # the server answers it wrongly
-            "retry.interval": "50ms",
-        }
-        if provider is not None:
-            del values["access.key"], values["secret.key"]
-            values["aws.credentials.provider"] = provider
-        properties = (
-            f"<property><name>fs.s3a.{name}</name><value>{value}</value></property>"
-            for name, value in values.items()
-        )
-        (folder / "core-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
+
+def write_settings(folder: Path, url: str, provider: str | None = None) -> None:
+    """Write what Hadoop's client needs to use a server of tests, for a class path with this folder.
+
+    `provider` is the class that has its credentials; without one they are in the settings.
+    """
+    values = {
+        "endpoint": url,
+        "endpoint.region": "us-east-1",
+        "path.style.access": "true",
+        "access.key": _KEY,
+        "secret.key": _KEY,
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "connection.expect.continue": "false",  # the server of moto answers it wrongly
+        "retry.interval": "50ms",
+    }
+    if provider is not None:
+        del values["access.key"], values["secret.key"]
+        values["aws.credentials.provider"] = provider
+    properties = (
+        f"<property><name>fs.s3a.{name}</name><value>{value}</value></property>"
+        for name, value in values.items()
+    )
+    (folder / "core-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
 
 
 def environ_of(options: Mapping[str, str]) -> dict[str, str]:
