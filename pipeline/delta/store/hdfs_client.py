@@ -12,7 +12,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0  # seconds between two attempts of the 
 _ATTEMPTS = "dfs.client.failover.max.attempts"
 _NO_HOSTS = "No NameNode hosts found"
 _PORT = 8020  # where a URL names none
-_CHUNK = 4 << 20
+CHUNK = 4 << 20
+"""Bytes that one request reads or writes."""
+
 _T = TypeVar("_T")
 
 
@@ -49,7 +51,7 @@ class HdfsClient:
     def read(self, path: str) -> Iterator[bytes]:
         """Yield the content of a file."""
         reader = self._wait(lambda: self._client.read(path))
-        while chunk := self._wait(lambda: reader.read(_CHUNK)):
+        while chunk := self._wait(lambda: reader.read(CHUNK)):
             yield chunk
 
     def write(self, path: str, chunks: Iterable[bytes]) -> None:

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 from uuid import uuid4
 
-from pipeline.delta.store.hdfs_client import HdfsClient
+from pipeline.delta.store.hdfs_client import CHUNK, HdfsClient
 from pipeline.delta.store.store import HDFS, PATIENCE, Object, Store, StoreError, first_line
 from pipeline.errors import ConfigError
 
 _UPLOADS = "_pgdelta/uploads"
 _ABANDONED = 24 * 3600 * 1000  # milliseconds after which a file there is one that a dead process left
-_CHUNK = 4 << 20
 _ATTEMPTS = 8  # of a request that other processes prevent
 _DENIED = "AccessControlException"
 _SERVERS_ERROR = re.compile(r'RPCError\("[^"]*", "(.*?)(?:\\n|"\))')
@@ -84,7 +83,7 @@ class HdfsStore(Store):
 
     def upload(self, path: Path, name: str) -> str | None:
         with self._request("write", name), open(path, "rb") as file:
-            return self._put(name, iter(lambda: file.read(_CHUNK), b""), overwrites=True)
+            return self._put(name, iter(lambda: file.read(CHUNK), b""), overwrites=True)
 
     def write(self, name: str, content: bytes) -> str | None:
         with self._request("write", name):
@@ -143,18 +142,18 @@ class HdfsStore(Store):
                 try:
                     found = self._client.list(folder, recursive=True)
                 except FileNotFoundError:
-                    if not self._exists(folder):
+                    if self._find(folder) is None:
                         return []
                     continue  # a folder below it was removed meanwhile
                 return [each for each in found if not each.isdir and each.path != folder]
         raise StoreError(f"The folders below {self._place(prefix)} change too fast to be listed. Run again.")
 
-    def _exists(self, key: str) -> bool:
+    def _find(self, key: str) -> Any | None:
+        """Return the status of a file or a folder, None if there is none."""
         try:
-            self._client.status(key)
+            return self._client.status(key)
         except FileNotFoundError:
-            return False
-        return True
+            return None
 
     def _chunks(self, name: str) -> Iterator[bytes]:
         return self._client.read(self._key(name))
@@ -182,16 +181,11 @@ class HdfsStore(Store):
         try:
             self._client.rename(source, target, overwrites=overwrites)
         except FileNotFoundError:
-            if self._is_file(target, tag):  # it was renamed before, and the answer was lost
+            found = self._find(target)
+            if found is not None and _tag(found) == tag:  # it was renamed before, and the answer was lost
                 return
             self._client.make_folder(target.rpartition("/")[0])
             self._client.rename(source, target, overwrites=overwrites)
-
-    def _is_file(self, key: str, tag: str) -> bool:
-        try:
-            return _tag(self._client.status(key)) == tag
-        except FileNotFoundError:
-            return False
 
     def _tidy(self, now: int) -> None:
         """Remove what processes left that died while they wrote a file; `now` is the server's time."""
@@ -204,22 +198,16 @@ class HdfsStore(Store):
     def _key(self, name: str) -> str:
         return "/".join([self._root, name]).rstrip("/") or "/"
 
-    @contextmanager
-    def _request(self, verb: str, name: str) -> Iterator[None]:
-        self._count()
-        place = self._place(name)
-        try:
-            yield
-        except FileNotFoundError:
-            raise FileNotFoundError(place) from None
-        except (OSError, RuntimeError) as error:
-            if _DENIED in str(error):
-                raise StoreError(
-                    f"HDFS refuses to {verb} {place} ({_reason(error)}). Check the user and its rights."
-                ) from None
-            raise StoreError(
-                f"HDFS failed to {verb} {place} ({_reason(error)}). Run again when it answers."
-            ) from None
+    def _translate(self, error: Exception, verb: str, place: str) -> Exception | None:
+        if isinstance(error, FileNotFoundError):
+            return FileNotFoundError(place)
+        if not isinstance(error, (OSError, RuntimeError)):
+            return None
+        if _DENIED in str(error):
+            return StoreError(
+                f"HDFS refuses to {verb} {place} ({_reason(error)}). Check the user and its rights."
+            )
+        return StoreError(f"HDFS failed to {verb} {place} ({_reason(error)}). Run again when it answers.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -179,38 +179,30 @@ class ObjectStore(Store):
     def _key(self, name: str) -> str:
         return "/".join(part for part in (self._prefix, name) if part)
 
-    @contextmanager
-    def _request(self, verb: str, name: str) -> Iterator[None]:
+    def _translate(self, error: Exception, verb: str, place: str) -> Exception | None:
         from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 
-        self._count()
-        place = self._place(name)
-        try:
-            yield
-        except (NotFoundError, FileNotFoundError):
-            if verb != "read":
-                raise StoreError(
-                    f"There is no {self.url}. Create the bucket, or correct storage.root."
-                ) from None
-            raise FileNotFoundError(place) from None
-        except (PermissionDeniedError, UnauthenticatedError):
-            raise StoreError(
-                f"The store refuses to {verb} {place}. Check the credentials and their rights."
-            ) from None
-        except BaseError as error:
-            if _METADATA_SERVICE in str(error):
-                raise StoreError(
-                    f"No credentials for {self.url} were found. Set the cloud's environment variables, or "
-                    "storage.options."
-                ) from None
-            if any(code in str(error) for code in _EXPIRED):
-                raise StoreError(
-                    f"The store refuses to {verb} {place}. The credentials have expired. Renew them and run "
-                    "again."
-                ) from None
-            raise StoreError(
-                f"The store failed to {verb} {place} ({first_line(error)}). Run again when it answers."
-            ) from None
+        if isinstance(error, (NotFoundError, FileNotFoundError)):
+            if verb == "read":
+                return FileNotFoundError(place)
+            return StoreError(f"There is no {self.url}. Create the bucket, or correct storage.root.")
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+            return StoreError(f"The store refuses to {verb} {place}. Check the credentials and their rights.")
+        if not isinstance(error, BaseError):
+            return None
+        if _METADATA_SERVICE in str(error):
+            return StoreError(
+                f"No credentials for {self.url} were found. Set the cloud's environment variables, or "
+                "storage.options."
+            )
+        if any(code in str(error) for code in _EXPIRED):
+            return StoreError(
+                f"The store refuses to {verb} {place}. The credentials have expired. Renew them and run "
+                "again."
+            )
+        return StoreError(
+            f"The store failed to {verb} {place} ({first_line(error)}). Run again when it answers."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -181,9 +182,22 @@ class Store(ABC):
             return None
         return (etag or "") if found == content else None
 
-    def _count(self) -> None:
+    @contextmanager
+    def _request(self, verb: str, name: str) -> Iterator[None]:
+        """Count a request, and raise the store's error for one that its client raises."""
         with self._lock:
             self.requests += 1
+        try:
+            yield
+        except Exception as error:
+            found = self._translate(error, verb, self._place(name))
+            if found is None:
+                raise
+            raise found from None
+
+    @abstractmethod
+    def _translate(self, error: Exception, verb: str, place: str) -> Exception | None:
+        """Return the error of a request to raise for one of the client; None if it is not the client's."""
 
     def _place(self, name: str) -> str:
         return name if name == self.url else f"{self.url}/{name}".rstrip("/")
