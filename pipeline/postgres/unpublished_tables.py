@@ -194,7 +194,10 @@ def add_tables(
 
 
 def add_schemas(
-    connection: Connection, config: Config, unpublished: Mapping[TableName, Reason | None]
+    connection: Connection,
+    config: Config,
+    publication: Publication | None,
+    unpublished: Mapping[TableName, Reason | None],
 ) -> list[str]:
     """Add whole schemas to the pipeline's own publication; return those that were added.
 
@@ -204,7 +207,6 @@ def add_schemas(
     """
     if config.source.create.publication != "schemas" or connection.info.server_version < PUBLISHES_SCHEMAS:
         return []
-    publication = read_publication(connection, config.source.publication)
     if publication is None or publication.all_tables or _refusal(connection, config, publication):
         return []
     refused = {table.schema for table, reason in unpublished.items() if reason is not None}

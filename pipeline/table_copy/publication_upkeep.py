@@ -15,7 +15,7 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.events import DETACHED, PUBLISHED, UNPUBLISHED, Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, read_flush_lsn
-from pipeline.postgres.publication import list_existing
+from pipeline.postgres.publication import list_existing, read_publication
 from pipeline.postgres.unpublished_tables import (
     add_schemas,
     add_tables,
@@ -45,8 +45,9 @@ class PublicationUpkeep:
     def poll(self, connection: Connection) -> None:
         """Add what is to be added, and record what changed since the last poll."""
         name = self._config.source.publication
-        found = find_unpublished(connection, self._config)
-        schemas = add_schemas(connection, self._config, found)
+        publication = read_publication(connection, name)
+        found = find_unpublished(connection, self._config, publication)
+        schemas = add_schemas(connection, self._config, publication, found)
         by_schema = [table for table in found if table.schema in schemas]
         missing = [table for table, why in found.items() if why is None and table.schema not in schemas]
         by_name, failed = add_tables(connection, name, missing)

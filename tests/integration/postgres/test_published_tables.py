@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.postgres import unpublished_tables
 from pipeline.postgres.connection import Connection, connect
-from pipeline.postgres.publication import Scope, list_published, managed_comment
+from pipeline.postgres.publication import Scope, list_published, managed_comment, read_publication
 from pipeline.postgres.unpublished_tables import add_schemas, find_unpublished
 from tests.support.servers import Database, MakeServer
 
@@ -90,7 +90,9 @@ def test_a_schema_is_added_where_postgresql_allows_it(
     add = unpublished_tables._add
     monkeypatch.setattr(unpublished_tables, "_add", observe)
     with connect(database.conninfo) as connection:
-        assert add_schemas(connection, config, find_unpublished(connection, config)) == added
+        publication = read_publication(connection, config.source.publication)
+        found = find_unpublished(connection, config, publication)
+        assert add_schemas(connection, config, publication, found) == added
     assert tried == added
 
 
@@ -104,4 +106,5 @@ def test_a_server_without_schemas_in_publications_gets_tables(old_database: Data
     with connect(old_database.conninfo) as connection:
         found = find_unpublished(connection, config)
         assert found == {("public", "t"): None}
-        assert add_schemas(connection, config, found) == []
+        publication = read_publication(connection, config.source.publication)
+        assert add_schemas(connection, config, publication, found) == []
