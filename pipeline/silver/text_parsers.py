@@ -273,7 +273,8 @@ def array_of(element: SilverType, delimiter: str = ",") -> SilverType:
 
 def _array_parser(element: SilverType, delimiter: str = ",") -> Parser:
     def parse(engine: Engine, text: str) -> str:
-        is_quoted = engine.starts_with("e", '"')
+        # a damaged text may end within quotes
+        is_quoted = f"{engine.starts_with('e', chr(34))} AND {engine.ends_with('e', chr(34))}"
         item = f"CASE WHEN {is_quoted} THEN {_unmarked(engine, 'e')} WHEN e = 'NULL' THEN NULL ELSE e END"
         values = engine.transform(_tokens(engine, text, delimiter), item)
         if not element.is_total:

@@ -39,6 +39,19 @@ TYPES = (
     "bool", "int2", "int4", "int8", "float4", "float8", "numeric", "numeric(5,2)", "numeric(38,10)",
     "numeric(38,38)", "text", "bytea", "date", "timestamp", "timestamptz", "uuid", "json",
 )  # fmt: skip
+DAMAGED_ARRAYS = (
+    r'{"-2.5e-41\"}',
+    r'{"1\"}',
+    '{"1}',
+    '{"}',
+    '{1"}',
+    '{"1""}',
+    r"{1\\}",
+    r'{"1\\}',
+    '{"1",}',
+    '{"tr\\"}',
+)
+"""Arrays that end within quotes, or have quotes or escapes where PostgreSQL prints none."""
 _WORDS = (
     "",
     "-",
@@ -58,10 +71,10 @@ _WORDS = (
 
 
 def odd_texts(rng: Random, count: int) -> list[str]:
-    """Return so many texts, after those that `TEXTS` lists."""
+    """Return so many texts, after those that `TEXTS` lists and the damaged arrays."""
     found = [text for _, values, misfits in TEXTS for text in (*values, *misfits)]
     drawn = _texts(rng)
-    return found + [next(drawn) for _ in range(count)]
+    return [*found, *DAMAGED_ARRAYS] + [next(drawn) for _ in range(count)]
 
 
 def floating_texts(rng: Random, count: int) -> list[str]:
