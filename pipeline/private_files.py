@@ -45,14 +45,20 @@ def open_private(path: Path, *, append: bool = False) -> IO[str]:
 
 
 def lock_folder(folder: Path) -> int:
-    """Lock a folder that a run has made, until the returned descriptor is closed or the process ends."""
+    """Lock a folder that a run has made, until the returned descriptor is closed or the process ends.
+
+    On a file system that locks nothing, the folder is not locked, and nobody removes it but its run.
+    """
     descriptor = _open(folder)
     _lock(descriptor)
     return descriptor
 
 
 def remove_unless_locked(path: Path) -> None:
-    """Remove what a dead run left, a file or a folder; of a link only the link."""
+    """Remove what a dead run left, a file or a folder; of a link only the link.
+
+    A folder stays where the file system locks nothing: its run may be alive.
+    """
     try:
         folder = _open(path)
     except OSError:  # no folder, removed meanwhile, or another user's
@@ -71,7 +77,7 @@ def _open(folder: Path) -> int:
 
 
 def _lock(folder: int) -> bool:
-    """Lock a folder for as long as it is open; return whether no other process has it locked."""
+    """Lock a folder for as long as it is open; return False if that cannot be done."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -79,4 +85,5 @@ def _lock(folder: int) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
+        return False
     return True

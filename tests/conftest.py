@@ -9,6 +9,7 @@ pytest_plugins = [  # those that others import come first
     "tests.support.postgres.majors",
     "tests.support.stores.jars",
     "tests.support.stores.hdfs",
+    "tests.support.stores.cloud",
     "tests.support.stores.run",
     "tests.support.spark_sessions",
     "tests.support.pipelines",

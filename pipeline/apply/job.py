@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
 from typing import TYPE_CHECKING
+from urllib.parse import urlparse
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalog_registrar import CatalogRegistrar
@@ -20,6 +21,7 @@ from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.filesystem import remove_folder
 from pipeline.delta.locks import lock_apply
+from pipeline.delta.store.store import WITHOUT_SPARK
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.due import Candidate
 from pipeline.maintenance.job_tables import own_candidates, silver_candidates
@@ -45,7 +47,8 @@ def run_apply(
     `is_alone` means that the caller holds the lock of apply. With `records_status`, the state of the tables
     is written to `_pgdelta/status` once a minute and at the end. Silver and `_pgdelta` are maintained while a
     continuous run goes on, and at the end of another one. Without `starts_query`, another run applies what
-    there is without Structured Streaming.
+    there is without Structured Streaming, as every run does where Spark has no client for the lake's store
+    and writes nothing.
     """
     stop = stop or threading.Event()
 
@@ -59,12 +62,13 @@ def run_apply(
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
+    has_query = _needs_spark(config) and (starts_query or trigger == "continuous")
     with nullcontext() if is_alone else lock_apply(applier.lake, config.pipeline, stop), closing(applier):
         maintenance = _maintenance(applier, config, stop, progress)
         if trigger == "continuous":
             with maintenance.in_background():
-                return _apply(applier, registrar, trigger, stop, status)
-        summary = _apply(applier, registrar, trigger, stop, status, starts_query=starts_query)
+                return _apply(applier, registrar, trigger, stop, status, has_query=has_query)
+        summary = _apply(applier, registrar, trigger, stop, status, has_query=has_query)
         maintenance.run()
         return summary
 
@@ -95,7 +99,7 @@ def _apply(
     stop: threading.Event,
     status: StatusWriter | None,
     *,
-    starts_query: bool = True,
+    has_query: bool,
 ) -> ApplySummary:
     if trigger == "continuous":
         applier.run_continuously()
@@ -103,11 +107,14 @@ def _apply(
     failure: Exception | None = None
     with FirstBatches(applier, goes_on=trigger == "continuous") as first:
         if trigger == "continuous":
-            needs_query = _wait_for_bronze(applier, stop)
+            if has_query:
+                has_query = _wait_for_bronze(applier, stop)
+            else:
+                _keep_up(applier, registrar, stop, status)
         else:
             # Without work there is nothing to start Spark for.
-            needs_query = first.wait_for_work() and starts_query
-        if needs_query:
+            has_query = first.wait_for_work() and has_query
+        if has_query:
             failure = _follow(applier, registrar, trigger, stop, status, checkpoint, first)
             if failure is not None and applier.error is None and not stop.is_set():
                 # The checkpoint is damaged, or names a version that Delta removed. Only the trigger depends
@@ -124,6 +131,27 @@ def _apply(
         status.write()
     registrar.finish(stop)
     return applier.summary
+
+
+def _needs_spark(config: Config) -> bool:
+    """Return whether the query runs: not where Spark has no client for the store, and writes nothing."""
+    scheme = urlparse(config.storage.root).scheme
+    return config.silver.writer != "native" or scheme not in WITHOUT_SPARK
+
+
+def _keep_up(
+    applier: Applier, registrar: CatalogRegistrar, stop: threading.Event, status: StatusWriter | None
+) -> None:
+    """Do what a run without a query does while its first batches go on, until `stop` is set."""
+    while applier.error is None and not stop.wait(1):
+        _do_what_is_due(applier, registrar, status)
+
+
+def _do_what_is_due(applier: Applier, registrar: CatalogRegistrar, status: StatusWriter | None) -> None:
+    applier.retry_when_due()
+    registrar.update()
+    if status is not None:
+        status.write_when_due()
 
 
 def _wait_for_bronze(applier: Applier, stop: threading.Event) -> bool:
@@ -164,10 +192,7 @@ def _follow(
             applier.summary.stream = StreamProgress.of(progress)
             first.end()
         if trigger == "continuous":
-            applier.retry_when_due()
-            registrar.update()
-            if status is not None:
-                status.write_when_due()
+            _do_what_is_due(applier, registrar, status)
     first.end()
     if stop.is_set():
         applier.close()

@@ -29,6 +29,7 @@ from pipeline.delta.checksum import write_checksum
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.store.looks import is_looked_at, look_again
 from pipeline.delta.store.mirror import fetch, mirror_of, remove_files
+from pipeline.delta.store.store import StoreError
 from pipeline.delta.sync import sync_file, sync_folder, sync_names
 from pipeline.delta.table_log import TableLog
 from pipeline.errors import LakeError
@@ -129,10 +130,12 @@ def remove_uncommitted(table: Path, read_version: int, names: Iterable[str], err
     """Remove data files that were written for a commit which failed, by their names in the table's folder.
 
     Those that a version after `read_version` names stay: a commit may fail once it is made, when its folder
-    is synced. If the log cannot be read, or the storage lost a commit, all of them stay, and VACUUM removes
-    them.
+    is synced. If the log cannot be read, the storage lost a commit, or it is not known whether a store will
+    yet make the commit, all of them stay, and VACUUM removes them.
     """
-    if isinstance(error, LostCommitError):
+    if isinstance(error, (LostCommitError, StoreError)):
+        return
+    if mirror_of(table) is not None and not isinstance(error, Exception):  # ended amid a request
         return
     committed: set[str] = set()
     version = read_version + 1

@@ -79,9 +79,10 @@ class Lake:
         if isinstance(spark, SparkProvider):
             self.sessions = spark
         else:
-            scheme = urlparse(self.root).scheme if commits else None
-            settings = hadoop_settings(self.root, options)
-            self.sessions = SparkProvider(spark, name=application, commits_to=scheme, hadoop=settings)
+            scheme, hadoop = urlparse(self.root).scheme, hadoop_settings(self.root, options)
+            self.sessions = SparkProvider(
+                spark, name=application, scheme=scheme, commits=commits, hadoop=hadoop
+            )
 
     @classmethod
     def for_writing(

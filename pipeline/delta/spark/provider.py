@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.store.looks import look_again
+from pipeline.delta.store.store import WITHOUT_SPARK
 from pipeline.errors import LakeError
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 class SparkProvider:
     """A Spark session, or the name of an application whose session starts at its first use.
 
-    Safe to use from several threads. With `commits_to` the session is refused if its commits to storage of
-    that scheme do not exclude those of other processes. `hadoop` are settings of Hadoop's clients, for those
-    that the session does not have.
+    Safe to use from several threads. It is refused if it has no client for a root of the scheme or, with
+    `commits`, if its commits there do not exclude those of other processes. `hadoop` are settings of Hadoop's
+    clients, for those that the session does not have.
     """
 
     def __init__(
@@ -27,13 +28,15 @@ class SparkProvider:
         spark: SparkSession | None = None,
         *,
         name: str = "pgdelta",
-        commits_to: str | None = None,
+        scheme: str = "file",
+        commits: bool = False,
         hadoop: Mapping[str, str] | None = None,
     ) -> None:
         self._hadoop = dict(hadoop or {})
         self._spark = spark
         self._name = name
-        self._commits_to = commits_to
+        self._scheme = scheme
+        self._commits = commits
         self._is_checked = False
         self._lock = threading.Lock()
         if spark is not None:  # which others use without this provider
@@ -41,7 +44,7 @@ class SparkProvider:
 
     @property
     def session(self) -> SparkSession:
-        """The session; raises LakeError if Delta's JARs or the log store are missing."""
+        """The session; raises LakeError if Delta's JARs, the log store or a client are missing."""
         look_again()
         with self._lock:
             if self._spark is None:
@@ -51,6 +54,7 @@ class SparkProvider:
                 self._spark = start_session(self._name)
                 announce_fences(self._spark)
             self._set_hadoop(self._spark)
+            require_client(self._spark, self._scheme)
             self._check(self._spark)
             return self._spark
 
@@ -78,10 +82,10 @@ class SparkProvider:
             _set_unless_set(spark, *self._hadoop.popitem())
 
     def _check(self, spark: SparkSession) -> None:
-        if self._commits_to is not None and not self._is_checked:
+        if self._commits and not self._is_checked:
             from pipeline.delta.spark.log_store import require_log_store
 
-            require_log_store(spark, self._commits_to)
+            require_log_store(spark, self._scheme)
             self._is_checked = True
 
 
@@ -91,6 +95,21 @@ def _set_unless_set(spark: SparkSession, name: str, value: str) -> None:
     # only what Hadoop's own defaults do not say counts as set
     if not settings.getPropertySources(name) or settings.getPropertySources(name)[0].endswith("-default.xml"):
         settings.set(name, value)
+
+
+def require_client(spark: SparkSession, scheme: str) -> None:
+    """Raise LakeError if Spark has no client for a store of the scheme."""
+    if scheme not in WITHOUT_SPARK:
+        return
+    context: Any = spark.sparkContext
+    jvm: Any = spark._jvm
+    try:
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, context._jsc.hadoopConfiguration())
+    except Exception:
+        raise LakeError(
+            f"This needs Spark, which has no client for {scheme}: on its class path. Set silver.writer: "
+            "native, with which apply needs no Spark there, or give Spark Hadoop's client for the store."
+        ) from None
 
 
 class NoSpark(SparkProvider):

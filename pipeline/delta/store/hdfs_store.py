@@ -16,11 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 from uuid import uuid4
 
 from pipeline.delta.store.hdfs_client import CHUNK, HdfsClient
-from pipeline.delta.store.store import HDFS, PATIENCE, Object, Store, StoreError, first_line
+from pipeline.delta.store.store import HDFS, PATIENCE, Object, Store, StoreError, first_line, parts_of
 from pipeline.errors import ConfigError
 
 _UPLOADS = "_pgdelta/uploads"
@@ -42,10 +41,10 @@ class HdfsStore(Store):
         reached, or does not answer, is waited for twice as long as `patience`, in seconds.
         """
         super().__init__(url)
-        parsed = urlparse(self.url)
-        self._root = parsed.path.rstrip("/")
+        _, server, path = parts_of(self.url)
+        self._root = path.rstrip("/")
         self._options = dict(options or {})
-        self._client = _connect(f"{HDFS}://{parsed.netloc}", self._options, patience)
+        self._client = _connect(f"{HDFS}://{server}", self._options, patience)
         self._has_tidied = False
 
     @property

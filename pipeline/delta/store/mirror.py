@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -22,11 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlparse
 from uuid import uuid4
 
 from pipeline.delta.store.open_store import open_store
-from pipeline.delta.store.store import Object, Store, is_store
+from pipeline.delta.store.store import Object, Store, StoreError, is_store, parts_of
 from pipeline.errors import ConfigError
 from pipeline.private_files import lock_folder, make_private_folder, remove_unless_locked
 
@@ -38,6 +38,7 @@ _MOST_FILES = 20_000  # so many data files at most, small ones too
 _KEPT = 300.0  # seconds for which a file that was used stays
 _AHEAD = 16  # files that are downloaded before they are read
 _LOG = "_delta_log"
+_MIRROR = re.compile("[0-9a-f]{32}")  # the names of the folders of mirrors
 
 _mirrors: dict[str, Mirror] = {}  # by root
 _folders: dict[str, Mirror] = {}  # by folder
@@ -94,6 +95,8 @@ class Mirror:
             if path in self._uploaded:
                 return
         if not os.path.exists(path):  # an older file, which the store has
+            if not self._has(path):
+                raise StoreError(f"{path} was removed before it was uploaded. Nothing is lost. Run again.")
             return
         self.store.upload(Path(path), self.name(path))
         with self._lock:
@@ -153,6 +156,12 @@ class Mirror:
     def list(self, folder: str, after: str | None = None) -> Iterator[Object]:
         """Yield the objects in a folder and in those below it, in order; with `after` those past a path."""
         return self.store.list(self.name(folder), None if after is None else self.name(after))
+
+    def _has(self, path: str) -> bool:
+        """Return whether the store has the object of a path."""
+        name = self.name(path)
+        following = self.store.list(name.rpartition("/")[0], after=name[:-1])
+        return next((each.name for each in following if each.name >= name), None) == name
 
     def _download(self, path: str) -> None:
         temporary = Path(f"{path}.{uuid4().hex}.tmp")
@@ -324,21 +333,21 @@ def _mirror_at(root: str, options: Mapping[str, str] | None) -> Mirror:
 
 
 def _normal(url: str) -> str:
-    parsed = urlparse(url)
-    scheme = "s3" if parsed.scheme == "s3a" else parsed.scheme
-    return f"{scheme}://{parsed.netloc}{parsed.path.rstrip('/')}"
+    scheme, place, path = parts_of(url)
+    return f"{'s3' if scheme == 's3a' else scheme}://{place}{path.rstrip('/')}"
 
 
 def _make_folder() -> Path:
     """Make the folder of a mirror, and remove those of processes that were killed."""
     chosen = os.environ.get(CACHE_VARIABLE)
-    parent = Path(chosen or os.path.join(tempfile.gettempdir(), f"pgdelta-{os.getuid()}"))
+    parent = Path(chosen or tempfile.gettempdir(), f"pgdelta-{os.getuid()}")
     make_private_folder(parent, exist_ok=True)
     if parent.is_symlink() or parent.stat().st_uid != os.getuid():
         raise ConfigError(f"{parent} belongs to another user. Name a folder by {CACHE_VARIABLE}.")
     while True:
         for each in parent.iterdir():
-            remove_unless_locked(each)
+            if _MIRROR.fullmatch(each.name):
+                remove_unless_locked(each)
         folder = parent / uuid4().hex
         make_private_folder(folder)
         with suppress(FileNotFoundError):  # another process took it for that of a dead one

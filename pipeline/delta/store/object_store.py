@@ -8,22 +8,25 @@ read and compared.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlparse
 
 from pipeline.delta.store.aws_profile import credentials_of, profile_of
-from pipeline.delta.store.store import PATIENCE, Object, Store, StoreError, first_line
+from pipeline.delta.store.store import PATIENCE, Object, Read, Store, StoreError, first_line, parts_of
 from pipeline.errors import ConfigError
 
 _METADATA_SERVICE = "169.254.169.254"  # of machines in a cloud, which has their credentials
+_PAUSES = (0.0, 0.2, 1.0, 3.0)  # seconds before an object is looked for that could not be created
+_CLOCK = "RequestTimeTooSkewed"
 _EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
 _ALLOW_HTTP = "allow_http"  # an option of the client, which its other options do not imply for each cloud
 _NO_ANSWER = "error sending request"
+_Tag = Callable[[Any], "str | None"]
 _T = TypeVar("_T")
 
 
@@ -39,11 +42,12 @@ class ObjectStore(Store):
         no answer ends after `patience` seconds, and one that fails is repeated for twice as long.
         """
         super().__init__(url)
-        self._prefix = urlparse(self.url).path.strip("/")
+        scheme, _, path = parts_of(self.url)
+        self._prefix = path.strip("/")
         self._options = dict(options or {})
         self._allows_http = endpoint_of(self._options).startswith("http://")
         self._store = _open(self.url, self._options, timedelta(seconds=patience))
-        self._has_generations = urlparse(self.url).scheme == "gs"
+        self._has_generations = scheme == "gs"
 
     @property
     def client_options(self) -> dict[str, str]:
@@ -65,14 +69,21 @@ class ObjectStore(Store):
                     if offset is not None and found["path"] <= offset:
                         continue  # some servers list all names
                     modified = int(found["last_modified"].timestamp() * 1000)
-                    yield Object(found["path"][begin:], found["size"], found["e_tag"], modified)
+                    yield Object(found["path"][begin:], found["size"], _etag(found), modified)
 
     def read(self, name: str) -> tuple[bytes, str | None]:
+        return self._read(name, _etag)
+
+    def read_tagged(self, name: str) -> tuple[bytes, str | None]:
+        """Return an object's content, and the tag by which `replace` knows it."""
+        return self._read(name, self._tag)
+
+    def _read(self, name: str, tag: _Tag) -> tuple[bytes, str | None]:
         import obstore
 
         with self._request("read", name):
             found = obstore.get(self._store, self._key(name))
-            return bytes(found.bytes()), self._tag(found.meta)
+            return bytes(found.bytes()), tag(found.meta)
 
     def download(self, name: str, path: Path) -> int:
         import obstore
@@ -88,15 +99,23 @@ class ObjectStore(Store):
         import obstore
 
         with self._request("write", name):
-            return obstore.put(self._store, self._key(name), path)["e_tag"]
+            return _etag(obstore.put(self._store, self._key(name), path))
 
     def write(self, name: str, content: bytes) -> str | None:
         import obstore
 
         with self._request("write", name):
-            return obstore.put(self._store, self._key(name), content)["e_tag"]
+            return _etag(obstore.put(self._store, self._key(name), content))
 
     def create(self, name: str, content: bytes) -> str | None:
+        return self._create(name, content, _etag) or self._refused(name, content, self.read)
+
+    def create_tagged(self, name: str, content: bytes) -> str | None:
+        """Do the same, and return the tag by which `replace` knows the object."""
+        tag = self._create(name, content, self._tag)
+        return tag or self._refused(name, content, self.read_tagged)
+
+    def _create(self, name: str, content: bytes, tag: _Tag) -> str | None:
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -107,23 +126,37 @@ class ObjectStore(Store):
                         self._store, self._key(name), content, mode="create", use_multipart=False
                     )
                 )
-                return self._tag(result) or ""
+                return tag(result)
             except (AlreadyExistsError, PreconditionError):
-                pass
-        return self._own(name, content)
+                return None
+
+    def _refused(self, name: str, content: bytes, read: Read) -> str | None:
+        """Return the tag of an object that could not be created if it has this content, else None.
+
+        Some stores refuse while another request for the object, maybe an earlier one of this process, is
+        still under way. Raises StoreError if no object appears: that request may yet succeed.
+        """
+        for pause in _PAUSES:
+            time.sleep(pause)
+            with suppress(FileNotFoundError):
+                found, tag = read(name)
+                return (tag or "") if found == content else None
+        raise StoreError(
+            f"The store refused to create {self._place(name)} as if it existed, but does not have it. Run again."
+        )
 
     def entry(self, name: str) -> ObjectEntry:
         return ObjectEntry(self, name)
 
-    def replace(self, name: str, content: bytes, etag: str) -> str | None:
-        """Replace an object that has an etag and return the new one; return None if it has another.
+    def replace(self, name: str, content: bytes, tag: str) -> str | None:
+        """Replace an object that has a tag and return the new one; return None if it has another.
 
         The content has to tell its writer from others.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
 
-        condition: Any = {"version" if self._has_generations else "e_tag": etag}
+        condition: Any = {"version" if self._has_generations else "e_tag": tag}
         with self._request("replace", name):
             try:
                 result = obstore.put(
@@ -132,7 +165,7 @@ class ObjectStore(Store):
                 return self._tag(result) or ""
             except (AlreadyExistsError, NotFoundError, PreconditionError):
                 pass
-        return self._own(name, content)
+        return self._own(name, content, self.read_tagged)
 
     def keeps_versions(self, name: str) -> bool | None:
         import obstore
@@ -172,7 +205,7 @@ class ObjectStore(Store):
             _answered(lambda: obstore.delete(self._store, key))
 
     def _tag(self, found: Any) -> str | None:
-        """Return what tells an object's content from others: its etag, or for `gs` its generation."""
+        """Return what a condition names: the etag of an object, or for `gs` its generation."""
         tag: str | None = found["version" if self._has_generations else "e_tag"]
         return tag
 
@@ -186,6 +219,10 @@ class ObjectStore(Store):
             if verb == "read":
                 return FileNotFoundError(place)
             return StoreError(f"There is no {self.url}. Create the bucket, or correct storage.root.")
+        if _CLOCK in str(error):
+            return StoreError(
+                f"The store refuses to {verb} {place}, because this machine's clock is wrong. Correct it."
+            )
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
             return StoreError(f"The store refuses to {verb} {place}. Check the credentials and their rights.")
         if not isinstance(error, BaseError):
@@ -207,19 +244,19 @@ class ObjectStore(Store):
 
 @dataclass(frozen=True, slots=True)
 class ObjectEntry:
-    """An entry that is an object; its tag is the object's etag."""
+    """An entry that is an object; its tag is the object's etag, or on `gs` its generation."""
 
     store: ObjectStore
     name: str
 
     def read(self) -> tuple[bytes, str]:
         """Return the content and its tag."""
-        content, etag = self.store.read(self.name)
-        return content, etag or ""
+        content, tag = self.store.read_tagged(self.name)
+        return content, tag or ""
 
     def create(self, content: bytes) -> str | None:
         """Create the object."""
-        return self.store.create(self.name, content)
+        return self.store.create_tagged(self.name, content)
 
     def replace(self, content: bytes, tag: str) -> str | None:
         """Replace the object that has an etag."""
@@ -230,12 +267,18 @@ class ObjectEntry:
         self.store.delete([self.name])
 
 
+def _etag(found: Any) -> str | None:
+    """Return an object's etag; listings and answers do not agree about its quotes everywhere."""
+    etag: str | None = found["e_tag"]
+    return None if etag is None else etag.strip('"')
+
+
 def _open(url: str, options: dict[str, str], patience: timedelta) -> Any:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    scheme = urlparse(url).scheme
-    bucket = f"{scheme}://{urlparse(url).netloc}"
+    scheme, name, _ = parts_of(url)
+    bucket = f"{scheme}://{name}"
     client: Any = {"timeout": patience, "connect_timeout": min(patience, timedelta(seconds=10))}
     plain = {name: value for name, value in options.items() if name != _ALLOW_HTTP}
     if endpoint_of(options).startswith("http://") or options.get(_ALLOW_HTTP) == "true":
@@ -254,7 +297,8 @@ def _open(url: str, options: dict[str, str], patience: timedelta) -> Any:
 def endpoint_of(options: Mapping[str, str]) -> str:
     """Return the address of a store that is not the cloud's own, as the client finds it; empty if none."""
     names = ("aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url")
-    given = [options[name] for name in names if name in options]
+    plain = {name.lower(): value for name, value in options.items()}
+    given = [plain[name] for name in names if name in plain]
     given += [os.environ[name.upper()] for name in names[::2] if name.upper() in os.environ]
     return next(iter(given), "")
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
-from urllib.parse import urlparse
 
 from pipeline.errors import LakeError
 
@@ -22,10 +21,14 @@ HDFS = "hdfs"
 SCHEMES = ("s3", "s3a", "gs", "abfss", "az", HDFS)
 """The schemes of roots on a store."""
 
+WITHOUT_SPARK = ("gs", "abfss", "az")
+"""Those for which the project installs no client of Spark's."""
+
 PATIENCE = 60.0
 """Seconds after which a request without an answer ends."""
 
 _AT_ONCE = 32  # requests of a process
+Read = Callable[[str], tuple[bytes, "str | None"]]
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -58,7 +61,17 @@ class Object:
 
 def is_store(url: str) -> bool:
     """Return whether a root is on a store: an object store or HDFS."""
-    return urlparse(url).scheme in SCHEMES
+    return parts_of(url)[0] in SCHEMES
+
+
+def parts_of(url: str) -> tuple[str, str, str]:
+    """Return the scheme, the server or bucket, and the path of a URL on a store.
+
+    In names of objects, as in Hadoop's, `#` and `?` have no meaning.
+    """
+    scheme, _, rest = url.partition("://")
+    place, _, path = rest.partition("/")
+    return scheme.lower(), place, f"/{path}"
 
 
 class Entry(Protocol):
@@ -174,13 +187,13 @@ class Store(ABC):
                 )
         return list(self._pool.map(call, chosen))
 
-    def _own(self, name: str, content: bytes) -> str | None:
-        """Return the etag of an object if it has this content: a repeated request finds what it wrote."""
+    def _own(self, name: str, content: bytes, read: Read | None = None) -> str | None:
+        """Return the tag of an object if it has this content: a repeated request finds what it wrote."""
         try:
-            found, etag = self.read(name)
+            found, tag = (read or self.read)(name)
         except FileNotFoundError:
             return None
-        return (etag or "") if found == content else None
+        return (tag or "") if found == content else None
 
     @contextmanager
     def _request(self, verb: str, name: str) -> Iterator[None]:

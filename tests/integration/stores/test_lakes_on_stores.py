@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,44 +24,22 @@ from pipeline.verify.audit import run_audit
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.races.stores import race
 from tests.support.servers import Database
-from tests.support.stores import google as google_store
-from tests.support.stores.azure import CONTAINER, azurite, azurite_server
-from tests.support.stores.google import google_server
+from tests.support.stores.cloud import AZURE
 from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.lakes import StorePipeline
 
 pytestmark = pytest.mark.postgres
-AZURE = pytest.param(
-    "azure",
-    marks=[
-        pytest.mark.slow,
-        pytest.mark.skipif(azurite() is None, reason="make stores installs Azurite"),
-    ],
-)
 HDFS = pytest.param("hdfs", marks=[pytest.mark.spark, pytest.mark.slow])
 GOOGLE = pytest.param("google", marks=pytest.mark.slow)
 on_stores = pytest.mark.parametrize("place", [AZURE, GOOGLE, HDFS], indirect=True)
 
 
-@pytest.fixture(scope="module")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    with azurite_server(tmp_path_factory.mktemp("azurite")) as options:
-        yield options
-
-
-@pytest.fixture(scope="module")
-def google() -> Iterator[Mapping[str, str]]:
-    with google_server() as options:
-        yield options
-
-
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Storage:
     """Give the root of a server, and its options."""
-    if request.param == "azure":
-        return Storage(f"az://{CONTAINER}", request.getfixturevalue("azure"))
-    if request.param == "google":
-        return Storage(f"gs://{google_store.BUCKET}", request.getfixturevalue("google"))
+    if request.param != "hdfs":
+        found: Storage = request.getfixturevalue(request.param)
+        return found
     hdfs: Hdfs = request.getfixturevalue("hdfs")
     return Storage(hdfs.url)
 
