@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.relations import PostgresType, SourceRelation
 from pipeline.bronze.table_input import SequenceKey, Survey, Truncate, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
@@ -284,6 +284,7 @@ def _fold_column(
 ) -> FoldColumn:
     indexes: dict[int, int] = {}
     widened: set[int] = set()
+    types: set[PostgresType] = set()
     may_be_unsent = has_many_spellings = False
     for survey, relation in zip(surveys, relations, strict=True):
         index = relation.index_of(name)
@@ -294,9 +295,12 @@ def _fold_column(
             sent = column_type(column, rule, kind.ddl)
             differs = name in rule.types or sent.ddl != kind.ddl
             has_many_spellings |= differs and column.base_oid in _COMPARED_BY_VALUE
+            types.add(column.type)
             if is_widened_real(column, kind.ddl):
                 widened.add(relation.version)
             kind = sent if sent.ddl == kind.ddl else kind  # silver may have a wider type
+    if kind.ddl == "STRING":  # silver's key is spelled as the one type spells it
+        has_many_spellings &= len(types) > 1
     is_partial = may_be_unsent or len(indexes) < len(relations)
     return FoldColumn(
         name,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 
 from pipeline.config.tables import TableRule
-from tests.support.pipelines import MakePipeline, Pipeline
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.operate.resync import run_resync
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -69,6 +72,29 @@ def test_spellings_of_one_number_are_one_key_of_an_overridden_type(make_pipeline
     assert rows(pipeline) == [("1.00", 2, "a"), ("2.00", 3, "again"), ("3.00", 1, "d"), ("100.00", 1, "c")]
 
 
+@pytest.mark.parametrize("types", [{}, {"k": "STRING"}], ids=["as it is", "overridden"])
+@pytest.mark.parametrize("kind", ["numeric", "numeric(10,2)", "numeric(50,10)"])
+def test_a_number_that_silver_keeps_as_text_is_found_by_its_text(
+    make_pipeline: MakePipeline, kind: str, types: dict[str, str]
+) -> None:
+    made = make_pipeline(create_publication="all", copy="initial")
+    pipeline = with_rules(made, TableRule("public.*", types=types))
+    pipeline.run(
+        f"CREATE TABLE t (k {kind} PRIMARY KEY, n int)",
+        "INSERT INTO t VALUES (1.50, 1), (2.50, 1), (20, 1), (30.00, 1)",
+    )
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET n = 2 WHERE k IN (1.5, 20)", "DELETE FROM t WHERE k IN (2.5, 30)")
+    pipeline.catch_up()
+    assert texts(pipeline) == of_source(pipeline)
+    run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    assert texts(pipeline) == of_source(pipeline)
+    run_resync(pipeline.config, ["public.t"])
+    pipeline.run("UPDATE t SET n = 3 WHERE k = 20", "DELETE FROM t WHERE k = 1.5")
+    pipeline.catch_up()
+    assert texts(pipeline) == of_source(pipeline)
+
+
 @pytest.mark.slow
 def test_a_key_whose_type_was_widened_amid_a_batch_is_one_row(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (k numeric(10,1) PRIMARY KEY, n int, body text)")
@@ -86,3 +112,13 @@ def test_a_key_whose_type_was_widened_amid_a_batch_is_one_row(pipeline: Pipeline
 def rows(pipeline: Pipeline) -> list[tuple[str, int, str]]:
     found = pipeline.frame("silver", "public", "t").orderBy("k").collect()
     return [(str(row.k), row.n, row.body) for row in found]
+
+
+def texts(pipeline: Pipeline) -> list[tuple[Decimal, int]]:
+    """Return the rows of silver, keys by their values."""
+    found = pipeline.frame("silver", "public", "t").collect()
+    return sorted((Decimal(row.k), row.n) for row in found)
+
+
+def of_source(pipeline: Pipeline) -> list[tuple[Decimal, int]]:
+    return sorted(pipeline.source.execute("SELECT k, n FROM t").fetchall())
