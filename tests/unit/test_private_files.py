@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from pipeline.bronze.staged_files import StagedFileWriter, StagingFolder
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.postgres.embedded import copy_binaries, find_binaries, start_server
-from pipeline.private_files import make_private_folder, open_private, remove_unless_locked
+from pipeline.private_files import lock_folder, make_private_folder, open_private, remove_unless_locked
 from tests.support.paths import ROOT
 
 FILES = sorted((ROOT / "pipeline").rglob("*.py"))
@@ -235,3 +237,17 @@ def made_by(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_else_is_made_with_the_mode_that_the_umask_leaves(path: Path) -> None:
     assert made_by(path) == BY_UMASK.get(path.relative_to(ROOT).as_posix(), set())
+
+
+def test_a_folder_stays_where_the_file_system_locks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    os.close(lock_folder(folder))
+    remove_unless_locked(folder)
+    assert folder.exists()

@@ -142,7 +142,8 @@ class ObjectStore(Store):
                 found, tag = read(name)
                 return (tag or "") if found == content else None
         raise StoreError(
-            f"The store refused to create {self._place(name)} as if it existed, but does not have it. Run again."
+            f"The store refused to create {self._place(name)} as if it existed, but does not have it. Run"
+            " again."
         )
 
     def entry(self, name: str) -> ObjectEntry:

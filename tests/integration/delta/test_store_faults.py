@@ -17,7 +17,7 @@ REQUESTS: dict[str, Callable[[ObjectStore, Path], object]] = {
     "read": lambda store, folder: store.read("there"),
     "list": lambda store, folder: list(store.list("")),
     "create": lambda store, folder: store.create("new", b"new"),
-    "replace": lambda store, folder: store.replace("there", b"changed", store.read("there")[1] or ""),
+    "replace": lambda store, folder: store.replace("there", b"changed", store.read_tagged("there")[1] or ""),
     "write": lambda store, folder: store.write("there", b"over"),
     "upload": lambda store, folder: store.upload(folder / "large", "large"),
     "download": lambda store, folder: store.download("there", folder / "copy"),

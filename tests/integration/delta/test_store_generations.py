@@ -21,13 +21,22 @@ def google_store(patience: float) -> Iterator[ObjectStore]:
 
 def test_an_object_is_created_once_and_replaced_by_its_generation() -> None:
     with google_store(20) as store:
-        first = store.create("lease", b"1")
+        lease = store.entry("lease")
+        first = lease.create(b"1")
         assert first
-        assert store.create("lease", b"2") is None
-        second = store.replace("lease", b"2", first)
+        assert lease.create(b"2") is None
+        second = lease.replace(b"2", first)
         assert second not in (None, first)
-        assert store.replace("lease", b"3", first) is None
-        assert store.read("lease") == (b"2", second)
+        assert lease.replace(b"3", first) is None
+        assert lease.read() == (b"2", second)
+
+
+def test_a_listing_has_the_etag_that_an_object_was_created_with() -> None:
+    with google_store(20) as store:
+        etag = store.create("log/1", b"1")
+        assert etag
+        assert [each.etag for each in store.list("log")] == [etag]
+        assert store.read("log/1") == (b"1", etag)
 
 
 def test_objects_are_deleted_although_others_are_gone() -> None:

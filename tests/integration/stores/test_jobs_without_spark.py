@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psycopg
 import pytest
 import yaml
 from pyspark.sql import SparkSession
@@ -120,7 +119,6 @@ def test_what_needs_spark_says_what_to_do(pipeline: Processes, spark: SparkSessi
 def _is_equal(pipeline: Processes) -> bool:
     try:
         pipeline.assert_orders_equal()
-    except (AssertionError, FileNotFoundError, LakeError, psycopg.errors.UndefinedTable) as e:
-        print(repr(e)[:300])
+    except (AssertionError, KeyError):  # a table that is not there yet has no columns
         return False
     return True
