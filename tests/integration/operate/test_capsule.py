@@ -46,7 +46,7 @@ def plant(pipeline: Pipeline) -> Pipeline:
         "public.planted",
         columns=ColumnRules(hash={"person": "hmac-sha256"}, mask={"card": "planted-mask"}),
         comment="planted-comment",
-        properties={"owner": "planted-mask"},
+        properties={"team": "planted-mask"},
     )
     refusing = TableRule("public.refused", misfits={"day": "error"})
     life = with_rules(pipeline, rule, refusing, TableRule("public.*"))

@@ -27,8 +27,14 @@ from pipeline.silver.spark_target import SparkTarget
 from pipeline.silver.write import LATER_BOUNDS, Write
 from pipeline.verify.audit import run_audit
 from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.servers import writer_of_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+ONE_WRITE = {
+    "auto": "one write without Spark (1 change)",
+    "native": "one write without Spark (1 change)",
+    "spark": "one write by Spark (silver.writer is spark)",
+}
 
 
 def with_rules(pipeline: Pipeline, *rules: TableRule) -> Pipeline:
@@ -92,7 +98,7 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
         ("Column n was added with a default.", "5 rows get the default", None),
     ]
     assert [(step.is_write, step.holds, step.cost) for step in other.steps] == [
-        (True, False, "one write without Spark (1 change)"),
+        (True, False, ONE_WRITE[writer_of_run()]),
         (False, True, "nothing is applied from there on"),
     ]
     shown = printed(planned)
