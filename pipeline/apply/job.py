@@ -111,6 +111,9 @@ def _apply(
                 has_query = _wait_for_bronze(applier, stop)
             else:
                 _keep_up(applier, registrar, stop, status)
+                first.end()
+                if stop.is_set():
+                    applier.close()
         else:
             # Without work there is nothing to start Spark for.
             has_query = first.wait_for_work() and has_query
