@@ -66,6 +66,7 @@ class MisfitLog:
         span = pc.min_max(misfits.column("lsn"))
         with self._lock:
             is_near = (pc.field("lsn") >= span["min"]) & (pc.field("lsn") <= span["max"])
+            is_near &= pc.field("table_name").isin(pc.unique(misfits.column("table_name")))
             recorded = {tuple(row.values()) for row in self._table.rows(_COLUMNS, is_near).to_pylist()}
             rows = misfits.to_pylist()
             new = [row for row in rows if tuple(row.values()) not in recorded]
