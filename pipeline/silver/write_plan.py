@@ -81,10 +81,10 @@ class TableInput:
         """Return a relation version."""
         return self.relations[version]
 
-    @property
-    def in_order(self) -> list[SourceRelation]:
-        """The relation versions in the order of their first change."""
-        return [self.relations[s.version] for s in sorted(self.surveys, key=lambda s: s.first)]
+    def surveys_of(self, oid: int) -> list[Survey]:
+        """Return the surveys of one source table that had the name, in the order of their first change."""
+        found = (s for s in self.surveys if self.relations[s.version].oid == oid)
+        return sorted(found, key=lambda s: s.first)
 
 
 def identity_of(relation: SourceRelation) -> Identity:
@@ -251,16 +251,12 @@ def plan_fold(table: TableInput, step: WriteStep, silver: Mapping[str, SilverTyp
     for name, kind in silver.items():
         source = texts.get(name, name)
         column = _fold_column(source, silver.get(source, kind), surveys, relations, rule)
-        # The default of an ADD COLUMN after this step is also that of the step's rows.
-        if rule.mode != "append":
-            missing = missing_value(source, table.in_order, column.type.ddl)
-            column = replace(column, missing_value=missing)
         if name in texts:
-            column = replace(
-                column, name=name, type=column.type.text_of_misfit, missing_value=None, is_sidecar=True
-            )
+            column = replace(column, name=name, type=column.type.text_of_misfit, is_sidecar=True)
         elif column.misfit == "clamp" and name not in key:  # clamping could make two keys equal
             column = replace(column, type=column.type.clamped)
+        if rule.mode != "append" and not column.is_sidecar:
+            column = _with_default(column, table, relations[0].oid)
         columns.append(column)
     names = [column.name for column in columns]
     return Fold(
@@ -311,6 +307,12 @@ def _fold_column(
         has_many_spellings=has_many_spellings or bool(widened),
         widened=frozenset(widened),
     )
+
+
+def _with_default(column: FoldColumn, table: TableInput, oid: int) -> FoldColumn:
+    """Return a column with the default of its ADD COLUMN, which may come after the step, in older rows."""
+    relations = [table.relation(survey.version) for survey in table.surveys_of(oid)]
+    return replace(column, missing_value=missing_value(column.name, relations, column.type.ddl))
 
 
 def missing_value(name: str, relations: Sequence[SourceRelation], ddl: str = "STRING") -> str | None:
