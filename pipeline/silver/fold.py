@@ -13,7 +13,7 @@ Steps are in the order of their sequence key `(commit_lsn, ordinal)`; within a k
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.bronze.table_input import Truncate
+from pipeline.bronze.table_input import SequenceKey, Truncate
 from pipeline.config.tables import RowMode
 from pipeline.engine import SPARK, Engine
 from pipeline.silver.text_parsers import SilverType
@@ -30,6 +30,7 @@ class FoldColumn:
     indexes: Mapping[int, int]  # relation version → 0-based index
     is_partial: bool = False  # some step may not send it: unchanged TOAST, or a version without it
     missing_value: str | None = None  # of rows that are older than ADD COLUMN … DEFAULT
+    missing_before: SequenceKey | None = None  # later rows lack it as it was dropped; None: all are older
     misfit: str = "null"  # the policy for texts that do not fit
     is_sidecar: bool = False  # it has the misfits of another column as text
     has_many_spellings: bool = False  # one value has several texts, as `1.0` and `1.00` of a DECIMAL
@@ -38,6 +39,17 @@ class FoldColumn:
     def text(self, version: int, text: str, engine: Engine) -> str:
         """Return SQL for the text that silver's type reads, of one in a tuple of a relation version."""
         return engine.widened(text) if version in self.widened else text
+
+    def missing_text(self, engine: Engine, ordinal: str = "ordinal") -> str:
+        """Return SQL for the text of a row whose relation version lacks the column: its default, or NULL."""
+        if self.missing_value is None:
+            return "CAST(NULL AS STRING)"
+        text = engine.literal(self.missing_value)
+        if self.missing_before is None:
+            return text
+        lsn, place = self.missing_before
+        is_older = f"commit_lsn < {lsn} OR (commit_lsn = {lsn} AND {ordinal} < {place})"
+        return f"CASE WHEN {is_older} THEN {text} END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +90,11 @@ def column_state(fold: Fold, i: int, engine: Engine = SPARK) -> str:
 
 
 def _missing(fold: Fold, i: int, engine: Engine) -> str:
-    """Return SQL for the text of column i in a row from before the column: its default, or NULL."""
-    value = fold.columns[i].missing_value
-    if value is None:
-        return "CAST(NULL AS STRING)"
-    return f"CASE WHEN step = 'I' AND NOT {is_present(fold, i)} THEN {engine.literal(value)} END"
+    """Return SQL for the text of column i after a step that does not send it: what an older row has."""
+    text = fold.columns[i].missing_text(engine, "sequence_key.ordinal")
+    if fold.columns[i].missing_value is None:
+        return text
+    return f"CASE WHEN step = 'I' AND NOT {is_present(fold, i)} THEN {text} END"
 
 
 def pick(
@@ -106,10 +118,10 @@ def pick(
 
 def pick_or_missing(fold: Fold, i: int, values: str, engine: Engine = SPARK) -> str:
     """Return SQL like `pick`, with the default of a later ADD COLUMN for versions without the column."""
-    value, text = fold.columns[i].missing_value, pick(fold, i, values, engine=engine)
-    if value is None or len(fold.columns[i].indexes) == len(fold.versions):
+    column, text = fold.columns[i], pick(fold, i, values, engine=engine)
+    if column.missing_value is None or len(column.indexes) == len(fold.versions):
         return text
-    return f"CASE WHEN {is_present(fold, i)} THEN {text} ELSE {engine.literal(value)} END"
+    return f"CASE WHEN {is_present(fold, i)} THEN {text} ELSE {column.missing_text(engine)} END"
 
 
 def is_present(fold: Fold, i: int) -> str:

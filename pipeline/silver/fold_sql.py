@@ -400,9 +400,8 @@ class FoldSql:
         engine = self.engine
         fields = {"sign": "1" if side == "new" else "-1"}
         for i, column in enumerate(self.fold.columns):
-            index, missing = column.indexes.get(version), column.missing_value
-            text = "CAST(NULL AS STRING)" if missing is None else engine.literal(missing)
-            text = text if index is None else engine.get(side, index)
+            index = column.indexes.get(version)
+            text = column.missing_text(engine) if index is None else engine.get(side, index)
             if side == "new" and index is not None:
                 is_unsent = engine.contains("unsent", str(index))
                 text = f"CASE WHEN {is_unsent} THEN {engine.get('old', index)} ELSE {text} END"

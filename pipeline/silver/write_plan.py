@@ -310,9 +310,23 @@ def _fold_column(
 
 
 def _with_default(column: FoldColumn, table: TableInput, oid: int) -> FoldColumn:
-    """Return a column with the default of its ADD COLUMN, which may come after the step, in older rows."""
-    relations = [table.relation(survey.version) for survey in table.surveys_of(oid)]
-    return replace(column, missing_value=missing_value(column.name, relations, column.type.ddl))
+    """Return a column with the default of its ADD COLUMN, which may come after the step, in older rows.
+
+    A version without the column is older than it, or follows its DROP COLUMN. It can be the same version
+    before and after, so only the order of changes distinguishes them.
+    """
+    versions = [(survey, table.relation(survey.version)) for survey in table.surveys_of(oid)]
+    value = missing_value(column.name, [relation for _, relation in versions], column.type.ddl)
+    if value is None:
+        return column
+    added = min(survey.first for survey, relation in versions if _has_default(relation, column.name))
+    lacking = (survey for survey, relation in versions if relation.index_of(column.name) is None)
+    is_dropped = any(survey.last > added for survey in lacking)
+    return replace(column, missing_value=value, missing_before=added if is_dropped else None)
+
+
+def _has_default(relation: SourceRelation, name: str) -> bool:
+    return any(column.name == name and column.missing_value is not None for column in relation.columns)
 
 
 def missing_value(name: str, relations: Sequence[SourceRelation], ddl: str = "STRING") -> str | None:
