@@ -65,7 +65,7 @@ def apply(
     With --table the tables that match have to exist, and the command ends when all that bronze holds is
     applied. Other tables are applied along with them, because all tables of silver show one LSN.
 
-    On local and mounted folders, silver and {root}/_pgdelta are maintained meanwhile, unless
+    In folders, on object stores and on HDFS, silver and {root}/_pgdelta are maintained meanwhile, unless
     `maintenance.enabled` is false.
     """
     if (tables or confirm) and trigger == "continuous":

@@ -40,8 +40,8 @@ def ingest(
     """Capture every committed change into {root}/bronze. A missing publication and slot are created if the
     configuration allows it.
 
-    Changes are acknowledged to the slot only after bronze holds them. On local and mounted folders, bronze is
-    maintained meanwhile, unless `maintenance.enabled` is false.
+    Changes are acknowledged to the slot only after bronze holds them. In folders, on object stores and on
+    HDFS, bronze is maintained meanwhile, unless `maintenance.enabled` is false.
     """
     loaded = load_config(config)
     use_lean_arrow()

@@ -49,8 +49,8 @@ def maintain(
     costs little. Ingest and apply may run meanwhile. No row changes, except that changes in bronze older than
     `bronze.retention` are compacted.
 
-    On local and mounted folders, ingest and apply do the same by themselves unless `maintenance.enabled` is
-    false. They do not compact bronze.
+    In folders, on object stores and on HDFS, ingest and apply do the same by themselves unless
+    `maintenance.enabled` is false. They do not compact bronze.
     """
     loaded = load_config(config)
     use_lean_arrow()
