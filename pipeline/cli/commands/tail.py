@@ -163,7 +163,7 @@ def tail(
     """Print the messages of a replication slot, from the LSN that it has reached. NOTHING IS ACKNOWLEDGED: a
     pipeline that reads the slot later still gets everything.
 
-    Of all commands, this one and pgdelta history print values of rows. A slot has one reader at a time.
+    tail, history and query are the commands that print values of rows. A slot has one reader at a time.
     """
     if messages and transactions:
         raise ConfigError("--messages and --transactions exclude each other. Give one of them.")
