@@ -42,7 +42,7 @@ FIGURES = (
     Figure("start", "ingest_empty_memory", "  its peak memory", "MiB", 300),
     Figure("start", "apply_empty", "empty apply under spark-submit", "s", 8),
     Figure("start", "spark_start", "  of which Spark's own start", "s"),
-    Figure("commands", "commands_58", "slowest command that asks, 58 tables", "s", 1),
+    Figure("commands", "commands_58", "slowest command that answers, 58 tables", "s", 1),
     Figure("commands", "commands_1000", "  1,000 tables", "s", 3),
     Figure("tables", "first_load", "first load of 60 tables, after Spark's start", "s", 15),
     Figure("tables", "first_load_ingest", "  of which ingest", "s"),
