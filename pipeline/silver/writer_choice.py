@@ -86,7 +86,7 @@ class Row:
 
 TABLE = (
     Row(lambda w: w.setting == "spark", Writer.SPARK, lambda w: "silver.writer is spark"),
-    Row(lambda w: not w.is_local, Writer.SPARK, lambda w: "storage.root is not a local path"),
+    Row(lambda w: not w.is_local, Writer.SPARK, lambda w: "only Spark reads storage.root"),
     Row(lambda w: w.unsupported, Writer.SPARK, lambda w: f"the table has {w.unsupported}"),
     Row(lambda w: w.other_types, Writer.SPARK, lambda w: f"it has {', '.join(w.other_types)} columns"),
     Row(lambda w: w.change_bytes is None, Writer.SPARK, lambda w: "only Spark can read the changes"),

@@ -14,7 +14,7 @@ import pyspark
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark.jars import prepare_at_first_need
+from pipeline.delta.spark.jars import check_java, prepare_at_first_need
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.spark.log_store import is_on_class_path
 from pipeline.delta.spark.releases import release_of
@@ -28,7 +28,7 @@ _pools = threading.local()  # the context in which the thread has its pool
 def start_session(name: str) -> SparkSession:
     """Return a session that can read and write Delta.
 
-    Raises LakeError if this Spark is not supported, or lacks the JARs.
+    Raises LakeError if this Spark is not supported, lacks the JARs, or finds no Java.
     """
     release = release_of(pyspark.__version__)
     with _JVM_LOCK:  # two threads would start a JVM each
@@ -63,6 +63,9 @@ def _launch_gateway() -> Any:
     threading.Thread(target=_forward, args=(read_end,), name="spark-stderr", daemon=True).start()
     try:
         return launch(popen_kwargs={"stdout": write_end, "stderr": write_end})
+    except Exception:
+        check_java()  # pyspark does not name what is missing
+        raise
     finally:
         os.close(write_end)
 

@@ -190,6 +190,13 @@ def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         check_java()
 
 
+def test_a_session_names_a_missing_java(tmp_path: Path) -> None:
+    code = "from pipeline.delta.spark.session import start_session; start_session('test')"
+    environ = {**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    assert "LakeError: JAVA_HOME has no Java. Install Java 17" in done.stderr
+
+
 def test_this_environment_needs_no_setup() -> None:
     spec = find_spec("pyspark")
     assert spec is not None

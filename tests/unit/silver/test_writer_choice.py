@@ -34,7 +34,7 @@ def test_a_small_write_needs_no_spark() -> None:
     ("facts", "reason"),
     [
         (replace(SMALL, setting="spark"), "silver.writer is spark"),
-        (replace(SMALL, is_local=False), "storage.root is not a local path"),
+        (replace(SMALL, is_local=False), "only Spark reads storage.root"),
         (replace(SMALL, unsupported="deletion vectors"), "the table has deletion vectors"),
         (replace(SMALL, other_types=("VARIANT", "MAP<STRING,STRING>")), "VARIANT, MAP<STRING,STRING>"),
         (replace(SMALL, change_bytes=None), "only Spark can read the changes"),
