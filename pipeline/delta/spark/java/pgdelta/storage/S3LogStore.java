@@ -25,6 +25,8 @@ import org.apache.hadoop.fs.Path;
  * <p>If the answer to a request is lost, the client repeats the request, and the store refuses it because of the
  * first one. So after each failure the entry is read: if it is the one that was written, the commit is made.
  *
+ * <p>Closing a stream uploads what it has. So a stream that failed is aborted and not closed.
+ *
  * <p>A commit under a lease that another process has taken over is refused (Fence).
  *
  * <p>Set as spark.delta.logStore.s3a.impl and spark.delta.logStore.s3.impl. Throws FileAlreadyExistsException if
@@ -46,9 +48,7 @@ public class S3LogStore extends HadoopFileSystemLogStore {
     FileSystem files = path.getFileSystem(configuration);
     byte[] content = contentOf(actions);
     if (overwrite) {
-      try (FSDataOutputStream stream = files.create(path, true)) {
-        stream.write(content);
-      }
+      upload(files.create(path, true), content);
       return;
     }
     Fence.check(path, configuration);
@@ -79,9 +79,22 @@ public class S3LogStore extends HadoopFileSystemLogStore {
     FSDataOutputStreamBuilder<?, ?> builder = files.createFile(path);
     builder.overwrite(false);
     builder.must(CREATE_IF_ABSENT, true);
-    try (FSDataOutputStream stream = builder.build()) {
+    upload(builder.build(), content);
+  }
+
+  /** Write the content and close the stream, which makes it visible; abort the upload if writing fails. */
+  private static void upload(FSDataOutputStream stream, byte[] content) throws IOException {
+    try {
       stream.write(content);
+    } catch (IOException | RuntimeException | Error error) {
+      try {
+        stream.abort();
+      } catch (RuntimeException notAborted) {
+        error.addSuppressed(notAborted);
+      }
+      throw error;
     }
+    stream.close();
   }
 
   /** Return the entry that exists; throw the error of creating it if there is none. */

@@ -1,0 +1,26 @@
+"""The log store for S3 when an upload fails: nothing incomplete becomes a version."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.delta.spark.jars import check_java, spark_folder
+from pipeline.delta.spark.settings import LOG_STORES
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("mode", ["create", "overwrite"])
+@pytest.mark.parametrize(("stream", "called"), [("abortable", ["aborted"]), ("plain", [])])
+def test_an_upload_that_fails_is_aborted_and_not_completed(
+    racer: Path, mode: str, stream: str, called: list[str]
+) -> None:
+    class_path = f"{racer}:{spark_folder() / 'jars'}/*"
+    command = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m", "-cp", class_path, "BrokenUpload"]
+    command += [LOG_STORES["s3a"], mode, stream]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines() == [*called, "no space for a buffer"]
