@@ -22,9 +22,11 @@ import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermission;
+import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.Iterator;
 import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.Set;
 import java.util.UUID;
 import java.util.regex.Matcher;
@@ -54,6 +56,15 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
   private static final String LAST_CHECKPOINT = "_last_checkpoint";
   private static final JsonFactory JSON = new JsonFactory();
   private static final int BUFFER = 1 << 16;
+
+  /** The texts of EPERM, ENOSYS, EOPNOTSUPP, EMLINK and EXDEV: Java's exceptions have no error numbers. */
+  private static final List<String> NO_LINKS =
+      Arrays.asList(
+          "Operation not permitted",
+          "Function not implemented",
+          "Operation not supported",
+          "Too many links",
+          "Invalid cross-device link");
 
   public LinkLogStore(Configuration configuration) {
     super(configuration);
@@ -134,9 +145,10 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
       if (!Files.isSameFile(target, temporary)) {
         throw error;
       }
-    } catch (NoSuchFileException error) {
-      throw error;
     } catch (UnsupportedOperationException | FileSystemException error) {
+      if (error instanceof FileSystemException failure && !NO_LINKS.contains(failure.getReason())) {
+        throw failure;
+      }
       throw new IOException(
           "The file system of "
               + target.getParent()
