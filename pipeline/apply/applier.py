@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline.apply.comment_upkeep import CommentUpkeep
-from pipeline.apply.detached_tables import archive_detached, detached_tables
+from pipeline.apply.detached_tables import Archive, detached_tables
 from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_after_type_change, request_replaced
@@ -96,6 +96,7 @@ class Applier:
         self._writers: dict[TableName, SilverTable] = {}
         self._other_names = OtherNames()
         self._comments = CommentUpkeep(config, self.records, self._planner, self.gate, self.writer)
+        self._archive = Archive(config, self.records, self.path)
         self._batch_at = 0.0
         self._looked: set[str] = set()  # tables that the last batch has looked at, on an object store
         self._has_conflicts = False  # in the last batch
@@ -244,9 +245,7 @@ class Applier:
             for name, table in plan.stopped.items()
             if table.step in (Step.POSTPONE, Step.BACK_OFF, Step.PAUSE) or table.is_guarded
         }
-        for name in archive_detached(
-            self._config, self.records, detached, self.summary.tables, end, self.path, unfinished
-        ):
+        for name in self._archive.move(detached, self.summary.tables, end, unfinished):
             self._writers.pop(name, None)
         self._comments.set_comments(self.summary, self._pool.busy)
         self.summary.count_batch(time.monotonic() - self._batch_at)

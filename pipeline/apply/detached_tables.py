@@ -4,58 +4,139 @@ The silver table stays in place or, with `silver.detached_tables: archive`, is m
 both cases no manifest contains it any more, because apply does not update it. Rows are never deleted.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+import time
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from dataclasses import replace
 
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config
-from pipeline.delta.table import Lake
+from pipeline.delta.fence import raise_if_fenced
+from pipeline.delta.filesystem import folders_in, is_part_of, is_within
+from pipeline.delta.store.store import is_store
+from pipeline.delta.table import LakeTable, path_segment
+from pipeline.errors import report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.progress import TableState
 from pipeline.silver.lake_facts import why_detached
 from pipeline.table_name import TableName
 
+RETRY_SECONDS = 60.0
+"""Seconds after which a table that could not be moved to the archive is tried again by the same run."""
 
-def archive_detached(
-    config: Config,
-    records: Records,
-    detached: Mapping[TableName, str],
-    states: Mapping[TableName, TableState],
-    point: BronzeOffset,
-    path: Callable[[TableName], str],
-    unfinished: Collection[TableName],
-) -> Iterator[TableName]:
-    """Move detached tables to the archive if so configured, and yield their names.
 
-    A table that is `unfinished` lacks changes from before it was detached, or is being written.
-    """
-    registered = records.tables.read()
-    for name, reason in detached.items():
-        rule = config.rule_for(name)
-        policy = rule.detached_tables if rule else config.silver.detached_tables
-        state = states.get(name, TableState())
+class Archive:
+    """Moves detached tables to the archive, in one run of apply."""
+
+    def __init__(self, config: Config, records: Records, path: Callable[[TableName], str]) -> None:
+        """Use the registry of `records`; `path` gives the path of a silver table."""
+        self._config = config
+        self._records = records
+        self._path = path
+        self._failed: dict[TableName, tuple[str, float]] = {}  # with the failure and its monotonic time
+        self._removed: set[TableName] = set()  # tables in the archive that have no objects in silver
+
+    def move(
+        self,
+        detached: Mapping[TableName, str],
+        states: MutableMapping[TableName, TableState],
+        point: BronzeOffset,
+        unfinished: Collection[TableName],
+    ) -> list[TableName]:
+        """Move detached tables to the archive if so configured, and return the names of those moved.
+
+        A table that is `unfinished` lacks changes from before it was detached, or is being written. One that
+        cannot be moved gets a failure in `states`, and a later batch tries again.
+        """
+        for name in self._failed.keys() - detached.keys():
+            self._clear(name, states)
+        if not detached:
+            return []
+        registered = self._records.tables.read()
+        for name, reason in detached.items():
+            if not self._is_due(name, states.get(name, TableState()), unfinished):
+                continue
+            try:
+                if registered[name].path == self._path(name):
+                    self._move(registered, name, reason, point)
+                elif name not in self._removed:
+                    self._remove_copied(registered[name])
+            except Exception as error:  # one table that cannot be moved stops no other
+                raise_if_fenced(error, registered[name].path)
+                failure = f"Its silver table could not be moved to the archive. {report_error(error)}"
+                self._failed[name] = failure, time.monotonic()
+                states[name] = replace(states.get(name, TableState()), failure=failure)
+            else:
+                self._removed.add(name)
+                self._clear(name, states)
+        self._removed &= detached.keys()
+        after = self._records.tables.read()
+        return [name for name in detached if after.get(name) != registered[name]]
+
+    def _is_due(self, name: TableName, state: TableState, unfinished: Collection[TableName]) -> bool:
+        rule = self._config.rule_for(name)
+        policy = rule.detached_tables if rule else self._config.silver.detached_tables
+        failure, failed_at = self._failed.get(name, (None, None))
         # Otherwise a later batch tries again.
-        has_all = not (state.failure or state.is_behind or name in unfinished)
-        if policy == "archive" and has_all and registered[name].path == path(name):
-            _archive(records.lake, records, registered[name], point, reason)
-            yield name
+        has_all = not (state.is_behind or name in unfinished) and state.failure in (None, failure)
+        waits = failed_at is not None and time.monotonic() - failed_at < RETRY_SECONDS
+        return policy == "archive" and has_all and not waits
 
+    def _clear(self, name: TableName, states: MutableMapping[TableName, TableState]) -> None:
+        failure, _ = self._failed.pop(name, (None, None))
+        if failure is not None and name in states and states[name].failure == failure:
+            states[name] = replace(states[name], failure=None)
 
-def _archive(
-    lake: Lake, records: Records, registered: RegisteredTable, point: BronzeOffset, reason: str
-) -> None:
-    """Move a table's folder to the archive and record its path."""
-    name = (registered.schema_name, registered.table_name)
-    table = lake.table_at(registered.path)
-    to = lake.path("archive", *name)
-    if lake.table_at(to).exists():
-        to = lake.path("archive", name[0], f"{name[1]}.{int(point.lsn)}")
-    if table.exists():
-        table.move(to)
-    records.tables.register(registered.detached(to))
-    sentence = f"{reason} Its silver table was moved to {to}."
-    records.events.record([Event(*name, point.lsn, "evolved", sentence)])
+    def _move(
+        self,
+        registered: Mapping[TableName, RegisteredTable],
+        name: TableName,
+        reason: str,
+        point: BronzeOffset,
+    ) -> None:
+        """Move a table's folder to the archive, or continue that, and record its path."""
+        table = self._records.lake.table_at(registered[name].path)
+        numbers = self._numbers(registered, name)
+        to = self._archived(name, numbers[-1] if numbers else -1)
+
+        def record(done: str) -> None:
+            self._records.tables.register(registered[name].detached(to.path))
+            sentence = f"{reason} Its silver table {done}."
+            self._records.events.record([Event(*name, point.lsn, "evolved", sentence)])
+
+        if table.exists():
+            if numbers and not is_part_of(to.path, table.path):
+                to = self._archived(name, max(int(point.lsn), numbers[-1] + 1))
+            table.move(to.path, lambda: record(f"was moved to {to.path}"))
+        else:  # the run that moved it may have ended before it recorded that
+            record(f"was moved to {to.path}" if to.exists() else "does not exist any more")
+
+    def _remove_copied(self, registered: RegisteredTable) -> None:
+        """Remove what a move on a store, which ended early, left of a table's objects."""
+        lake, folder = self._records.lake, self._path(registered.name)
+        if not (is_store(folder) and is_within(registered.path, lake.root)):
+            return
+        is_copied = is_part_of(folder, registered.path)
+        if is_copied and all(table.path != folder for table in self._records.tables.read().values()):
+            lake.table_at(folder).remove()
+
+    def _archived(self, name: TableName, number: int) -> LakeTable:
+        """Return the table in the archive with a number, -1 for the first one."""
+        return self._records.lake.table(
+            "archive", name.schema, name.table if number < 0 else f"{name.table}.{number}"
+        )
+
+    def _numbers(self, registered: Mapping[TableName, RegisteredTable], name: TableName) -> list[int]:
+        """Return the numbers of the folders that the archive has of a table, in the order of their moves."""
+        lake = self._records.lake
+        others = {table.path for table in registered.values()}
+        pattern = re.compile(rf"{re.escape(path_segment(name.table))}(?:\.(\d+))?")
+        folders = folders_in(lake.sessions, lake.path("archive", name.schema))
+        found = [match for folder in folders if (match := pattern.fullmatch(folder))]
+        numbers = [int(match[1]) if match[1] else -1 for match in found]
+        return sorted(each for each in numbers if self._archived(name, each).path not in others)
 
 
 def detached_tables(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DEFAULT_FS = "fs.defaultFS"
+_LOG = "_delta_log"
 
 
 def default_scheme(spark: SparkSession | None) -> str:
@@ -116,13 +118,18 @@ def folders_in(sessions: SparkProvider, folder: str) -> list[str]:
     return [str(each.getPath().getName()) for each in files.listStatus(found) if each.isDirectory()]
 
 
-def move_folder(sessions: SparkProvider, folder: str, to: str) -> None:
-    """Move a folder to a path that does not exist yet; raise LakeError if it does.
+def move_folder(
+    sessions: SparkProvider, folder: str, to: str, record: Callable[[], None] = lambda: None
+) -> None:
+    """Move a folder to a path that does not exist yet, and record that; raise LakeError if it exists.
 
-    On an object store a move is a copy, object by object.
+    On a store a move is a copy, object by object. The path may have what an interrupted copy left. The move
+    is recorded before the folder is removed: what is recorded as the folder's path always has all objects.
     """
     if (mirror := mirror_at(folder)) is not None:
-        is_moved = _move_objects(mirror, local_path(folder), local_path(to))
+        is_moved = is_part_of(to, folder)
+        if is_moved:
+            _copy_objects(mirror, mirror.name(local_path(folder)), mirror.name(local_path(to)))
     elif is_local(folder):
         target = Path(local_path(to))
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -136,23 +143,44 @@ def move_folder(sessions: SparkProvider, folder: str, to: str) -> None:
         is_moved = bool(files.rename(path, found))
     if not is_moved:
         raise LakeError(f"{folder} cannot be moved to {to}. Make sure that the target does not exist.")
+    record()
+    if mirror is not None:
+        remove_folder(sessions, folder)
     forget_logs(sessions, folder)
 
 
-def _move_objects(mirror: Mirror, folder: str, to: str) -> bool:
-    """Move the objects of a folder, unless there are some in the other; return whether they are moved."""
-    source, target = mirror.name(folder), mirror.name(to)
-    if any(mirror.store.list(target)):
+def is_part_of(folder: str, whole: str) -> bool:
+    """Return whether a folder of a store has only copies of another's objects.
+
+    They have the same names and sizes, and the first ones of their logs, which name the write, are the same.
+    """
+    mirror = mirror_at(folder)
+    if mirror is None:
         return False
-    objects = [each.name for each in mirror.store.list(source)]
-    log = [name for name in objects if "/_delta_log/" in name]
-    data = [name for name in objects if "/_delta_log/" not in name]
-    mirror.store.each(lambda name: mirror.store.copy(name, target + name[len(source) :]), data)
-    for name in log:  # in order: a move that is interrupted leaves an older version
-        mirror.store.copy(name, target + name[len(source) :])
-    mirror.store.delete(objects)
-    mirror.drop_folder(folder)
-    return True
+    part = {name: each.size for name, each in mirror.names(local_path(folder))}
+    if not part:
+        return True
+    found = {name: each.size for name, each in mirror.names(local_path(whole))}
+    if not part.items() <= found.items():
+        return False
+    first = next((name for name in sorted(part) if name.startswith(f"{_LOG}/")), None)
+    if first is None:
+        return True
+    names = (mirror.name(f"{local_path(each)}/{first}") for each in (folder, whole))
+    copied, original = (mirror.store.read(name)[0] for name in names)
+    return copied == original
+
+
+def _copy_objects(mirror: Mirror, source: str, target: str) -> None:
+    """Copy the objects that the target lacks, the log last."""
+    copied = {each.name[len(target) :] for each in mirror.store.list(target)}
+    objects = [each.name[len(source) :] for each in mirror.store.list(source)]
+    lacking = [name for name in objects if name not in copied]
+    log = [name for name in lacking if name.startswith(f"/{_LOG}/")]
+    data = [name for name in lacking if not name.startswith(f"/{_LOG}/")]
+    mirror.store.each(lambda name: mirror.store.copy(source + name, target + name), data)
+    for name in log:  # in order: a copy that is interrupted leaves an older version
+        mirror.store.copy(source + name, target + name)
 
 
 def path_exists(sessions: SparkProvider, path: str) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -444,9 +444,9 @@ class LakeTable:
         """Remove the table and its files, if it exists."""
         remove_folder(self.sessions, self.path)
 
-    def move(self, to: str) -> None:
-        """Move the table's folder to a path that does not exist yet."""
-        move_folder(self.sessions, self.path, to)
+    def move(self, to: str, record: Callable[[], None] = lambda: None) -> None:
+        """Move the table's folder to a path that does not exist yet, and record that (`move_folder`)."""
+        move_folder(self.sessions, self.path, to, record)
 
     def _write(
         self,

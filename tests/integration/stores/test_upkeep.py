@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pipeline.config.jobs import BronzeLog
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
+from pipeline.metadata.registry import Records
 from pipeline.operate.maintain import run_maintenance
+from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support.servers import Database
 from tests.support.stores.lakes import StorePipeline
@@ -68,3 +71,59 @@ def test_a_detached_table_is_moved_to_the_archive(pipeline: StorePipeline) -> No
     lake = Lake(archiving.config.storage)
     assert not lake.table("silver", "public", "t").exists()
     assert lake.table("archive", "public", "t").rows(["id"]).to_pylist() == [{"id": 1}]
+
+
+def is_request(request: dict[str, Any], kind: str) -> bool:
+    """Return whether a request copies an object, or deletes several."""
+    if kind == "copy":
+        return "HTTP_X_AMZ_COPY_SOURCE" in request
+    return request["REQUEST_METHOD"] == "POST" and "delete" in request["QUERY_STRING"]
+
+
+@pytest.mark.parametrize("kind", ["copy", "delete"])
+def test_a_move_to_the_archive_that_fails_anywhere_is_continued(
+    pipeline: StorePipeline, s3: S3Server, kind: str
+) -> None:
+    """Let each request that a move makes fail once, in its own run; what the last run leaves is whole."""
+    rules = (TableRule("public.*", detached_tables="archive"),)
+    moving = replace(pipeline, config=replace(pipeline.config, tables=rules))
+    moving.run("CREATE TABLE followed (id int PRIMARY KEY)")
+    moving.run(TABLE, "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 20) g")
+    moving.catch_up()
+    for number in range(3):
+        moving.run(f"UPDATE t SET n = {number} WHERE id = {number + 1}")
+        moving.catch_up()
+    lake = Lake(moving.config.storage)
+    silver, archive = lake.table("silver", "public", "t"), f"{lake.path('archive', 'public')}/"
+    expected = sorted(map(str, silver.rows().to_pylist()))
+    moving.run("DROP TABLE t")
+    failures = 0
+    passed = 0
+
+    def fail(request: dict[str, Any]) -> str | None:
+        nonlocal passed
+        if not is_request(request, kind):
+            return None
+        passed += 1
+        return "denied" if passed > failures else None
+
+    while failures < 40:
+        passed = 0
+        moving.run(f"INSERT INTO followed VALUES ({failures})")
+        moving.ingest()
+        s3.fault = fail
+        summary = moving.apply()
+        s3.fault = lambda request: None
+        moving.lose_machine()
+        assert moving.silver("followed", "id") == {(number,): 1 for number in range(failures + 1)}
+        failed = {name.table for name, state in summary.tables.items() if state.failure}
+        if not failed:
+            break
+        assert failed == {"t"}
+        failures += 1
+    assert 0 < failures < 40
+    path = Records(lake).tables.read()[TableName("public", "t")].path
+    assert path.startswith(archive)
+    assert sorted(map(str, lake.table_at(path).rows().to_pylist())) == expected
+    assert not list(moving.store.list("silver/public/t"))
+    assert {each.name.split("/")[2] for each in moving.store.list("archive")} == {"t"}
