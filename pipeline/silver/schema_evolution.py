@@ -37,6 +37,7 @@ from pipeline.silver.text_parsers import STRING, SilverType
 from pipeline.silver.types import (
     column_type,
     holds,
+    keeps_texts,
     keeps_values,
     reader_of,
     silver_type,
@@ -45,12 +46,13 @@ from pipeline.silver.types import (
 from pipeline.table_name import TableName
 
 
-def schema_note(recorded: SilverColumns, column: SourceColumn) -> SchemaNote | None:
-    """Return the note about a column that silver has already, None if nothing can differ."""
+def schema_note(recorded: SilverColumns, column: SourceColumn, present: str | None) -> SchemaNote | None:
+    """Return the note about a column that silver has already, with a type, None if nothing can differ."""
     before = recorded.types.get(column.name)
     if before is None:
         return was_unpublished(column.name) if recorded.types and column.name in recorded.numbers else None
-    if not column.is_type_known or keeps_values(before, column.type):
+    keeps = keeps_texts if present == STRING.ddl else keeps_values
+    if not column.is_type_known or keeps(before, column.type):
         return None
     sentence = (
         f"The type of column {column.name} changed, which may have changed values that the stream does not "
@@ -161,7 +163,7 @@ def plan_evolution(
                 action = f"Set type_changes to rebuild or resync, or run {relation.name.command('rebuild')}."
                 return [_hold(relation, f"column {change}", action)]
             operations.append(WidenColumn(column.name, wide, present))
-        if before is not None and (note := schema_note(before, column)):
+        if before is not None and (note := schema_note(before, column, present)):
             operations.append(note)
         if before is None:
             if present is None:

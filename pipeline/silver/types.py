@@ -174,6 +174,7 @@ _INTEGERS = frozenset({20, 21, 23})
 # any integer to any other; int2, int4 and float4 to float8; date to timestamp
 _EXACT = {(a, b) for a in _INTEGERS for b in _INTEGERS}
 _EXACT |= {(21, 701), (23, 701), (_REAL, 701), (1082, 1114)}
+_SPELLED_OTHERWISE = {(_REAL, 701), (1082, 1114)}
 _TEXTS = frozenset({25, 1043})  # text, varchar
 # varchar, varbit, time, timetz, timestamp, timestamptz: a modifier limits a length or fraction
 _LIMITED = frozenset({1043, 1562, 1083, 1266, 1114, 1184})
@@ -191,6 +192,16 @@ def keeps_values(before: PostgresType, after: PostgresType) -> bool:
     if (oid in _TEXTS and to in _TEXTS) or (oid == to and oid in _LIMITED):
         return limit == -1 or -1 < modifier <= limit
     return False
+
+
+def keeps_texts(before: PostgresType, after: PostgresType) -> bool:
+    """Return whether ALTER TYPE without USING leaves the texts of values as they are, too."""
+    (oid, modifier), (to, limit) = before, after
+    if not keeps_values(before, after) or (oid, to) in _SPELLED_OTHERWISE:
+        return False
+    if to != _NUMERIC or limit == -1:
+        return True
+    return _scale(limit) == (0 if oid in _INTEGERS else _scale(modifier))
 
 
 def stored(ddl: str) -> SilverType:

@@ -12,20 +12,23 @@ from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SilverColumns
 from pipeline.silver.schema_evolution import plan_evolution
 from pipeline.silver.schema_operations import SchemaNote
-from pipeline.silver.types import keeps_values
+from pipeline.silver.types import keeps_texts, keeps_values
 from tests.support.silver.relations import INT4, INT8, NUMERIC, TEXT, column, relation
 
 ID = column("id", 1, INT4, is_key=True)
 NAME = column("name", 2)
 RECORDED = SilverColumns(500, {"id": 1, "name": 2})
 SILVER = {"id": "INT", "name": "STRING"}
+ANY = TableRule("*.*")
 VARCHAR, BPCHAR, TIMESTAMP, JSON, JSONB = 1043, 1042, 1114, 114, 3802
 NUMERIC_10_2, NUMERIC_12_4 = (((p << 16) | s) + 4 for p, s in ((10, 2), (12, 4)))
 
 
-def notes(to: SourceRelation, recorded: SilverColumns, silver: Mapping[str, str]) -> list[tuple[str, str]]:
+def notes(
+    to: SourceRelation, recorded: SilverColumns, silver: Mapping[str, str], rule: TableRule = ANY
+) -> list[tuple[str, str]]:
     """Return the kind of each note, and its sentence up to the first comma."""
-    found = plan_evolution(recorded, to, silver, TableRule("*.*"))
+    found = plan_evolution(recorded, to, silver, rule)
     return [(n.kind, n.sentence.split(", ")[0]) for n in found if isinstance(n, SchemaNote)]
 
 
@@ -57,6 +60,31 @@ def test_type_that_changes_values_without_a_message_is_noted(
 ) -> None:
     assert keeps_values(before, after) is keeps
     assert keeps_values(after, after)
+    assert keeps_texts(after, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "keeps"),
+    [
+        ((NUMERIC, NUMERIC_10_2), (NUMERIC, NUMERIC_12_4), False),
+        ((NUMERIC, NUMERIC_10_2), (NUMERIC, NUMERIC_10_2 + (2 << 16)), True),
+        ((NUMERIC, NUMERIC_10_2), (NUMERIC, -1), True),
+        ((INT4, -1), (NUMERIC, NUMERIC_10_2), False),
+        ((INT4, -1), (NUMERIC, -1), True),
+        ((INT4, -1), (INT8, -1), True),
+        ((1082, -1), (TIMESTAMP, -1), False),
+        ((700, -1), (701, -1), False),
+    ],
+)
+def test_numbers_that_are_spelled_otherwise_are_noted_where_silver_has_texts(
+    before: tuple[int, int], after: tuple[int, int], keeps: bool
+) -> None:
+    assert keeps_texts(before, after) is keeps
+    recorded = replace(RECORDED, types={"id": before, "name": (TEXT, -1)})
+    to = relation(column("id", 1, after[0], modifier=after[1], is_key=True), NAME, version=2)
+    silver, rule = {**SILVER, "id": "STRING"}, TableRule("*.*", types={"id": "STRING"})
+    found = notes(to, recorded, silver, rule)
+    assert (("resync", "The type of column id changed") in found) is not keeps
 
 
 def test_change_of_type_that_silver_does_not_see_is_noted() -> None:
