@@ -14,8 +14,9 @@ from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.delta.fence import raise_if_fenced
 from pipeline.delta.filesystem import folders_in, is_part_of, is_within
-from pipeline.delta.store.store import is_store
+from pipeline.delta.store.mirror import mirror_at
 from pipeline.delta.table import LakeTable, path_segment
+from pipeline.delta.table_log import local_path
 from pipeline.errors import report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredTable
@@ -116,7 +117,10 @@ class Archive:
     def _remove_copied(self, registered: RegisteredTable) -> None:
         """Remove what a move on a store, which ended early, left of a table's objects."""
         lake, folder = self._records.lake, self._path(registered.name)
-        if not (is_store(folder) and is_within(registered.path, lake.root)):
+        mirror = mirror_at(folder)
+        if mirror is None or not is_within(registered.path, lake.root):
+            return
+        if not any(mirror.list(local_path(folder))):
             return
         is_copied = is_part_of(folder, registered.path)
         if is_copied and all(table.path != folder for table in self._records.tables.read().values()):

@@ -48,10 +48,13 @@ class FirstBatches:
         self._thread.join()
 
     def _run(self) -> None:
+        bronze, applied = self._applier.bronze, None
         try:
             while True:
-                if self._applier.bronze.changes.exists():
-                    self._applier.apply_pending()
+                # what waits for something else than bronze is tried again when it is due
+                if bronze.changes.exists() and (end := bronze.captured_offset()) != applied:
+                    self._applier.apply_pending(end)
+                    applied = end
                 if not self._goes_on or self._is_ending.wait(LOOK_SECONDS):
                     break
         except BaseException as error:

@@ -131,11 +131,15 @@ def remove_uncommitted(table: Path, read_version: int, names: Iterable[str], err
 
     Those that a version after `read_version` names stay: a commit may fail once it is made, when its folder
     is synced. If the log cannot be read, the storage lost a commit, or it is not known whether a store will
-    yet make the commit, all of them stay, and VACUUM removes them.
+    yet make the commit, all of them stay, and VACUUM removes them. Of files on a store, this machine's stay
+    nowhere.
     """
-    if isinstance(error, (LostCommitError, StoreError)):
-        return
-    if mirror_of(table) is not None and not isinstance(error, Exception):  # ended amid a request
+    mirror = mirror_of(table)
+    is_unknown = isinstance(error, (LostCommitError, StoreError))
+    if is_unknown or (mirror is not None and not isinstance(error, Exception)):  # ended amid a request
+        if mirror is not None:
+            for name in names:
+                mirror.drop(str(table / name))
         return
     committed: set[str] = set()
     version = read_version + 1

@@ -38,6 +38,7 @@ class SparkProvider:
         self._scheme = scheme
         self._commits = commits
         self._is_checked = False
+        self._has_client = False
         self._lock = threading.Lock()
         if spark is not None:  # which others use without this provider
             self._set_hadoop(spark)
@@ -54,7 +55,9 @@ class SparkProvider:
                 self._spark = start_session(self._name)
                 announce_fences(self._spark)
             self._set_hadoop(self._spark)
-            require_client(self._spark, self._scheme)
+            if not self._has_client:
+                require_client(self._spark, self._scheme)
+                self._has_client = True
             self._check(self._spark)
             return self._spark
 
@@ -101,11 +104,14 @@ def require_client(spark: SparkSession, scheme: str) -> None:
     """Raise LakeError if Spark has no client for a store of the scheme."""
     if scheme not in WITHOUT_SPARK:
         return
-    context: Any = spark.sparkContext
+    from py4j.protocol import Py4JJavaError
+
+    session: Any = spark._jsparkSession
     jvm: Any = spark._jvm
     try:
-        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, context._jsc.hadoopConfiguration())
-    except Exception:
+        settings = session.sessionState().newHadoopConf()
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
+    except Py4JJavaError:
         raise LakeError(
             f"This needs Spark, which has no client for {scheme}: on its class path. Set silver.writer: "
             "native, with which apply needs no Spark there, or give Spark Hadoop's client for the store."

@@ -67,10 +67,10 @@ def is_store(url: str) -> bool:
 def parts_of(url: str) -> tuple[str, str, str]:
     """Return the scheme, the server or bucket, and the path of a URL on a store.
 
-    In names of objects, as in Hadoop's, `#` and `?` have no meaning.
+    In names of objects, as in Hadoop's, `#` and `?` have no meaning. Hadoop also writes `hdfs:/lake`.
     """
-    scheme, _, rest = url.partition("://")
-    place, _, path = rest.partition("/")
+    scheme, _, rest = url.partition(":")
+    place, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest.lstrip("/"))
     return scheme.lower(), place, f"/{path}"
 
 

@@ -19,7 +19,7 @@ from pipeline.delta.native_commit import Operation, removing_uncommitted
 from pipeline.delta.retry import ConflictError
 from pipeline.delta.store import mirror, object_store
 from pipeline.delta.store.object_store import ObjectStore
-from pipeline.delta.store.store import StoreError
+from pipeline.delta.store.store import StoreError, is_store, parts_of
 from pipeline.delta.table import Lake, LakeTable
 
 OPERATION = Operation("WRITE")
@@ -83,6 +83,11 @@ def test_roots_that_differ_by_signs_of_urls_are_two() -> None:
     assert mirror._normal("s3a://b/la#1/") == "s3://b/la#1" != mirror._normal("s3://b/la#2")
 
 
+def test_a_root_of_hdfs_may_have_one_slash() -> None:
+    assert parts_of("hdfs:/lake") == parts_of("hdfs:///lake") == ("hdfs", "", "/lake")
+    assert [is_store(url) for url in ("hdfs:/lake", "file:/lake", "/lake", "C:/lake")] == [True] + [False] * 3
+
+
 def add_and_fail(table: LakeTable, error: BaseException) -> str:
     """Upload a file whose commit ends with an error; return its name."""
     before = table.snapshot()
@@ -99,7 +104,9 @@ def add_and_fail(table: LakeTable, error: BaseException) -> str:
 def test_files_stay_if_the_store_may_yet_make_the_commit(lake: Lake) -> None:
     table = table_of(lake, "t", 1)
     for error in (StoreError("no answer"), KeyboardInterrupt()):
-        assert add_and_fail(table, error) in stored(table)
+        name = add_and_fail(table, error)
+        assert name in stored(table)
+        assert not (table.folder / name).exists()  # it is not counted here
 
 
 def test_files_of_a_commit_that_another_one_excluded_are_removed(lake: Lake) -> None:
