@@ -47,7 +47,7 @@ def open_private(path: Path, *, append: bool = False) -> IO[str]:
 def lock_folder(folder: Path) -> int:
     """Lock a folder that a run has made, until the returned descriptor is closed or the process ends.
 
-    On a file system that locks nothing, the folder is not locked, and nobody removes it but its run.
+    On a file system that locks nothing, the folder is not locked, and only its run removes it.
     """
     descriptor = _open(folder)
     _lock(descriptor)

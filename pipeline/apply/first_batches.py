@@ -51,7 +51,7 @@ class FirstBatches:
         bronze, applied = self._applier.bronze, None
         try:
             while True:
-                # what waits for something else than bronze is tried again when it is due
+                # tables that wait for another reason are tried again when they are due
                 if bronze.changes.exists() and (end := bronze.captured_offset()) != applied:
                     self._applier.apply_pending(end)
                     applied = end

@@ -75,7 +75,7 @@ class ObjectStore(Store):
         return self._read(name, _etag)
 
     def read_tagged(self, name: str) -> tuple[bytes, str | None]:
-        """Return an object's content, and the tag by which `replace` knows it."""
+        """Return an object's content, and its tag for `replace`."""
         return self._read(name, self._tag)
 
     def _read(self, name: str, tag: _Tag) -> tuple[bytes, str | None]:
@@ -111,7 +111,7 @@ class ObjectStore(Store):
         return self._create(name, content, _etag) or self._refused(name, content, self.read)
 
     def create_tagged(self, name: str, content: bytes) -> str | None:
-        """Do the same, and return the tag by which `replace` knows the object."""
+        """Do the same, and return the tag of the object for `replace`."""
         tag = self._create(name, content, self._tag)
         return tag or self._refused(name, content, self.read_tagged)
 
