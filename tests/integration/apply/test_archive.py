@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.tables import TableRule
+from pipeline.crash_steps import CrashStep
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.metadata.registry import Records, TableRegistry
+from pipeline.metadata.registry import Records
 from pipeline.table_name import TableName
+from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash
 from tests.support.servers import Database
 from tests.support.stores.lakes import StorePipeline
@@ -43,19 +45,11 @@ def rows_of(pipeline: StorePipeline) -> list[int]:
 
 
 def test_a_run_that_ends_before_a_move_is_registered_leaves_the_rows(
-    archiving: StorePipeline, monkeypatch: pytest.MonkeyPatch
+    archiving: StorePipeline,
 ) -> None:
-    register = TableRegistry.register
-
-    def crash(registry: TableRegistry, table: object) -> None:
-        if "archive" in str(table):
-            raise Crash
-        register(registry, table)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TableRegistry, "register", crash)
-        with pytest.raises(Crash):
-            archiving.apply()
+    with crash_at(CrashStep.REGISTER_TABLE), pytest.raises(Crash):
+        archiving.apply()
+    assert Lake(archiving.config.storage).table("archive", "public", "t").exists()
     archiving.run("INSERT INTO followed VALUES (2)")
     archiving.catch_up()
     assert rows_of(archiving) == [1, 2, 3]

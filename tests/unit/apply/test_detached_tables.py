@@ -12,11 +12,14 @@ from pipeline.apply import detached_tables
 from pipeline.apply.detached_tables import Archive
 from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config, Silver, Source, Storage
+from pipeline.crash_steps import CrashStep
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.progress import TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
+from tests.support.fault_points import crash_at
+from tests.support.pipelines import Crash
 
 A, B = TableName("public", "a"), TableName("public", "b")
 DETACHED = dict.fromkeys((A, B), "It was dropped.")
@@ -128,20 +131,12 @@ def test_a_folder_without_a_log_is_another_path(tables: Tables, tmp_path: Path) 
 
 
 def test_a_move_that_was_not_registered_is_registered(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: Tables,
 ) -> None:
-    class Killed(BaseException):
-        pass
-
-    def kill(*arguments: object) -> None:
-        raise Killed
-
     for lsn, life in enumerate(("a", "again", "and again"), 100):
         tables.create(A, life) if life != "a" else None
-        with monkeypatch.context() as patch:
-            patch.setattr("pipeline.metadata.registry.TableRegistry.register", kill)
-            with pytest.raises(Killed):
-                tables.move(lsn)
+        with crash_at(CrashStep.REGISTER_TABLE), pytest.raises(Crash):
+            tables.move(lsn)
         assert not tables.lake.table_at(tables.silver(A)).exists()
         tables.archive = tables.new_archive()
         assert A in tables.move(lsn + 1000)
