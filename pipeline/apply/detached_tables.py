@@ -53,14 +53,18 @@ class Archive:
         """
         for name in self._failed.keys() - detached.keys():
             self._clear(name, states)
+        self._removed &= detached.keys()
         if not detached:
             return []
         registered = self._records.tables.read()
+        tried: list[TableName] = []
         for name, reason in detached.items():
             if not self._is_due(name, states.get(name, TableState()), unfinished):
                 continue
             try:
                 if registered[name].path == self._path(name):
+                    tried.append(name)
+                    self._removed.discard(name)
                     self._move(registered, name, reason, point)
                 elif name not in self._removed:
                     self._remove_copied(registered[name])
@@ -72,9 +76,8 @@ class Archive:
             else:
                 self._removed.add(name)
                 self._clear(name, states)
-        self._removed &= detached.keys()
-        after = self._records.tables.read()
-        return [name for name in detached if after.get(name) != registered[name]]
+        after = self._records.tables.read() if tried else registered
+        return [name for name in tried if after.get(name) != registered[name]]
 
     def _is_due(self, name: TableName, state: TableState, unfinished: Collection[TableName]) -> bool:
         rule = self._config.rule_for(name)

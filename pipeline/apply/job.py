@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
 from typing import TYPE_CHECKING
-from urllib.parse import urlparse
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalog_registrar import CatalogRegistrar
@@ -21,7 +20,7 @@ from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.filesystem import remove_folder
 from pipeline.delta.locks import lock_apply
-from pipeline.delta.store.store import WITHOUT_SPARK
+from pipeline.delta.store.store import WITHOUT_SPARK, parts_of
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.due import Candidate
 from pipeline.maintenance.job_tables import own_candidates, silver_candidates
@@ -138,8 +137,7 @@ def _apply(
 
 def _needs_spark(config: Config) -> bool:
     """Return whether the query runs: not where Spark has no client for the store, and writes nothing."""
-    scheme = urlparse(config.storage.root).scheme
-    return config.silver.writer != "native" or scheme not in WITHOUT_SPARK
+    return config.silver.writer != "native" or parts_of(config.storage.root)[0] not in WITHOUT_SPARK
 
 
 def _keep_up(

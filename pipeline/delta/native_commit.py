@@ -131,8 +131,8 @@ def remove_uncommitted(table: Path, read_version: int, names: Iterable[str], err
 
     Those that a version after `read_version` names stay: a commit may fail once it is made, when its folder
     is synced. If the log cannot be read, the storage lost a commit, or it is not known whether a store will
-    yet make the commit, all of them stay, and VACUUM removes them. Of files on a store, this machine's stay
-    nowhere.
+    yet make the commit, all of them stay, and VACUUM removes them; of a store's files, this machine's copies
+    are removed.
     """
     mirror = mirror_of(table)
     is_unknown = isinstance(error, (LostCommitError, StoreError))

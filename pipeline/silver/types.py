@@ -174,7 +174,7 @@ _INTEGERS = frozenset({20, 21, 23})
 # any integer to any other; int2, int4 and float4 to float8; date to timestamp
 _EXACT = {(a, b) for a in _INTEGERS for b in _INTEGERS}
 _EXACT |= {(21, 701), (23, 701), (_REAL, 701), (1082, 1114)}
-_SPELLED_OTHERWISE = {(_REAL, 701), (1082, 1114)}
+_SPELLED_OTHERWISE = {(_REAL, 701), (1082, 1114)}  # float4 to float8, date to timestamp
 _TEXTS = frozenset({25, 1043})  # text, varchar
 # varchar, varbit, time, timetz, timestamp, timestamptz: a modifier limits a length or fraction
 _LIMITED = frozenset({1043, 1562, 1083, 1266, 1114, 1184})

@@ -81,11 +81,6 @@ class TableInput:
         """Return a relation version."""
         return self.relations[version]
 
-    def surveys_of(self, oid: int) -> list[Survey]:
-        """Return the surveys of one source table that had the name, in the order of their first change."""
-        found = (s for s in self.surveys if self.relations[s.version].oid == oid)
-        return sorted(found, key=lambda s: s.first)
-
 
 def identity_of(relation: SourceRelation) -> Identity:
     """Return how rows of a version are found; see PostgreSQL's REPLICA IDENTITY."""
@@ -247,6 +242,8 @@ def plan_fold(table: TableInput, step: WriteStep, silver: Mapping[str, SilverTyp
     relations = [table.relation(s.version) for s in surveys]
     key = relations[0].key
     texts = {sidecar: name for r in relations for sidecar, name in sidecars(r, rule).items()}
+    in_order = sorted(table.surveys, key=lambda s: s.first)
+    versions = [(s, r) for s in in_order if (r := table.relation(s.version)).oid == relations[0].oid]
     columns = []
     for name, kind in silver.items():
         source = texts.get(name, name)
@@ -256,7 +253,7 @@ def plan_fold(table: TableInput, step: WriteStep, silver: Mapping[str, SilverTyp
         elif column.misfit == "clamp" and name not in key:  # clamping could make two keys equal
             column = replace(column, type=column.type.clamped)
         if rule.mode != "append" and not column.is_sidecar:
-            column = _with_default(column, table, relations[0].oid)
+            column = _with_default(column, versions)
         columns.append(column)
     names = [column.name for column in columns]
     return Fold(
@@ -309,13 +306,12 @@ def _fold_column(
     )
 
 
-def _with_default(column: FoldColumn, table: TableInput, oid: int) -> FoldColumn:
+def _with_default(column: FoldColumn, versions: Sequence[tuple[Survey, SourceRelation]]) -> FoldColumn:
     """Return a column with the default of its ADD COLUMN, which may come after the step, in older rows.
 
     A version without the column is older than it, or follows its DROP COLUMN. It can be the same version
     before and after, so only the order of changes distinguishes them.
     """
-    versions = [(survey, table.relation(survey.version)) for survey in table.surveys_of(oid)]
     value = missing_value(column.name, [relation for _, relation in versions], column.type.ddl)
     if value is None:
         return column

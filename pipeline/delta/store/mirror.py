@@ -96,7 +96,8 @@ class Mirror:
                 return
         if not os.path.exists(path):  # an older file, which the store has
             if not self._has(path):
-                raise StoreError(f"{path} was removed before it was uploaded. Nothing is lost. Run again.")
+                name = os.path.basename(path)  # a folder's name may have a value of a partition
+                raise StoreError(f"{name} was removed before it was uploaded. Nothing is lost. Run again.")
             return
         self.store.upload(Path(path), self.name(path))
         with self._lock:

@@ -260,7 +260,7 @@ class ObjectEntry:
         return self.store.create_tagged(self.name, content)
 
     def replace(self, content: bytes, tag: str) -> str | None:
-        """Replace the object that has an etag."""
+        """Replace the object that has a tag."""
         return self.store.replace(self.name, content, tag)
 
     def remove(self) -> None:
