@@ -1,7 +1,8 @@
 """The errors of pgdelta, and the text that describes any exception.
 
 Every failure that a user can see is a `PgdeltaError`. `str(error)` says what is wrong, with its facts, and
-then what to do; it never contains a row's values or a secret. `exit_code` is the command's when nothing
+then what to do; it never contains a row's values or a secret, also where the name of a file has them: the
+folder of a partition is shown as `column=…`. `exit_code` is the command's when nothing
 handles the error: 1 for a failure, 2 for a mistake in the command line or the configuration. `describe_error`
 gives such a text for any exception, `report_error` for one after which a run continues.
 """
@@ -27,6 +28,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_SPACE = os.strerror(errno.ENOSPC)
 _GATEWAY = os.path.join("py4j", "")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_PARTITION_VALUE = re.compile(r"([^/=\s]+(?:=|%3D))[^/]*(?=/(?:[^/=\s]+(?:=|%3D)[^/]*/)*[^/=\s]+\.parquet)")
 _SPARK_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
@@ -34,6 +36,9 @@ class PgdeltaError(Exception):
     """A failure with a text for the user and the exit code of the command."""
 
     exit_code = 1
+
+    def __init__(self, text: object = "") -> None:
+        super().__init__(_without_partition_values(str(text)))
 
 
 class ConfigError(PgdeltaError):
@@ -85,8 +90,10 @@ def one_line(text: str) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return the text that a user gets for an exception, without row values."""
-    if isinstance(error, PgdeltaError):
-        return str(error)
+    return str(error) if isinstance(error, PgdeltaError) else _without_partition_values(_describe(error))
+
+
+def _describe(error: BaseException) -> str:
     family = type(error).__module__.partition(".")[0]
     frames = traceback.extract_tb(error.__traceback__)
     if (family == "py4j" and "Py4JJavaError" not in type(error).__name__) or (
@@ -111,6 +118,10 @@ def report_error(error: BaseException) -> str:
     sentence = describe_error(error)
     TRACES.debug("%s", one_line(sentence), exc_info=error)
     return sentence
+
+
+def _without_partition_values(text: str) -> str:
+    return _PARTITION_VALUE.sub(r"\1…", text)
 
 
 def _spark_sentence(error: BaseException) -> str:

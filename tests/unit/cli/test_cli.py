@@ -411,6 +411,28 @@ def test_a_spark_error_is_its_first_line_without_values() -> None:
     assert describe_error(error).startswith("Spark failed: java.io.IOException: full. Run again")
 
 
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        ("silver/t/city=Bern/part-1.snappy.parquet", "silver/t/city=…/part-1.snappy.parquet"),
+        ("silver/t/city=New York/day=2026-01-02/0-a.parquet", "silver/t/city=…/day=…/0-a.parquet"),
+        ("lake/env=prod/t/city=Bern/part-1.parquet", "lake/env=prod/t/city=…/part-1.parquet"),
+        ("t/city%3DBern/part-1.parquet", "t/city%3D…/part-1.parquet"),
+        ("t/part-1.parquet", "t/part-1.parquet"),
+        ("conf/a=b/pipeline.yaml", "conf/a=b/pipeline.yaml"),
+    ],
+)
+def test_a_file_is_named_without_the_values_of_its_partition(named: str, shown: str) -> None:
+    assert str(LakeError(f"The file s3://b/{named} is missing. Run again.")) == (
+        f"The file s3://b/{shown} is missing. Run again."
+    )
+    assert describe_error(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"/{named}")).startswith(
+        f"/{shown}: No such file or directory."
+    )
+    text = f"[FAILED_READ_FILE] Error while reading file file:///{named}."
+    assert f"file file:///{shown}" in describe_error(spark_error("SparkException", text))
+
+
 def test_a_gateway_that_is_gone_is_said_as_such_and_a_full_disk_as_a_full_disk() -> None:
     refuse = "raise ConnectionRefusedError(111, 'refused')"
     work = compile(refuse, "x/py4j/java_gateway.py", "exec")
