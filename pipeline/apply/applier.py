@@ -27,7 +27,7 @@ from pipeline.apply.tables_at_once import configured_tables_at_once
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze, BronzeOffset
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.delta.fence import raise_if_fenced

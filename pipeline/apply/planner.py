@@ -19,7 +19,7 @@ from pipeline.bronze.activity import newest_commit
 from pipeline.bronze.bases import BaseHistory
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory
 from pipeline.bronze.log import Bronze, BronzeOffset
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import TableSurvey
 from pipeline.config.config import Config
 from pipeline.delta.fence import raise_if_fenced

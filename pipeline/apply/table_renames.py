@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze, BronzeOffset
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.surveys import is_table, sequence_key
 from pipeline.bronze.table_input import Survey, TableSurvey
 from pipeline.config.config import Config

@@ -17,8 +17,9 @@ from pipeline.bronze import surveys
 from pipeline.bronze.bases import Bases
 from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan
 from pipeline.bronze.copies import Copies
-from pipeline.bronze.relations import FirstLSNs, SourceRelation, source_relation
+from pipeline.bronze.relations import FirstLSNs
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
+from pipeline.bronze.source_relations import SourceRelation, source_relation
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, Truncate, survey_of
 from pipeline.delta.log import json_object
 from pipeline.delta.log_retention import short_log

@@ -35,7 +35,7 @@ from pipeline.protected_columns import (
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
-    from pipeline.bronze.relations import SourceRelation
+    from pipeline.bronze.source_relations import SourceRelation
     from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
     from pipeline.protocol.messages import Column, Relation
 

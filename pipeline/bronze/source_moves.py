@@ -16,7 +16,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
-    from pipeline.bronze.relations import SourceRelation
+    from pipeline.bronze.source_relations import SourceRelation
     from pipeline.postgres.catalog import CatalogRelation
     from pipeline.protocol.messages import Relation
 

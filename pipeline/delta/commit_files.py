@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.data_files import DataFile
-from pipeline.delta.native_commit import Operation, Reads, now_milliseconds
+from pipeline.delta.log import now_milliseconds
+from pipeline.delta.native_commit import Operation, Reads
 from pipeline.delta.native_write import rows_file
 from pipeline.delta.retry import ConflictError, SameWriteError, is_same_write, retry_conflicts
 from pipeline.delta.spark.frames import Rows, local_frame

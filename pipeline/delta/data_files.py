@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.delta.native_commit import now_milliseconds
+from pipeline.delta.log import now_milliseconds
 from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided
 from pipeline.delta.schema import TableSchema, arrow_type
 

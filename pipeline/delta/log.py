@@ -6,6 +6,7 @@ Operation names are those of Delta's `DeltaOperations`.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -90,3 +91,8 @@ def json_object(text: str | None) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def now_milliseconds() -> int:
+    """Return the current time as actions have it, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from uuid import UUID, uuid4
 from pipeline import __version__
 from pipeline.delta.checkpoint_files import commit_name
 from pipeline.delta.checksum import write_checksum
+from pipeline.delta.log import now_milliseconds
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.store.looks import is_looked_at, look_again
 from pipeline.delta.store.mirror import fetch, mirror_of, remove_files
@@ -193,11 +193,6 @@ def remove_action(add: Mapping[str, Any], *, data_change: bool = True) -> Action
         if add.get(name) is not None:
             remove[name] = add[name]
     return {"remove": {name: value for name, value in remove.items() if value is not None}}
-
-
-def now_milliseconds() -> int:
-    """Return the current time in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 def _commit_info(operation: Operation, txn_id: str, read_version: int) -> Action:

@@ -15,13 +15,13 @@ from uuid import uuid4
 
 from pipeline.delta.checkpoints import checkpoint_if_due
 from pipeline.delta.fence import fence_of
+from pipeline.delta.log import now_milliseconds
 from pipeline.delta.log_retention import LOG_COMMITS, SET_BY_US
 from pipeline.delta.native_commit import (
     Action,
     Operation,
     Reads,
     commit_version,
-    now_milliseconds,
     remove_action,
     txn_actions,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pipeline.bronze.relations import SourceRelation, source_relation
+from pipeline.bronze.source_relations import SourceRelation, source_relation
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.registry import Records

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.columnar.protected_values import hash_all
 from pipeline.bronze.protection import fingerprint
-from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.errors import ConfigError, LakeError
 from pipeline.operate.key_types import SUPPORTED, KeyFamily, as_printed, family_of, same_spelling
 from pipeline.protected_columns import HMAC_SHA256

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from pipeline.bronze.relations import SourceColumn
+from pipeline.bronze.source_relations import SourceColumn
 
 _BPCHAR = 1042
 

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.apply.planner import Planner, TablePlan
 from pipeline.bronze.change_rows import ChangeRows
-from pipeline.bronze.log import Bronze, BronzeOffset
+from pipeline.bronze.log import Bronze
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.config.load import load_config
@@ -29,150 +27,20 @@ from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, report_error
 from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.operate.live_tables import ONLY_SPARK, Found, Live, LiveTable, buffered
 from pipeline.operate.pinned_lake import PinnedLake, PinnedTable
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.decision import Step
 from pipeline.silver.foreign_commits import refuse_foreign_commits
-from pipeline.silver.live_rows import fold_onto, pending_writes, refuse_plan
+from pipeline.silver.live_rows import pending_writes, refuse_plan
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.range_plan import RangePlan, WriteResult
-from pipeline.silver.swap import BufferedRecords
-from pipeline.silver.writer_choice import WriterSetting
-from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from typing_extensions import Self
-
-    from pipeline.silver.overlay import Overlay
-    from pipeline.silver.silver_rows import SilverRows
+    from pyspark.sql import SparkSession
 
 _ATTEMPTS = 20  # while apply registers tables or columns
-_ONLY_SPARK = (
-    "Use pgdelta.live(spark) with a Spark session, or run pgdelta apply and read as of its manifest."
-)
-
-
-@dataclass(slots=True)
-class LiveTable:
-    """A silver table, and the plan of its pending changes, None if there are none."""
-
-    name: TableName
-    table: PinnedTable
-    plan: RangePlan | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    overlay: Overlay | None = None  # once the changes are folded without Spark
-    frame: DataFrame | None = None  # once they are folded by Spark
-
-    @property
-    def version(self) -> int:
-        """The version of the silver table to which the changes are added."""
-        return self.table.version()
-
-    @property
-    def path(self) -> str:
-        """The path of the silver table."""
-        return self.table.path
-
-
-class Live(Mapping[TableName, Any]):
-    """Silver as of the last commit of bronze: a mapping of (schema, table) to its rows, an Arrow dataset.
-
-    `refused` are the tables that cannot be shown at the LSN, each with the reason; iteration leaves them out.
-    `silver[schema, table]` raises LakeError for such a table, and KeyError for one that silver does not have.
-    The changes of a table are folded when its rows are first requested.
-    """
-
-    def __init__(self, found: Found) -> None:
-        self.lsn = found.end.lsn
-        self.commit_time = found.commit_time
-        self.refused = found.refused
-        self._found = found
-
-    def table(self, schema: str, table: str) -> LiveTable:
-        """Return a table with its version and plan; raise LakeError if it is refused."""
-        name = TableName(schema, table)
-        if name in self.refused:
-            raise LakeError(self.refused[name])
-        return self._found.tables[name]
-
-    def refresh(self) -> Self:
-        """Return silver as of the commit that is the last one of bronze now."""
-        found = self._found.reader.read()
-        assert isinstance(found, type(self))
-        return found
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._found.tables
-
-    def __iter__(self) -> Iterator[TableName]:
-        return iter(sorted(self._found.tables))
-
-    def __len__(self) -> int:
-        return len(self._found.tables)
-
-    def __repr__(self) -> str:
-        return f"<live silver at {self.lsn}: {len(self)} tables, {len(self.refused)} refused>"
-
-    def __getitem__(self, name: TableName) -> Any:
-        return self._rows(self.table(*name))
-
-    def _rows(self, table: LiveTable) -> Any:
-        return self._found.rows(table)
-
-
-@dataclass(slots=True)
-class Found:
-    """What one read found, and what the fold of its tables needs."""
-
-    reader: LiveReader
-    lake: PinnedLake
-    bronze: Bronze
-    changes: PinnedTable  # of bronze
-    writer: WriterSetting
-    end: BronzeOffset
-    commit_time: datetime | None
-    records: Records
-    change_rows: ChangeRows
-    tables: dict[TableName, LiveTable] = field(default_factory=dict)
-    refused: dict[TableName, str] = field(default_factory=dict)
-
-    def rows(self, table: LiveTable) -> SilverRows:
-        """Return the rows of a table without Spark; they are folded when they are first read."""
-        from pipeline.silver.silver_rows import SilverRows
-
-        local_path = table.table.local_path
-        assert local_path is not None
-        read = None if table.plan is None else lambda: self._folded(table)
-        return SilverRows(local_path, table.table.snapshot(), read)
-
-    def _folded(self, table: LiveTable) -> Overlay:
-        overlay = self.overlay(table)
-        if overlay is None:
-            raise LakeError(
-                f"The changes of table {table.name} after version {table.version} cannot be added without "
-                f"Spark. {_ONLY_SPARK}"
-            )
-        return overlay
-
-    def overlay(self, table: LiveTable, *, may_load: bool = True) -> Overlay | None:
-        """Return the folded changes of a table, None if it has none or only Spark can fold them.
-
-        With `may_load` all rows of a small table with features that only Spark writes are read.
-        """
-        with table.lock:
-            if table.plan is not None and table.overlay is None:
-                records = buffered(self.records)
-                table.overlay = fold_onto(
-                    table.table, table.plan, self.change_rows, records, table.name, may_load=may_load
-                )
-            return table.overlay
-
-
-def buffered(records: Records) -> BufferedRecords:
-    """Return records that keep what a fold records in memory."""
-    return BufferedRecords(records, discards_misfits=True)
 
 
 class LiveReader:
@@ -183,7 +51,7 @@ class LiveReader:
     ) -> None:
         """Read with a session, or without Spark; `show` makes a result of what was found."""
         self._config = config
-        no_spark = NoSpark(f"Only Spark can read this. {_ONLY_SPARK}")
+        no_spark = NoSpark(f"Only Spark can read this. {ONLY_SPARK}")
         self._lake = Lake(config.storage, spark or no_spark)
         if spark is None and self._lake.working_root is None:
             raise LakeError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.delta.spark.frames import in_session
 from pipeline.delta.sql import quoted
 from pipeline.errors import LakeError
-from pipeline.operate.live import Live, LiveTable, buffered
+from pipeline.operate.live_tables import Live, LiveTable, buffered
 from pipeline.silver.as_of import view_names
 from pipeline.silver.live_rows import pending_writes
 from pipeline.table_name import TableName

@@ -19,8 +19,8 @@ from pipeline.bronze.copies import compared_row, gap_row, moved_row
 from pipeline.bronze.copy_states import Comparison, CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.protection import ColumnProtection
-from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.source_moves import MovedTable, has_numbers_of, match_columns
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.locks import refuse_while_apply_runs

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.metadata.manifests import Manifest
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.base_rows import BaseInput

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.bronze.activity import Activity, read_activity
 from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest, CopyState
 from pipeline.bronze.log import Bronze, BronzeOffset
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.schedule import interval_at
 from pipeline.delta.log import user_metadata_of

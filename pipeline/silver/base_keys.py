@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.engine import DUCKDB
 from pipeline.silver.fold import Fold, FoldColumn

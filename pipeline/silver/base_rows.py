@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.relations import PostgresType, SourceRelation
+from pipeline.bronze.source_relations import PostgresType, SourceRelation
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.base_keys import KeyRangeSql

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze, between
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, Truncate
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step

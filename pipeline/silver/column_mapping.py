@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from pipeline.bronze.relations import PostgresType, SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import PostgresType, SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.silver.schema_operations import RenameColumn

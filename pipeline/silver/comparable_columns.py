@@ -7,7 +7,7 @@ form on both sides is skipped, with the reason.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.bronze.relations import SourceColumn
+from pipeline.bronze.source_relations import SourceColumn
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogRelation

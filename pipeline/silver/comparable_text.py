@@ -7,7 +7,7 @@ for PostgreSQL. Columns whose types have no form are not compared, and reported.
 import re
 from collections.abc import Mapping
 
-from pipeline.bronze.relations import SourceColumn
+from pipeline.bronze.source_relations import SourceColumn
 from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, TEXT, Form, Kind
 from pipeline.silver.types import holds, numeric
 

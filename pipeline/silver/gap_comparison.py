@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copy_states import COMPLETE, CopyHistory, Gap
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError, report_error

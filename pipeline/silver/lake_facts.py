@@ -14,7 +14,7 @@ from datetime import datetime
 
 from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory, Gap
 from pipeline.bronze.log import BronzeOffset
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.tables import NO_LIMITS, TableRule
 from pipeline.metadata.manifests import Manifest

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.bronze.bases import Base
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import survey_of
 from pipeline.config.tables import TableRule
 from pipeline.delta.txn import TableCommit

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName

@@ -9,7 +9,7 @@ to lose, and copied rows are the source's, so neither is counted.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import Guards, TableRule
 from pipeline.engine import SPARK, Engine

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pipeline.bronze.protection import ColumnProtection
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protected_columns import EXCLUDE, HMAC_SHA256, MISSING, ProtectedColumn

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN

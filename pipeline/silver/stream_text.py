@@ -6,7 +6,7 @@ column is refused only if no value of its type could have the source's text.
 
 from __future__ import annotations
 
-from pipeline.bronze.relations import SourceColumn
+from pipeline.bronze.source_relations import SourceColumn
 from pipeline.silver.comparable_text import array_text, delimiter_of, text_sql
 from pipeline.silver.types import numeric_digits
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory, CopyRequest
 from pipeline.bronze.erasures import ErasureLog, Erasures
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.delta.log import user_metadata_of

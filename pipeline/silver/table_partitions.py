@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.delta.table_log import Snapshot
 from pipeline.metadata.registry import RegisteredTable

@@ -7,7 +7,7 @@ import re
 
 import pyarrow as pa
 
-from pipeline.bronze.relations import PostgresType, SourceColumn
+from pipeline.bronze.source_relations import PostgresType, SourceColumn
 from pipeline.config.tables import TableRule
 from pipeline.silver.text_parsers import (
     BIGINT,

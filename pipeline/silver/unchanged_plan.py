@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.bronze.copy_states import Gap
-from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold import Fold
 from pipeline.silver.write_plan import Identity, WriteStep

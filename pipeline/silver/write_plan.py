@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.relations import PostgresType, SourceRelation
+from pipeline.bronze.source_relations import PostgresType, SourceRelation
 from pipeline.bronze.table_input import SequenceKey, Survey, Truncate, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.delta import commit_files, data_files, native_commit
+from pipeline.delta.log import now_milliseconds
 from pipeline.delta.sync import sync_folder
 from pipeline.delta.table import LakeTable
 
@@ -23,7 +24,7 @@ def commit_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def do_before_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Have something done once, after the next commit has read the log and before it is made."""
     is_done = False
-    now = native_commit.now_milliseconds
+    now = now_milliseconds
 
     def act() -> int:
         nonlocal is_done

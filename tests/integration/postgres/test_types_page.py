@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import psycopg
 import pytest
 
-from pipeline.bronze.relations import SourceColumn
+from pipeline.bronze.source_relations import SourceColumn
 from pipeline.postgres.catalog import CatalogColumn
 from pipeline.protocol.messages import Column
 from pipeline.silver.types import overridden, silver_type

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.delta.sql import EPOCH
 from pipeline.table_name import TableName
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from tests.support.modes.changes import Change, LaterCopy, Row, Text
 
 Key = tuple[Text, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.bronze.table_input import SequenceKey, Survey
 
 TEXT, INT4, INT8, FLOAT8, NUMERIC = 25, 23, 20, 701, 1700

@@ -28,7 +28,7 @@ from pipeline.bronze.copy_states import (
     SnapshotChunks,
 )
 from pipeline.bronze.log import BronzeOffset
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config, Silver, Source, Storage
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake

@@ -8,14 +8,9 @@ from datetime import datetime, timezone
 import pytest
 
 from pipeline.bronze.protection import ColumnProtection, Protection, protected_text
-from pipeline.bronze.relations import (
-    SourceColumn,
-    SourceRelation,
-    relation_version,
-    relations_table,
-    source_relation,
-)
+from pipeline.bronze.relations import relation_version, relations_table
 from pipeline.bronze.source_moves import MovedTable, SourceMoves, match_columns
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation, source_relation
 from pipeline.config.config import Config, Source
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.errors import ConfigError

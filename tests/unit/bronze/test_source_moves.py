@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.bronze.source_moves import MovedTable, SourceMoves
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 

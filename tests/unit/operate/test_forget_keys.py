@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.bronze.erasures import erasures_in
-from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.errors import ConfigError, LakeError
 from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys, plan_table
 from pipeline.operate.key_types import family_of, texts_of

@@ -19,7 +19,7 @@ from pipeline.bronze.copy_states import (
     Gap,
     SnapshotChunks,
 )
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.operate.retention_plan import LakeRecords, is_due, is_in_run, last_expired, plan_retention

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.schema import CHANGES
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.base_rows import LOADED_COLUMNS, BaseInput, BaseRows, NotCompacted

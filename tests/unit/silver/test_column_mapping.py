@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.silver.column_mapping import SilverColumns, align_versions, plan_renames
 from pipeline.silver.schema_operations import RenameColumn
 from tests.support.silver.relations import INT4, column, relation

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import SequenceKey, Survey
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.protocol.lsn import LSN

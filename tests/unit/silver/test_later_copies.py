@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.bronze.bases import Base
 from pipeline.bronze.copy_states import COMPLETE, CompleteCopy, CopyHistory, CopyState, SnapshotChunks
-from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.lsn import LSN

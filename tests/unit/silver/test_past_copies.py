@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.bronze.copy_states import COMPLETE, DROPPED, CopyHistory, CopyState, Gap, SnapshotChunks
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.errors import LakeError
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN

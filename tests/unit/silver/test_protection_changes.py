@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.bronze.protection import fingerprint
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config, Source
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.metadata.registry import RegisteredColumn, RegisteredTable

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule, TypeChanges
 from pipeline.silver.column_mapping import SilverColumns, align_versions
 from pipeline.silver.schema_evolution import columns_after, plan_evolution, rule_for_rebuild

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SilverColumns
 from pipeline.silver.schema_evolution import plan_evolution

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.bronze.copy_states import Gap
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.delta.table import LakeTable
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import LSN

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import Survey, Truncate
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError

@@ -1,0 +1,157 @@
+"""Silver live as a mapping of its tables, whose changes are folded when their rows are first requested."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipeline.bronze.change_rows import ChangeRows
+from pipeline.bronze.log import Bronze, BronzeOffset
+from pipeline.errors import LakeError
+from pipeline.metadata.registry import Records
+from pipeline.operate.pinned_lake import PinnedLake, PinnedTable
+from pipeline.silver.live_rows import fold_onto
+from pipeline.silver.range_plan import RangePlan
+from pipeline.silver.swap import BufferedRecords
+from pipeline.silver.writer_choice import WriterSetting
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from typing_extensions import Self
+
+    from pipeline.silver.overlay import Overlay
+    from pipeline.silver.silver_rows import SilverRows
+
+ONLY_SPARK = "Use pgdelta.live(spark) with a Spark session, or run pgdelta apply and read as of its manifest."
+
+
+class Reader(Protocol):
+    """What reads silver live."""
+
+    def read(self) -> Live:
+        """Return silver as of the last commit of bronze; raise LakeError if there is none."""
+
+
+@dataclass(slots=True)
+class LiveTable:
+    """A silver table, and the plan of its pending changes, None if there are none."""
+
+    name: TableName
+    table: PinnedTable
+    plan: RangePlan | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    overlay: Overlay | None = None  # once the changes are folded without Spark
+    frame: DataFrame | None = None  # once they are folded by Spark
+
+    @property
+    def version(self) -> int:
+        """The version of the silver table to which the changes are added."""
+        return self.table.version()
+
+    @property
+    def path(self) -> str:
+        """The path of the silver table."""
+        return self.table.path
+
+
+class Live(Mapping[TableName, Any]):
+    """Silver as of the last commit of bronze: a mapping of (schema, table) to its rows, an Arrow dataset.
+
+    `refused` are the tables that cannot be shown at the LSN, each with the reason; iteration leaves them out.
+    `silver[schema, table]` raises LakeError for such a table, and KeyError for one that silver does not have.
+    The changes of a table are folded when its rows are first requested.
+    """
+
+    def __init__(self, found: Found) -> None:
+        self.lsn = found.end.lsn
+        self.commit_time = found.commit_time
+        self.refused = found.refused
+        self._found = found
+
+    def table(self, schema: str, table: str) -> LiveTable:
+        """Return a table with its version and plan; raise LakeError if it is refused."""
+        name = TableName(schema, table)
+        if name in self.refused:
+            raise LakeError(self.refused[name])
+        return self._found.tables[name]
+
+    def refresh(self) -> Self:
+        """Return silver as of the commit that is the last one of bronze now."""
+        found = self._found.reader.read()
+        assert isinstance(found, type(self))
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found.tables
+
+    def __iter__(self) -> Iterator[TableName]:
+        return iter(sorted(self._found.tables))
+
+    def __len__(self) -> int:
+        return len(self._found.tables)
+
+    def __repr__(self) -> str:
+        return f"<live silver at {self.lsn}: {len(self)} tables, {len(self.refused)} refused>"
+
+    def __getitem__(self, name: TableName) -> Any:
+        return self._rows(self.table(*name))
+
+    def _rows(self, table: LiveTable) -> Any:
+        return self._found.rows(table)
+
+
+@dataclass(slots=True)
+class Found:
+    """What one read found, and what the fold of its tables needs."""
+
+    reader: Reader
+    lake: PinnedLake
+    bronze: Bronze
+    changes: PinnedTable  # of bronze
+    writer: WriterSetting
+    end: BronzeOffset
+    commit_time: datetime | None
+    records: Records
+    change_rows: ChangeRows
+    tables: dict[TableName, LiveTable] = field(default_factory=dict)
+    refused: dict[TableName, str] = field(default_factory=dict)
+
+    def rows(self, table: LiveTable) -> SilverRows:
+        """Return the rows of a table without Spark; they are folded when they are first read."""
+        from pipeline.silver.silver_rows import SilverRows
+
+        local_path = table.table.local_path
+        assert local_path is not None
+        read = None if table.plan is None else lambda: self._folded(table)
+        return SilverRows(local_path, table.table.snapshot(), read)
+
+    def _folded(self, table: LiveTable) -> Overlay:
+        overlay = self.overlay(table)
+        if overlay is None:
+            raise LakeError(
+                f"The changes of table {table.name} after version {table.version} cannot be added without "
+                f"Spark. {ONLY_SPARK}"
+            )
+        return overlay
+
+    def overlay(self, table: LiveTable, *, may_load: bool = True) -> Overlay | None:
+        """Return the folded changes of a table, None if it has none or only Spark can fold them.
+
+        With `may_load` all rows of a small table with features that only Spark writes are read.
+        """
+        with table.lock:
+            if table.plan is not None and table.overlay is None:
+                records = buffered(self.records)
+                table.overlay = fold_onto(
+                    table.table, table.plan, self.change_rows, records, table.name, may_load=may_load
+                )
+            return table.overlay
+
+
+def buffered(records: Records) -> BufferedRecords:
+    """Return records that keep what a fold records in memory."""
+    return BufferedRecords(records, discards_misfits=True)
