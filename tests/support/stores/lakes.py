@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 import pytest
 
 from pipeline.apply.applier import Applier
-from pipeline.config.config import Config
+from pipeline.config.config import Config, Silver
 from pipeline.delta.store.mirror import mirror_at
 from pipeline.delta.store.store import Store
 from pipeline.delta.table import Lake
@@ -39,6 +39,10 @@ class StorePipeline:
 
     config: Config
     source: psycopg.Connection[Any]
+
+    def __post_init__(self) -> None:
+        # also in a run of the tests with PGDELTA_WRITER=spark
+        self.config = replace(self.config, silver=replace(self.config.silver, writer=Silver().writer))
 
     @property
     def store(self) -> Store:
