@@ -33,6 +33,7 @@ from pipeline.postgres.snapshot.export import (
     connect_for_copy,
     reading_error,
 )
+from pipeline.postgres.snapshot.moved_rows import refuse_moved
 from pipeline.table_name import TableName
 
 
@@ -106,21 +107,10 @@ class SourceTable:
         """Run a query; raise RowsMoved or SnapshotLost if its rows may not be those of the snapshot."""
         try:
             rows = self._connection.execute(query).fetchall()
-            self._check_not_rewritten()
+            refuse_moved(self._connection, self.table, self.table.leaves, "compared")
         except psycopg.Error as error:
             raise reading_error(self._name, "compared", error, self._connection.info.user) from None
         return rows
-
-    def _check_not_rewritten(self) -> None:
-        """Raise RowsMoved if a leaf was rewritten, so that the snapshot does not show its rows."""
-        oids = [leaf.oid for leaf in self.table.leaves]
-        query = (
-            "SELECT count(*) FROM pg_catalog.pg_class WHERE oid = ANY (%s::bigint[]::oid[])"
-            " AND relfilenode = pg_catalog.pg_relation_filenode(oid)"
-        )
-        row = self._connection.execute(query, (oids,)).fetchone()
-        if row is None or row[0] != len(oids):
-            raise RowsMoved(f"The table {self._name} was truncated or rewritten while it was compared.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ from psycopg import sql
 from pipeline.postgres.connection import describe, use_raw_encoding
 from pipeline.postgres.publication import Leaf, PublishedTable
 from pipeline.postgres.snapshot.export import (
-    RowsMoved,
     Snapshot,
     SnapshotLost,
     begin_under,
     connect_for_copy,
     reading_error,
 )
+from pipeline.postgres.snapshot.moved_rows import refuse_moved
 
 VALUE_END, ROW_END, NULL_MARK = "\x1f", "\x1e", "\x1d"
 BLOCK_BYTES = 8 << 20  # approximate size of one text
@@ -113,21 +113,13 @@ class CopyReader:
             if block is not None:
                 self._adapt(block.byte_count)
             first = stop
-        # The rows of a rewritten table are on other pages, or invisible in an older snapshot.
-        self._check(table, leaf)
+        refuse_moved(self._connection, table, [leaf], "copied")
 
     def _adapt(self, byte_count: int) -> None:
         if byte_count > BLOCK_BYTES:
             self._pages = max(1, self._pages // 2)
         elif byte_count < BLOCK_BYTES // 2:
             self._pages = min(_MAX_PAGES, self._pages * 2)
-
-    def _check(self, table: PublishedTable, leaf: Leaf) -> None:
-        """Raise RowsMoved if the leaf was rewritten."""
-        query = "SELECT pg_catalog.pg_relation_filenode(%s::bigint::oid)::bigint"
-        row = self._connection.execute(query, (leaf.oid,)).fetchone()
-        if row is None or row[0] != leaf.filenode:
-            raise RowsMoved(f"The table {table.name} was rewritten while it was copied.")
 
     def _aggregate(self, table: PublishedTable, leaf: Leaf, first: int, stop: int) -> Block | None:
         """Return the rows of pages as one text; None if that is ambiguous or too long."""
