@@ -43,11 +43,12 @@ class VersionIndex:
     def __init__(self) -> None:
         self.all: list[RelationVersion] = []
         self.in_force: dict[int, int] = {}  # index by oid, outside of streams
-        self._by_id: dict[int, int] = {}
+        # what is left out is no part of an id, but its place decides how rows are read
+        self._by_id: dict[tuple[int, Relation], int] = {}
 
     def index_of(self, version: RelationVersion) -> int:
         """Return the index of a version, which is added unless an equal one is there."""
-        index = self._by_id.setdefault(version.id, len(self.all))
+        index = self._by_id.setdefault((version.id, version.sent), len(self.all))
         if index == len(self.all):
             self.all.append(version)
         return index

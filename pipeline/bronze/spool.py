@@ -301,8 +301,8 @@ class Spool:
         if not (has_rows or self.streams.has_open):
             self._versions.forget_old()
         if len(self._recorded_version_ids) > MOST_RECORDED_IDS:
-            # what is recorded once more does no harm
-            self._recorded_version_ids = {version.id for version in self._versions.all}
+            # what is recorded once more does no harm; those of open streams are not recorded yet
+            self._recorded_version_ids &= {version.id for version in self._versions.all}
 
     def seal_empty(self, end_lsn: LSN) -> StagedTransactions | None:
         """Move the offset over WAL without any transaction; None if it is there already."""

@@ -1,0 +1,77 @@
+"""Each relation version that a change names is recorded, and rows are read by their own version."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.bronze import spool
+from pipeline.config.config import Config
+from pipeline.config.tables import ColumnRules, TableRule
+from pipeline.ingest.job import run_ingest
+from tests.support.running import wait_until
+from tests.support.servers import Database, MakeServer
+
+pytestmark = pytest.mark.postgres
+
+
+def column(config: Config, table: str, name: str) -> list[Any]:
+    found = DeltaTable(f"{config.storage.root}/bronze/{table}").to_pyarrow_table(columns=[name])
+    return list(found.column(name).to_pylist())
+
+
+def wait_for_changes(config: Config, count: int) -> None:
+    wait_until(lambda: len(column(config, "changes", "op")) >= count)
+
+
+@pytest.mark.parametrize("most", [65_536, 1])
+def test_versions_that_open_streams_describe(
+    make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(spool, "MOST_RECORDED_IDS", most)
+    server = make_server({"logical_decoding_work_mem": "64kB"})
+    database = Database(server, "postgres", server.conninfo)
+    database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in "abc"))
+    config = database.config(root=str(tmp_path / "lake"), create_publication="all")
+    run_ingest(config)
+    stop = threading.Event()
+    run = threading.Thread(
+        target=run_ingest, args=(config,), kwargs={"stop": stop, "trigger": "continuous"}, daemon=True
+    )
+    run.start()
+    try:
+        with database.connect() as session:
+            session.execute("BEGIN")
+            session.execute("INSERT INTO b SELECT i, md5(i::text) FROM generate_series(1, 5000) i")
+            for count, table in enumerate("ac", 1):
+                database.run(f"INSERT INTO {table} VALUES (1)")
+                wait_for_changes(config, count)
+            session.execute("COMMIT")
+            wait_for_changes(config, 5002)
+    finally:
+        stop.set()
+        run.join()
+    named, recorded = (set(column(config, table, "relation_version")) for table in ("changes", "relations"))
+    assert named <= recorded
+
+
+def test_a_left_out_column_that_was_dropped_and_added_again(database: Database, tmp_path: Path) -> None:
+    database.run("CREATE TABLE t (id int PRIMARY KEY, secret text, note text)")
+    config = database.config(root=str(tmp_path / "lake"), create_publication="all")
+    config = replace(config, tables=(TableRule("public.*", columns=ColumnRules(exclude=("secret",))),))
+    run_ingest(config)
+    insert = "INSERT INTO t (id, secret, note) VALUES ({0}, 'secret {0}', 'note {0}')"
+    database.run(
+        insert.format(1),
+        "ALTER TABLE t DROP COLUMN secret",
+        "ALTER TABLE t ADD COLUMN secret text",
+        insert.format(2),
+        "ALTER TABLE t DROP COLUMN secret",
+    )
+    run_ingest(config)
+    assert column(config, "changes", "new") == [["1", "note 1"], ["2", "note 2"]]
