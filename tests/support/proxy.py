@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -16,11 +17,13 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST
 class Proxy:
     """Forwards TCP connections to 127.0.0.1:`port`; `tamper` gets type and body of what the server sends.
 
-    It returns the bytes that go on in the frame's place.
+    It returns the bytes that go on in the frame's place. With a `rate` the server's bytes go on at so many a
+    second.
     """
 
-    def __init__(self, port: int, tamper: Frames | None = None) -> None:
+    def __init__(self, port: int, tamper: Frames | None = None, rate: int | None = None) -> None:
         self.tamper = tamper
+        self._rate = rate
         self.byte_count = 0  # from the server to its clients
         self._target = ("127.0.0.1", port)
         self._flows = threading.Event()
@@ -97,6 +100,8 @@ class Proxy:
             while data := server.recv(65536):
                 self._flows.wait()
                 self.byte_count += len(data)
+                if self._rate is not None:
+                    time.sleep(len(data) / self._rate)
                 if self.tamper is None:
                     client.sendall(data)
                     continue

@@ -184,6 +184,7 @@ class Walsender:
         messages: list[bytes] = []
         byte_count = 0
         received_lsn = self._received_lsn
+        has_arrived = False  # a part of a message, which may take long
         while True:
             count = len(messages)
             with self._lock:
@@ -192,7 +193,7 @@ class Walsender:
                 # A notice that arrived with these bytes may mean that rows were skipped: return none of them.
                 self._raise_failure()
                 received_lsn = max(received_lsn, wal_end, last_end_lsn(messages[count:]))
-                self._check_idle(has_received=len(messages) > count or wal_end > INVALID)
+                self._check_idle(has_received=has_arrived or len(messages) > count or wal_end > INVALID)
                 self._send_status_if_due()
             remaining = deadline - time.monotonic()
             is_idle = len(messages) == count
@@ -201,8 +202,9 @@ class Walsender:
                 self._received_lsn = received_lsn
                 return messages
             if is_idle:
-                self._selector.select(remaining)
+                has_arrived = bool(self._selector.select(remaining))
             else:
+                has_arrived = False
                 time.sleep(min(_BATCH_DELAY, remaining))
 
     def acknowledge(self, lsn: LSN) -> None:
