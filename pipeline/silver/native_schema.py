@@ -50,6 +50,18 @@ def fills_natively(snapshot: Snapshot, most_bytes: int | None) -> bool:
     return most_bytes is None or sum(int(file["size"]) for file in snapshot.files.values()) <= most_bytes
 
 
+def default_is_lost(operation: AddColumn) -> bool:
+    """Return whether the type of an added column cannot hold its default."""
+    if operation.backfill is None or not operation.type.is_native:
+        return False
+    text = DUCKDB.literal(operation.backfill)
+    condition = operation.type.misfit(text, f"({operation.type.value(text, DUCKDB)})", DUCKDB)
+    if condition is None:
+        return False
+    with closing(DuckSql()) as session:
+        return bool(session.row(f"SELECT coalesce({condition}, false) AS is_lost").is_lost)
+
+
 def field_of(operation: AddColumn) -> SchemaField:
     """Return the column that an operation adds."""
     (field,) = TableSchema.of_ddl(f"{quoted(operation.name)} {operation.type.ddl}").fields

@@ -37,6 +37,7 @@ from pipeline.silver.text_parsers import STRING, SilverType
 from pipeline.silver.types import (
     column_type,
     holds,
+    keeps_keys_apart,
     keeps_texts,
     keeps_values,
     reader_of,
@@ -79,6 +80,26 @@ def default_is_gone(name: str) -> SchemaNote:
     return SchemaNote(sentence, "resync")
 
 
+def default_is_misfit(name: str, policy: str) -> SchemaNote:
+    """Return the note for a column whose default the silver type cannot hold."""
+    kept = "the nearest value" if policy == "clamp" else "NULL"
+    sentence = (
+        f"Column {name} was added with a default that its silver type cannot hold. Older rows have {kept}, "
+        "and no misfit is recorded for them. Run a resync to copy them."
+    )
+    return SchemaNote(sentence, "resync")
+
+
+def refused_default(relation: SourceRelation, name: str) -> Hold:
+    """Return the Hold for a column whose default the silver type cannot hold and its policy refuses."""
+    return _hold(
+        relation,
+        f"column {name} was added with a default that its silver type cannot hold, and its policy is error",
+        "Give the column another policy or type in `tables`, then run pgdelta apply.",
+        kind="refused",
+    )
+
+
 def was_unpublished(name: str) -> SchemaNote:
     """Return the note for a column whose values were not published for some time."""
     sentence = f"Column {name} was not published for some time. Run a resync to copy what changed meanwhile."
@@ -112,7 +133,7 @@ def plan_evolution(
     texts = sidecars(relation, rule)
     if rule.needs_key and not relation.key:
         return [_lacks_key(relation, rule)]
-    if hold := _collision(relation, silver or {}, texts):
+    if hold := _collision(relation, silver or {}, texts) or _merged_keys([relation, *later][-1], rule):
         return [hold]
     if silver is None:
         found = [*relation.columns, *_partition_columns_of(later, relation, rule)]
@@ -171,6 +192,8 @@ def plan_evolution(
         elif column.name not in before.numbers:
             number = column.attribute_number
             reader = reader_of(column, target)  # of its default
+            if rule.misfit_of(column.name) == "clamp" and column.name not in relation.key:
+                reader = reader.clamped
             operations.append(AddColumn(column.name, reader, column.missing_value, number))
             if number is not None and number < max(n or 0 for n in before.numbers.values()):
                 operations.append(was_unpublished(column.name))
@@ -303,6 +326,19 @@ def _collision(relation: SourceRelation, silver: Mapping[str, str], texts: Mappi
         if other != column.name:
             reason = f"columns {other} and {column.name} differ only in case, which Delta cannot hold"
             return _hold(relation, reason, "Rename one of the two at the source.")
+    return None
+
+
+def _merged_keys(relation: SourceRelation, rule: TableRule) -> Hold | None:
+    """Return a Hold if the rule gives a column of the key a type in which different keys may be equal."""
+    for column in relation.columns:
+        kind = rule.types.get(column.name)
+        if column.name not in relation.key or kind is None or rule.mode == "append":
+            continue
+        ddl = column_type(column, rule).ddl
+        if not keeps_keys_apart(column, ddl):
+            reason = f"its rule has {ddl} for column {column.name} of the key, in which different keys may be"
+            return _hold(relation, f"{reason} equal", "Remove the column from types, then run pgdelta apply.")
     return None
 
 

@@ -35,6 +35,7 @@ from pipeline.silver.column_mapping import (
 from pipeline.silver.native_schema import (
     add_column,
     adds_natively,
+    default_is_lost,
     fills_natively,
     set_default,
     set_layout,
@@ -42,9 +43,11 @@ from pipeline.silver.native_schema import (
 from pipeline.silver.native_session import is_left_to_spark
 from pipeline.silver.schema_evolution import (
     columns_after,
+    default_is_misfit,
     keeps_former_rows,
     plan_evolution,
     plan_properties,
+    refused_default,
 )
 from pipeline.silver.schema_operations import (
     LAYOUT,
@@ -175,6 +178,7 @@ class SchemaWriter:
                 recorded, relation, columns, rule, is_certain=is_certain and was_certain, later=later
             )
             planned = [each for each in planned if not (isinstance(each, AddColumn) and each.name in created)]
+            planned = self._with_lost_defaults(planned, relation)
             was_certain = is_certain
             for operation in planned:
                 if isinstance(operation, CreateTable):
@@ -210,6 +214,21 @@ class SchemaWriter:
             stop,
             rule.partition_by,
         )
+
+    def _with_lost_defaults(self, planned: Sequence[Operation], relation: SourceRelation) -> list[Operation]:
+        """Return operations with what is recorded of defaults that are misfits in older rows, or a Hold."""
+        found = list(planned)
+        if not any(isinstance(each, AddColumn) and each.backfill is not None for each in planned):
+            return found
+        if not self._table.exists() or not self._table.snapshot().files:
+            return found
+        for each in planned:
+            if isinstance(each, AddColumn) and default_is_lost(each):
+                policy = self._rule.misfit_of(each.name)
+                if policy == "error":
+                    return [refused_default(relation, each.name)]
+                found.append(default_is_misfit(each.name, policy))
+        return found
 
     def _plan_layout(
         self,

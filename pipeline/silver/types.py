@@ -107,6 +107,19 @@ def column_type(column: SourceColumn, rule: TableRule, present: str | None = Non
     return of_partition(kind) if column.name in rule.partition_by else kind
 
 
+def keeps_keys_apart(column: SourceColumn, ddl: str) -> bool:
+    """Return whether no two keys of a source column become one in a column of silver's type.
+
+    A number may have several texts, which are one key at the source, too.
+    """
+    own = silver_type(column).ddl
+    if ddl in (STRING.ddl, own) or not column.is_type_known:
+        return True
+    if column.base_oid in _EXACT_NUMBERS:
+        return ddl in _DIGITS or _DECIMAL.fullmatch(ddl) is not None
+    return (own, ddl) in _ONE_TO_ONE
+
+
 def of_partition(kind: SilverType) -> SilverType:
     """Return a type as a partition column has it."""
     return PARTITION_STRING if kind.ddl == PARTITION_STRING.ddl else kind
@@ -171,6 +184,9 @@ def _digits(ddl: str) -> tuple[int, int]:
 
 
 _INTEGERS = frozenset({20, 21, 23})
+_EXACT_NUMBERS = _INTEGERS | {_NUMERIC}
+_ONE_TO_ONE = {("FLOAT", "DOUBLE"), ("DATE", "TIMESTAMP_NTZ"), ("DATE", "TIMESTAMP")}
+_ONE_TO_ONE |= {("TIMESTAMP_NTZ", "TIMESTAMP"), ("TIMESTAMP", "TIMESTAMP_NTZ")}
 # any integer to any other; int2, int4 and float4 to float8; date to timestamp
 _EXACT = {(a, b) for a in _INTEGERS for b in _INTEGERS}
 _EXACT |= {(21, 701), (23, 701), (_REAL, 701), (1082, 1114)}
