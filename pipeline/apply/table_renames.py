@@ -234,6 +234,6 @@ def rename_events(
     if other_name is not None:
         sentence = (
             f"Table {name} was called {other_name.name} for a while. Its changes of that time are in bronze "
-            f"under that name. Run pgdelta resync --table {name}."
+            f"under that name. Run {name.command('resync')}."
         )
         yield Event(*name, other_name.lsn, "resync", sentence)

@@ -76,6 +76,12 @@ def test_table_that_had_another_name_for_a_while_lacks_what_came_then() -> None:
     assert sentence.startswith("Table public.a was called public.b for a while.")
 
 
+def test_the_command_of_an_event_quotes_a_name_for_the_shell() -> None:
+    quoted = TableName("public", "a b")
+    (sentence,) = sentences(quoted, {quoted: 1}, [(quoted, 1)], ChangesUnderOtherName(LSN(60), B))
+    assert sentence.endswith("Run pgdelta resync --table 'public.a b'.")
+
+
 @pytest.mark.parametrize(
     ("copied", "known", "seen", "is_replaced"),
     [
