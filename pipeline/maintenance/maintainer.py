@@ -42,7 +42,7 @@ from pipeline.silver.clustering import (
     unsorted_columns,
 )
 from pipeline.silver.data_layout import file_size, small_size
-from pipeline.silver.shared_tables import is_current, unneeded_files, vacuum
+from pipeline.silver.shared_tables import refresh_shared, unneeded_files, vacuum
 from pipeline.silver.writer_choice import unsupported_feature
 
 _CHANGES = "bronze/changes"
@@ -124,7 +124,7 @@ class Maintainer:
         if self.dry_run or not self.by_spark:
             return MaintainedTable(name, needs_spark=reason)
         added, removed = retry_conflicts(table.compact)
-        vacuums = is_current(table) and self.rules.vacuum
+        vacuums = refresh_shared(table) and self.rules.vacuum
         return MaintainedTable(name, removed, added, vacuum(table) if vacuums else 0)
 
     def _natively(self, name: str, table: LakeTable, *, is_own: bool) -> MaintainedTable:
@@ -144,7 +144,7 @@ class Maintainer:
         if not is_own:
             retry_conflicts(sort)
         done = replace(done, removed_log_files=self._clean_log(table, is_own=is_own))
-        may_remove = self.dry_run or is_current(table)
+        may_remove = self.dry_run or refresh_shared(table)
         if may_remove and self.rules.vacuum and not self.should_stop():
             done = replace(done, removed_files=self._vacuum(table))
         snapshot = table.snapshot()

@@ -60,7 +60,7 @@ from pipeline.operate.forget_records import (
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.shared_tables import SharedTable, is_current
+from pipeline.silver.shared_tables import SharedTable, refresh_shared
 from pipeline.silver.versions import manifest_entry
 from pipeline.table_name import TableName
 
@@ -234,7 +234,7 @@ class _Forgetting:
             # rows that a deletion vector marks are still in their file
             table.run(f"REORG TABLE {table.identifier} APPLY (PURGE)", FORGET)
         name = _silver_name(silver)
-        if not is_current(table):
+        if not refresh_shared(table):
             raise LakeError(
                 f"The shared table of {silver.name} does not show its newest rows, so its history cannot end."
                 " Run pgdelta apply, then pgdelta forget again."

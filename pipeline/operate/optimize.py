@@ -18,7 +18,7 @@ from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
 from pipeline.maintenance.lake_tables import tables_of
-from pipeline.silver.shared_tables import is_current, vacuum
+from pipeline.silver.shared_tables import refresh_shared, vacuum
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
 
@@ -114,7 +114,7 @@ def _optimize(name: str, table: LakeTable, vacuums: bool) -> OptimizedTable | No
         if not table.exists():
             return None
         added, removed = retry_conflicts(table.compact)
-        vacuums = is_current(table) and vacuums
+        vacuums = refresh_shared(table) and vacuums
         return OptimizedTable(name, added, removed, vacuum(table) if vacuums else 0)
     except Exception as error:
         return OptimizedTable(name, failure=report_error(error))

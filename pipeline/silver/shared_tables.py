@@ -86,10 +86,10 @@ def shared_path(path: str) -> str | None:
     return segments[0] if len(segments) == 3 and segments[1] in (IN_LAKE, OUTSIDE) else None
 
 
-def is_current(table: LakeTable) -> bool:
-    """Let the shared table of a silver table have its files after a write that changed no row.
+def refresh_shared(table: LakeTable) -> bool:
+    """Commit the files of a silver table to its shared table after a write that changed no row.
 
-    Returns whether it has them, or there is none: only then may old files be removed.
+    Returns whether the shared table has them then, or there is none: only then may old files be removed.
     """
     shared = SharedTable.of(table)
     return shared is None or shared.refresh()
