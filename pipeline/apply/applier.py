@@ -185,7 +185,7 @@ class Applier:
 
     def plan(self) -> BatchPlan | None:
         """Return the plan of the next batch, None if there is nothing to do; writes nothing."""
-        end = self.bronze.captured_offset() if self.bronze.changes.exists() else None
+        end = self.bronze.captured_offset()
         if end is None:
             return None
         with self._lock:

@@ -52,7 +52,7 @@ class FirstBatches:
         try:
             while True:
                 # tables that wait for another reason are tried again when they are due
-                if bronze.changes.exists() and (end := bronze.captured_offset()) != applied:
+                if (end := bronze.captured_offset()) != applied:
                     self._applier.apply_pending(end)
                     applied = end
                 if not self._goes_on or self._is_ending.wait(LOOK_SECONDS):

@@ -150,7 +150,7 @@ class Bronze:
             )
 
     def captured_offset(self) -> BronzeOffset | None:
-        """Return the LSN up to which bronze is complete, None if it records no offset.
+        """Return the LSN up to which bronze is complete, None if it does not exist or records no offset.
 
         Delta forgets offsets if delta.setTransactionRetentionDuration is set; the commits still have them.
         Raises ConfigError if another pipeline writes to bronze: each would apply the other's rows.
@@ -165,6 +165,13 @@ class Bronze:
                     "storage.root of its own, or set `pipeline` to its former name."
                 )
         return None if lsn is None else BronzeOffset(version, lsn)
+
+    def require_offset(self) -> BronzeOffset:
+        """Return the LSN up to which bronze is complete; raise LakeError if it records none."""
+        captured = self.captured_offset()
+        if captured is None:
+            raise LakeError(f"The lake {self.lake.root} has no changes yet. Run pgdelta ingest first.")
+        return captured
 
     def metadata(self) -> dict[str, Any]:
         """Return what the newest commit of the stream recorded, empty if there is none."""

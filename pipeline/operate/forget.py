@@ -92,7 +92,7 @@ def run_forget(
             f"{lake.root} is on other storage. Erase the rows there by Spark, and end the tables' histories."
         )
     bronze = Bronze(lake, config.pipeline)
-    if not bronze.changes.exists() or bronze.captured_offset() is None:
+    if bronze.captured_offset() is None:
         raise lake.no_match()
     with _stopped_jobs(config, lake):
         forgetting = _Forgetting(bronze, find_table(bronze, glob), config.source.hash_key)

@@ -110,7 +110,7 @@ def read_history(config: Config, glob: str, key: Sequence[str]) -> RowHistory:
     """
     lake = Lake(config.storage, application=f"pgdelta history {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
-    captured = bronze.captured_offset() if bronze.changes.exists() else None
+    captured = bronze.captured_offset()
     if captured is None:
         raise lake.no_match()
     if bronze.changes.local_path is None:

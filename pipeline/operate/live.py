@@ -85,9 +85,7 @@ class LiveReader:
             if config.rule_for(name) is not None:
                 lake.table_at(planner.path(name)).snapshot()
         changes = bronze.changes = PinnedTable(bronze.changes.path, lake.sessions)
-        end = bronze.captured_offset() if bronze.changes.exists() else None
-        if end is None:
-            raise LakeError(f"The lake {lake.root} has no changes yet. Run pgdelta ingest first.")
+        end = bronze.require_offset()
         plan = planner.plan(end, manifest, None, is_whole=True, has_news=True)
         if plan is None:
             raise LakeError(f"Bronze ends at {end.lsn}, before the newest manifest. Run pgdelta audit.")

@@ -165,7 +165,7 @@ def run_maintenance(
 
 def _compact(config: Config, lake: Lake, retentions: Retentions, now: float, *, dry_run: bool) -> Compaction:
     bronze = Bronze(lake, config.pipeline)
-    if not bronze.changes.exists() or bronze.captured_offset() is None:
+    if bronze.captured_offset() is None:
         return Compaction()
 
     def keeps_past(name: TableName) -> bool:

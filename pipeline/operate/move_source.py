@@ -25,7 +25,7 @@ from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.table import Lake
-from pipeline.errors import GapError, LakeError, SourceError
+from pipeline.errors import GapError, SourceError
 from pipeline.ingest import job as ingesting
 from pipeline.ingest.continuity import (
     check_server,
@@ -123,8 +123,7 @@ def run_move_source(
     lake = Lake.for_writing(config.storage, spark, application=f"pgdelta move-source {config.pipeline}")
     refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)
-    if not bronze.changes.exists() or bronze.captured_offset() is None:
-        raise LakeError(f"There is no bronze in {lake.root}. Run pgdelta ingest first.")
+    bronze.require_offset()
     move = SourceMove(config, bronze, old, compares=compares, stop=stop, spark=spark)
     while (step := move.next_step()) is not MoveStep.DONE and not stop.is_set():
         if step is MoveStep.SWITCH and step in move.summary.steps:
@@ -217,8 +216,7 @@ class SourceMove:
     def _switch(self) -> None:
         """Record the new server in bronze: the gap, the tables that are compared, and the offset after it."""
         config, bronze = self._config, self._bronze
-        captured = bronze.captured_offset()
-        assert captured is not None
+        captured = bronze.require_offset()
         recorded = bronze.metadata()
         with connect(config.source.conninfo) as connection:
             lock_slot(connection, config.source.slot, should_stop=self._stop.is_set)

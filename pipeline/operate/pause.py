@@ -82,7 +82,7 @@ def pause_tables(
     names = [name for name in sorted(known) if config.rule_for(name) is not None and matches(name)]
     if not names:
         raise lake.no_match()
-    offset = bronze.captured_offset() if bronze.changes.exists() else None
+    offset = bronze.captured_offset()
     now = datetime.now(timezone.utc)
     lsn = offset.lsn if offset else INVALID
     added = records.pauses.pause([Pause(*name, oids.get(name), lsn, reason, now) for name in names])

@@ -139,7 +139,7 @@ def _with_catalog(
 
 
 def _captured_lsn(applier: Applier) -> LSN:
-    point = applier.bronze.captured_offset() if applier.bronze.changes.exists() else None
+    point = applier.bronze.captured_offset()
     return point.lsn if point else INVALID
 
 

@@ -117,9 +117,7 @@ def build_into(
     name = _find_table(config, bronze, globs)
     target = _target(lake, into)
     _check_target(target, config.pipeline, name)
-    captured = bronze.captured_offset() if bronze.changes.exists() else None
-    if captured is None:
-        raise LakeError(f"The lake {lake.root} has no changes yet. Run pgdelta ingest first.")
+    captured = bronze.require_offset()
     end_lsn = captured.lsn if wanted_lsn is None else wanted_lsn
     if wanted_time is not None:
         end_lsn = _lsn_at(bronze, name, wanted_time, captured.lsn)

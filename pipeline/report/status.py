@@ -129,7 +129,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
             source = read_source_status(config)
         except SourceError as error:
             unreachable = str(error)
-    point = bronze.captured_offset() if bronze.changes.exists() else None
+    point = bronze.captured_offset()
     manifest = Manifests(bronze.lake).last() or Manifest(INVALID)
     failures = StatusTable(bronze.lake).failures()
     tables = [

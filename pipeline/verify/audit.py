@@ -232,12 +232,7 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
     """Walk the commits of bronze and count its rows. Raise LakeError if bronze holds no offset."""
     lake = Lake(config.storage, spark, application=f"pgdelta audit {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
-    captured = bronze.captured_offset() if bronze.changes.exists() else None
-    if captured is None:
-        raise LakeError(
-            f"{bronze.changes.path} holds no offset of the pipeline {config.pipeline}. Run pgdelta ingest "
-            "first."
-        )
+    captured = bronze.require_offset()
     changes = LoggedChanges(bronze, captured.version)
     chain = read_chain(changes.commits(), bronze.txn, captured.lsn)
     if not chain.segments:

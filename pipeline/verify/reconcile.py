@@ -135,8 +135,7 @@ class Reconciler:
 
     def run(self, matches: Matches) -> Reconciled:
         """Compare the tables that match; try again those that cannot be compared just then."""
-        if not self._bronze.changes.exists():
-            raise LakeError(f"There is no bronze in {self._lake.root}. Run pgdelta ingest first.")
+        self._bronze.require_offset()
         names: set[TableName] | None = None
         for attempt in range(_ATTEMPTS):
             if attempt and self._stop.wait(_PAUSE):

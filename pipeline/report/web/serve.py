@@ -49,7 +49,7 @@ def _bronze_reader(config: Config) -> Callable[[], LSN | None]:
         return Bronze(lake, config.pipeline)
 
     def read() -> LSN | None:
-        point = bronze().captured_offset() if bronze().changes.exists() else None
+        point = bronze().captured_offset()
         return point.lsn if point else None
 
     return read
