@@ -316,13 +316,6 @@ def _columns_with_statistics(schema: pa.Schema) -> list[str]:
     return [field.name for field in fields if not pa.types.is_floating(field.type)]
 
 
-def statistics_of(rows: pa.Table, indexed_columns: int = INDEXED_COLUMNS) -> str:
-    """Return the statistics of a file with these rows as the log has them, keyed as the columns are."""
-    statistics = Statistics(rows.column_names, indexed_columns)
-    statistics.add(rows)
-    return statistics.json()
-
-
 class Statistics:
     """The statistics of a file's rows, which are added in parts."""
 

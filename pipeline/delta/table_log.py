@@ -223,13 +223,6 @@ class TableLog:
         """Return the path of the file of a commit."""
         return os.path.join(self.folder, commit_name(version))
 
-    def timestamp_of(self, version: int, actions: Iterable[Mapping[str, Any]]) -> int:
-        """Return when a commit was made, in milliseconds since 1970, from its actions or its file."""
-        own = next((a["commitInfo"].get("inCommitTimestamp") for a in actions if "commitInfo" in a), None)
-        if own is not None:
-            return int(own)
-        return os.stat(fetch(self.commit_path(version))).st_mtime_ns // 1_000_000
-
     def _lacks(self, version: int) -> LakeError:
         return LakeError(
             f"The log of {self.path} does not have version {version} any more: it is older than "

@@ -124,11 +124,6 @@ class Relation:
     columns: tuple[Column, ...]
     xid: int | None = None
 
-    @property
-    def qualified_name(self) -> str:
-        """The name as `schema.table`, unquoted; the namespace of `pg_catalog` is sent as an empty string."""
-        return f"{self.namespace or 'pg_catalog'}.{self.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class Type:

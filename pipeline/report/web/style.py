@@ -56,8 +56,6 @@ TEXTS = (
     *((color, "card") for color in ("red", "amber", "blue", "green", "grey")),
 )
 """Colours of texts, each with the one behind it."""
-GRAPHICS = (("first-plot", "card"), ("second-plot", "card"))
-"""Colours of lines that carry a meaning, each with the one behind it."""
 
 STATES = {
     "failed": ("red", "\N{MULTIPLICATION X}"),

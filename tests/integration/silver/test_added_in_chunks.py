@@ -17,7 +17,7 @@ from pipeline.bronze import change_rows, changes_scan
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
-from pipeline.delta.data_files import DataFiles, statistics_of
+from pipeline.delta.data_files import DataFiles
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.ingest.job import run_ingest
@@ -27,6 +27,7 @@ from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import snapshot, source_columns, source_rows
 from tests.support.pipelines import Crash
 from tests.support.servers import Database
+from tests.support.statistics import statistics_of
 
 pytestmark = pytest.mark.postgres
 

@@ -52,7 +52,7 @@ def describe(
             return f"Origin {message.name} {message.commit_lsn}"
         case Relation():
             columns = ", ".join(_column(column, types) for column in message.columns)
-            return f"Relation {inside}{message.qualified_name} {message.replica_identity} ({columns})"
+            return f"Relation {inside}{qualified_name(message)} {message.replica_identity} ({columns})"
         case Type():
             name = f"{message.namespace or 'pg_catalog'}.{message.name}"
             return f"Type {inside}of {types[message.oid]}: {name}"
@@ -89,6 +89,11 @@ def describe(
             return f"Rollback Prepared '{message.gid}'"
         case StreamPrepare():
             return f"Stream Prepare {inside}'{message.gid}'"
+
+
+def qualified_name(relation: Relation) -> str:
+    """Return the name as `schema.table`, unquoted; `pg_catalog` is sent as an empty string."""
+    return f"{relation.namespace or 'pg_catalog'}.{relation.name}"
 
 
 def _column(column: Column, types: Mapping[int, str]) -> str:

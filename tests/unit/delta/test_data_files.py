@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.delta.data_files import DataFiles, Statistics, statistics_of, write_data_file
+from pipeline.delta.data_files import DataFiles, Statistics, write_data_file
+from tests.support.statistics import statistics_of
 
 UTC = timezone.utc
 

@@ -43,7 +43,7 @@ from pipeline.protocol.transactions import Assembler, State
 from tests.support.captures.scenarios import SCENARIOS
 from tests.support.protocol.encode import encode
 from tests.support.protocol.golden import CAPTURES, MARKED, Capture
-from tests.support.protocol.meaning import describe
+from tests.support.protocol.meaning import describe, qualified_name
 
 every_capture = pytest.mark.parametrize("capture", CAPTURES, ids=str)
 
@@ -65,8 +65,8 @@ def test_messages_have_their_meaning(capture: Capture) -> None:
     descriptions = []
     for message in decode_all(capture):
         if isinstance(message, Relation):
-            assert message.oid in names or message.qualified_name == capture.relations[message.oid]
-            names[message.oid] = message.qualified_name
+            assert message.oid in names or qualified_name(message) == capture.relations[message.oid]
+            names[message.oid] = qualified_name(message)
         descriptions.append(describe(message, names, capture.types, xids))
     assert descriptions == list(capture.scenario.meaning)
 
@@ -128,10 +128,10 @@ def test_transactions_are_assembled_whole(capture: Capture) -> None:
                 ordinals = []
             case Change():
                 assert event.data is row.data
-                assert f" {event.relation.qualified_name} " in meaning
+                assert f" {qualified_name(event.relation)} " in meaning
                 ordinals.append(event.ordinal)
             case Truncation():
-                assert ", ".join(relation.qualified_name for relation in event.relations) in meaning
+                assert ", ".join(qualified_name(relation) for relation in event.relations) in meaning
                 ordinals.extend(range(event.ordinal, event.ordinal + len(event.relations)))
             case Committed() | Prepared():
                 assert ordinals == list(range(event.change_count))
@@ -139,7 +139,7 @@ def test_transactions_are_assembled_whole(capture: Capture) -> None:
             case StreamedChange():
                 assert event.data is row.data
                 assert event.xid in assembler.open_streams
-                assert f" {event.relation.qualified_name} " in meaning
+                assert f" {qualified_name(event.relation)} " in meaning
             case StreamAborted() | StreamCommitted() | StreamPrepared():
                 is_over = not isinstance(event, StreamAborted) or event.subxid == event.xid
                 assert (event.xid in assembler.open_streams) is not is_over

@@ -132,10 +132,6 @@ def test_a_gid_may_be_empty_and_repeat() -> None:
     assert begin == BeginPrepare(LSN(0), LSN(0), 0, 0, "")
 
 
-def test_namespace_of_the_catalog_is_empty_on_the_wire() -> None:
-    assert Relation(1, "", "pg_class", "d", ()).qualified_name == "pg_catalog.pg_class"
-
-
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.data_files import arrow_columns, statistics_of
+from pipeline.delta.data_files import arrow_columns
 from pipeline.delta.schema import TableSchema
 from pipeline.key_ranges import KeyRange
 from pipeline.silver.data_layout import (
@@ -33,6 +33,7 @@ from pipeline.silver.text_parsers import (
     SilverType,
     decimal,
 )
+from tests.support.statistics import statistics_of
 
 MIB = 1 << 20
 
