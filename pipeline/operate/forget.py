@@ -373,20 +373,6 @@ def _silver_name(silver: SilverKeys) -> str:
 
 def _parse_keys(table: ForgottenTable, keys: Sequence[Sequence[str]]) -> list[str]:
     """Return the keys; raise ConfigError for those that have other columns or types."""
-    found = []
     if not keys:
         raise ConfigError("pgdelta forget needs --key, with a value for each column of the key.")
-    for texts in keys:
-        if len(texts) != len(table.key):
-            raise ConfigError(
-                f"--key has {len(texts)} values, and the key of {table.name} has {len(table.key)} columns. "
-                "Give a value for each."
-            )
-        try:
-            found.append(table.key_of(texts))
-        except ValueError:
-            raise ConfigError(
-                f"A value of --key is none of the type of its column in {table.name}. Write it as SELECT "
-                "shows it."
-            ) from None
-    return found
+    return [table.parse_key(texts, "--key") for texts in keys]

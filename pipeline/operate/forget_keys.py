@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError, LakeError
 from pipeline.operate.key_types import SUPPORTED, KeyFamily, as_printed, family_of, same_spelling
 from pipeline.protected_columns import HMAC_SHA256
 from pipeline.table_name import TableName, match_tables
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +76,25 @@ class ForgottenTable:
         spelled = [as_printed(text, family) for text, family in zip(texts, self.families, strict=True)]
         found: str = self.keys_of([pa.array([text], pa.string()) for text in spelled])[0].as_py()
         return found
+
+    def parse_key(self, texts: Sequence[str], argument: str) -> str:
+        """Return the key that a person gave in an argument of the command line.
+
+        Raises ConfigError if it has other columns or types.
+        """
+        if len(texts) != len(self.key):
+            names = ", ".join(column.name for column in self.key)
+            raise ConfigError(
+                f"{argument} has {format_count(len(texts), 'value')}, but the key of {self.name} is "
+                f"({names}). Give a value for each of its columns."
+            )
+        try:
+            return self.key_of(texts)
+        except ValueError:
+            raise ConfigError(
+                f"A value of {argument} is not valid for its column's type in {self.name}. Write it as "
+                "SELECT prints it."
+            ) from None
 
     def keys_of(self, columns: Sequence[Any]) -> Any:
         """Return the key of each row from the Arrow texts of its columns; NULL if one of them is NULL."""

@@ -17,7 +17,7 @@ from pipeline.bronze.copy_states import COMPLETE
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
-from pipeline.errors import ConfigError, LakeError
+from pipeline.errors import LakeError
 from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys, find_table, plan_table
 from pipeline.operate.row_history import (
     OPERATIONS,
@@ -121,7 +121,7 @@ def read_history(config: Config, glob: str, key: Sequence[str]) -> RowHistory:
     name = find_table(bronze, glob)
     table = plan_table(name, bronze.source_relations().values(), "history")
     [texts] = table.hashed([key], config.source.hash_key)
-    wanted = _parse_key(table, texts)
+    wanted = table.parse_key(texts, "KEY")
     scans = _Scans(bronze, table, bronze.changes.local_path)
     subject = SubjectRows(table)
     pairs = {pair for rows in scans.read(SubjectRows.COLUMNS) for pair in subject.key_changes(rows)}
@@ -184,16 +184,3 @@ class _Scans:
             row["new"] or (),
             frozenset(row["unsent"] or ()),
         )
-
-
-def _parse_key(table: ForgottenTable, key: Sequence[str]) -> str:
-    if len(key) != len(table.key):
-        names = ", ".join(column.name for column in table.key)
-        raise ConfigError(f"The key of {table.name} is ({names}). Give a value for each of its columns.")
-    try:
-        return table.key_of(key)
-    except ValueError:
-        raise ConfigError(
-            f"A value of the key is none of the type of its column in {table.name}. Write it as SELECT shows "
-            "it."
-        ) from None

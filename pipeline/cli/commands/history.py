@@ -37,7 +37,7 @@ def history(
     inserted again with a key is another row.
 
     THE VALUES OF THE ROW ARE PRINTED, long ones shortened unless --json is given. KEY is a value for each
-    column of the key, as SELECT shows it. Nothing is changed.
+    column of the key, as SELECT prints it. Nothing is changed.
     """
     loaded = load_config(config)
     use_lean_arrow()

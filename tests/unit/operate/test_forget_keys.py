@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -131,6 +132,18 @@ def test_a_value_is_written_as_postgresql_prints_it(oid: int, text: str) -> None
     table = plan_table(NAME, [relation(1, column("id", 1, oid, is_key=True))])
     with pytest.raises(ValueError, match="as PostgreSQL prints it"):
         table.key_of([text])
+    sentence = (
+        "A value of --key is not valid for its column's type in public.t. Write it as SELECT prints it."
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        table.parse_key([text], "--key")
+
+
+def test_a_key_has_a_value_for_each_of_its_columns() -> None:
+    assert TABLE.parse_key(["1", "x"], "KEY") == TABLE.key_of(["1", "x"])
+    sentence = "KEY has 1 value, but the key of public.t is (id, part). Give a value for each of its columns."
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        TABLE.parse_key(["1"], "KEY")
 
 
 @pytest.mark.parametrize(
