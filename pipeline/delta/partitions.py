@@ -13,7 +13,7 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pipeline.delta.schema import TableSchema, arrow_type
+from pipeline.delta.schema import TableSchema, arrow_ddl, arrow_type
 from pipeline.errors import LakeError
 from pipeline.partition_folders import escaped
 
@@ -86,7 +86,8 @@ def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(text, pa.string()).cast(kind)
     except (ValueError, TypeError, pa.ArrowException):
         raise LakeError(
-            f"The log of a table has a value of a partition column that is no {kind}. Rebuild the table."
+            f"The log of a table has a partition value that is not a valid {arrow_ddl(kind)}. Rebuild the "
+            "table."
         ) from None
 
 

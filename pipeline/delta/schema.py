@@ -136,6 +136,13 @@ def arrow_type(kind: DeltaType) -> pa.DataType:
     raise ValueError(f"no Arrow type for {kind['type']}")
 
 
+def arrow_ddl(kind: pa.DataType) -> str:
+    """Return the DDL of the type that `arrow_type` returns an Arrow type for, unless it is nested."""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    return next((type_ddl(name) for name, known in _ARROW.items() if known == kind), str(kind))
+
+
 def arrow_field(field: Mapping[str, Any]) -> pa.Field:
     """Return the Arrow field of a field as JSON, with its metadata; raise ValueError as `arrow_type` does."""
     metadata = {key: str(value) for key, value in (field.get("metadata") or {}).items()}
@@ -194,7 +201,7 @@ class _Parser:
             raise self._error()
 
     def _error(self) -> ValueError:
-        return ValueError(f"{self._text!r} is no DDL at character {self._position}")
+        return ValueError(f"Invalid DDL {self._text!r} at character {self._position + 1}")
 
     def _name(self) -> str:
         token = self._next()

@@ -20,8 +20,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 _MOVE_ADVICE = (
-    "If the database goes on at this server, run pgdelta move-source, which makes silver equal to it; else"
-    " correct source.conninfo."
+    "If the database now runs on this server, run pgdelta move-source. Otherwise correct source.conninfo."
 )
 
 
@@ -86,10 +85,11 @@ def first_slot(connection: Connection, config: Config) -> Slot:
         slot = ensure_slot(connection, config, may_create=True)[0]
     if may_skip_prepared(before) and (count := len(read_prepared_transactions(connection))):
         raise GapError(
-            f"The slot {slot.name} is older than this lake and may be ahead of the PREPARE of open "
-            f"transactions (there are {count}), whose end alone it would send. COMMIT or ROLLBACK PREPARED "
-            "them (pg_prepared_xacts lists them) and run again. If some transaction is always prepared, drop "
-            "the slot, unless another lake needs it, and the run creates one that misses nothing."
+            f"The slot {slot.name} is older than this lake and may already be past the PREPARE of open "
+            f"transactions ({count}). It would then send only their COMMIT PREPARED or ROLLBACK PREPARED. "
+            "Commit or roll back what pg_prepared_xacts lists, then run again. If some transaction is always "
+            "prepared, drop the slot, unless another lake needs it: the run then creates one that misses "
+            "nothing."
         )
     return slot
 

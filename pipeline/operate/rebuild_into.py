@@ -187,7 +187,9 @@ def _check_target(target: LakeTable, pipeline: str, name: TableName) -> None:
     snapshot = target.snapshot()
     if snapshot.version < 0:
         if not _is_free(target):
-            raise ConfigError(f"{target.path} exists and is no Delta table. Give a path that does not exist.")
+            raise ConfigError(
+                f"{target.path} exists but is not a Delta table. Give a path that does not exist."
+            )
         return
     found = snapshot.configuration
     if (found.get(PIPELINE), found.get(TABLE)) != (pipeline, str(name)):

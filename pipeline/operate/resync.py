@@ -117,6 +117,6 @@ def _check_key_ranges(
     if fault is None:
         with connect(config.source.conninfo, application_name="pgdelta resync") as source:
             if not accepts_keys(source, name, key_condition(relation.key, relation.key_types, key_ranges)):
-                fault = "The type of a key column rejects the given value. Write it as SELECT shows it."
+                fault = "The type of a key column rejects the given value. Write it as SELECT prints it."
     if fault:
         raise ConfigError(f"Rows of {name} cannot be copied by key: {fault}.")

@@ -334,9 +334,7 @@ class RowTypes:
             )
         except FAULTS:
             name = storable(types.name_of(described.type_oid))
-            return (
-                f"({storable(described.name)}) has {len(value)} bytes that are no value of the type {name}."
-            )
+            return f"({storable(described.name)}) has {len(value)} bytes that cannot be decoded as {name}."
         return None
 
 

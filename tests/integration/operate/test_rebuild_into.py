@@ -190,7 +190,7 @@ def test_a_result_replaces_only_an_earlier_one_and_survives_a_crash(
     (tmp_path / "full" / "file").write_text("")
     for table, path, message in (
         ("entire", into, "has a table that pgdelta rebuild did not write for public.entire"),
-        ("keyed", tmp_path / "full", "exists and is no Delta table"),
+        ("keyed", tmp_path / "full", "exists but is not a Delta table"),
         ("keyed", pipeline.path("silver", "public", "keyed"), "is in the lake"),
         ("keyed", pipeline.path("new"), "is in the lake"),
         ("keyed", pipeline.path().parent, "is in the lake"),

@@ -187,14 +187,14 @@ def test_a_malformed_value_is_refused_by_column_and_never_shown() -> None:
     described = relation(INT4, NUMERIC)
     new: TupleData = Binary(b"\0\0\0\1"), Binary(b"secret!")
     assert refusal(Insert(7, new), described, Types(180000)) == (
-        "Insert number 1: column 2 of the new tuple (c1) has 7 bytes that are no value of the type numeric."
+        "Insert number 1: column 2 of the new tuple (c1) has 7 bytes that cannot be decoded as numeric."
     )
     old: TupleData = Binary(b"secret"), None
     assert refusal(Delete(7, "K", old), described, Types(180000)) == (
-        "Delete number 1: column 1 of the old tuple (c0) has 6 bytes that are no value of the type integer."
+        "Delete number 1: column 1 of the old tuple (c0) has 6 bytes that cannot be decoded as integer."
     )
     sentence = refusal(Insert(7, (Binary(b"\2{}"), None)), relation(JSONB, INT4), Types(180000))
-    assert sentence.endswith("of the new tuple (c0) has 3 bytes that are no value of the type jsonb.")
+    assert sentence.endswith("of the new tuple (c0) has 3 bytes that cannot be decoded as jsonb.")
 
 
 def test_a_type_that_is_not_known_is_refused_by_name() -> None:

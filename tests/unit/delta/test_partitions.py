@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -30,6 +31,7 @@ from pipeline.delta.partitions import (
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.vacuum import find_unneeded
+from pipeline.errors import LakeError
 
 UTC = timezone.utc
 VALUES: dict[str, list[Any]] = {
@@ -115,6 +117,14 @@ def test_a_text_is_one_value_and_the_reverse(ddl: str) -> None:
         assert in_partition(rows, partition).to_pylist().count(True) == 2
         texts.add(text)
     assert len(texts) == len(VALUES[ddl])
+
+
+@pytest.mark.parametrize("ddl", ["DATE", "INT", "BOOLEAN", "TIMESTAMP", "TIMESTAMP_NTZ", "DECIMAL(10,2)"])
+def test_a_text_that_is_not_valid_for_its_type_is_refused_without_it(ddl: str) -> None:
+    kind = TableSchema.of_ddl(f"p {ddl}").arrow[0].type
+    sentence = f"The log of a table has a partition value that is not a valid {ddl}. Rebuild the table."
+    with pytest.raises(LakeError, match=f"^{re.escape(sentence)}$"):
+        partition_value("secret", kind)
 
 
 def test_rows_are_divided_by_several_columns() -> None:
