@@ -78,10 +78,10 @@ def describe_unusable(key_types: Sequence[int], ranges: Sequence[KeyRange]) -> s
 def cover_keys(
     keys: Collection[tuple[str, ...]], key_types: Sequence[int], most: int
 ) -> tuple[KeyRange, ...]:
-    """Return at most so many ranges that contain all keys, and maybe others; none if there are none such.
+    """Return at most `most` ranges that together contain all keys, and possibly others; none if impossible.
 
-    More keys than that are covered by their first columns, or by the ranges of an integer first column that
-    leave out the widest spaces between keys.
+    If there are more keys than `most`, ranges of their first columns contain them, or ranges of an integer
+    first column, divided at the widest gaps between keys.
     """
     for width in range(len(key_types), 0, -1):
         prefixes = {key[:width] for key in keys}

@@ -65,7 +65,10 @@ def refuse_while_apply_runs(lake: Lake) -> None:
 
 
 def claim_table(table: LakeTable) -> None:
-    """Let earlier owners of the lease of apply commit to a table no more, if one of them still could."""
+    """Commit the number of this process's lease to a table, if an earlier owner could still commit to it.
+
+    A later commit of an earlier owner is then refused. Does nothing without a lease.
+    """
     fence = fence_of(table.path)
     if fence is None or table.path in fence.claimed:
         return

@@ -59,9 +59,10 @@ class LogRetention:
 
 
 def short_log(seconds: int = DAY, commits: int = COMMITS) -> dict[str, str]:
-    """Return the properties of a table of the pipeline's own: its readers need few old versions.
+    """Return the properties of a table that belongs to the pipeline: its readers need few old versions.
 
-    `seconds` is also how long files that left the table stay on disk. 0 sets no durations, or no number.
+    `seconds` is also how long removed files stay on disk. 0 for `seconds` sets no durations, and 0 for
+    `commits` sets no number.
     """
     text = f"interval {seconds} seconds"
     durations = {LOG_RETENTION: text, FILE_RETENTION: text, SET_BY_US: text} if seconds else {}
@@ -69,7 +70,7 @@ def short_log(seconds: int = DAY, commits: int = COMMITS) -> dict[str, str]:
 
 
 def seconds_of(text: str | None, default: float) -> float:
-    """Return how long an interval like `interval 30 days` is; the default if the text is none."""
+    """Return the seconds of an interval such as `interval 30 days`, or the default if the text is not one."""
     found = _DURATION.findall((text or "").lower().replace("interval", " "))
     if not found or any(unit not in _UNITS for _, unit in found):
         return default

@@ -21,13 +21,16 @@ class MoveStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MoveFacts:
-    """What is known: bronze records the new server; the old one is given, and was drained by this run; tables
-    wait for their comparison, which is requested after the drain."""
+    """The facts that decide the next step."""
 
     is_switched: bool
+    """Whether bronze records the new server."""
     has_old: bool
+    """Whether the conninfo of the old server is given."""
     is_drained: bool
+    """Whether this run captured the rest of the old server."""
     has_open_comparisons: bool
+    """Whether requested comparisons of tables are open; they are requested after the drain."""
 
 
 STEPS: tuple[tuple[Callable[[MoveFacts], bool], MoveStep], ...] = (

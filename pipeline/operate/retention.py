@@ -1,9 +1,10 @@
 """Compact what bronze has of changes older than `bronze.retention`, as a step of `pgdelta maintain`.
 
-Up to its base, an LSN, each table keeps at most one change or copied row of every row that it had there.
-The files that have others are written again, in one commit that readers which follow `changes` skip. Before
-it the bases are recorded, and how many rows of each copy stay. Both hold for the rows before the commit as
-well, so that a run may end at any step, and the next one goes on. Jobs go on meanwhile.
+The base of a table is an LSN. Up to it, bronze keeps at most one change or copied row for each row that the
+table had at that LSN. Files with other changes are rewritten in one commit, which readers that follow
+`changes` skip. The bases and the remaining row count of each copy are recorded before that commit. They
+hold for the rows before it, too, so a run may end at any step and the next one continues. Jobs may run
+meanwhile.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One file for whoever helps with a fault: what a pipeline is and how it is, without values and secrets.
+"""Write a support archive: the configuration and state of a pipeline, without row values and secrets.
 
-What goes in is chosen, not filtered: of each table of the lake only the columns that have names, numbers,
-states and sentences are read; of data files, only counts and sizes. Of logs, only the lines of `--log json`
-are taken. Every text is searched for known secrets afterwards, which are replaced. Nothing is changed, and a
-part that cannot be read is a sentence in the file.
+Of the lake's tables, only columns that have names, numbers, states and sentences are read. Of data files,
+only counts and sizes are read, and of logs, only lines in the format of `--log json`. Then known secrets are
+replaced in every text. Nothing is changed. If a part cannot be read, the archive has a sentence that says
+why.
 """
 
 from __future__ import annotations

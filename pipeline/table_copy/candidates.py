@@ -302,13 +302,13 @@ class NewTables:
     tables: dict[tuple[TableName, Membership], NewTable] = field(default_factory=dict)
 
     def keep(self, published: Mapping[TableName, Membership]) -> None:
-        """Forget the tables that are not published any more, or under another entry."""
+        """Remove the tables that are no longer published or whose publication entry changed."""
         self.tables = {key: table for key, table in self.tables.items() if published.get(key[0]) == key[1]}
 
     def poll(
         self, connection: Connection, joined: Mapping[TableName, Membership]
     ) -> dict[TableName, NewTable]:
-        """Read who writes to tables that joined, and return each as it is now."""
+        """Read the open transactions that write to tables that joined, and return each table's state."""
         if not joined:
             return {}
         writers = read_writers(connection, [now.relation_id for now in joined.values()])
@@ -317,7 +317,7 @@ class NewTables:
     def update(
         self, joined: Mapping[TableName, Membership], writers: OpenTransactions, now: float
     ) -> dict[TableName, NewTable]:
-        """Return each table that joined as it is, given who writes to it now."""
+        """Return the state of each table that joined, given the open transactions that write to it."""
         found = {}
         for name, membership in joined.items():
             relation_id = membership.relation_id

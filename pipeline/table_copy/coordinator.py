@@ -203,7 +203,7 @@ class CopyCoordinator:
                 raise LakeError(adopts_no_protected(name))
 
     def _without_waiting(self, candidates: Mapping[TableName, Candidate]) -> dict[TableName, Candidate]:
-        """Return the tables without those that silver must reach a gap before they are compared."""
+        """Leave out tables that cannot be compared yet, because silver has not reached the gap."""
         compared = {name for name, candidate in candidates.items() if candidate.compares}
         waiting = self._comparer.waiting(compared, self._bronze.copies.read()) if compared else {}
         self._summary.compared.update(waiting)
@@ -249,7 +249,7 @@ class CopyCoordinator:
                 attempts.record_failure(name, candidate.request_ids)
 
     def _check_database(self, keeper: SnapshotKeeper) -> None:
-        """Refuse to copy from another database than the one that streams, or from no standby of it."""
+        """Raise SourceError unless source.copying.conninfo names the streamed database or a standby of it."""
         found = identify(keeper.connection)
         if (found.system_identifier, found.database) != self._database:
             raise SourceError(

@@ -1,8 +1,7 @@
-"""Whatever is put into the text of a statement was looked at: this is the list, and it is complete.
+"""Every value interpolated into SQL is listed here with the reason why it is safe.
 
-SQL is built by psycopg's `sql`, by parameters, or by quoting (`quote_identifier`, `quoted`, `literal`). Where
-a text is put together otherwise, what goes in is named here with why it cannot be anything else. Something
-new fails until somebody has looked at it, quoted it, or written it down.
+SQL is built by psycopg's `sql`, with parameters, or with quoting (`quote_identifier`, `quoted`, `literal`).
+Other interpolated values are listed below. A value that is new fails the test until it is quoted or listed.
 """
 
 from __future__ import annotations

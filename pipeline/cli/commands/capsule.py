@@ -1,4 +1,4 @@
-"""`pgdelta capsule`: one file for whoever helps with a fault."""
+"""`pgdelta capsule`: write a support archive."""
 
 import threading
 
@@ -61,10 +61,10 @@ def capsule(
     debug: bool,
     stop: threading.Event,
 ) -> int:
-    """Write one file with versions, the configuration without secrets, the status, events, the shape of
-    tables (columns, types, counts, sizes), counts of misfits, and, if they are named, logs and metrics.
+    """Write one file for support: versions, the configuration without secrets, the status, events, counts of
+    misfits, and columns, types, counts and sizes of tables. Logs and metrics are added if they are named.
 
-    It has no value of a row, no key and no secret. Nothing is changed.
+    The file has no row values, no keys and no secrets. Nothing is changed.
     """
     loaded = load_config(config)
     use_lean_arrow()
