@@ -23,7 +23,8 @@ from pipeline.postgres.connection import Connection, is_synchronous_standby
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import Negotiated, negotiate
 from pipeline.postgres.replication.slot import read_slot, require_publication, require_slot
-from pipeline.postgres.replication.sql_stream import start_sql_follow, start_sql_stream
+from pipeline.postgres.replication.sql_follow import start_sql_follow
+from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.temporary_slot import start_temporary_slot
 from pipeline.postgres.replication.walsender import start_walsender
 from pipeline.protocol.lsn import LSN

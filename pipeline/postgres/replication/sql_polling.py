@@ -37,6 +37,8 @@ from pipeline.postgres.replication.slot import lost_session_error, notice_error,
 from pipeline.postgres.replication.slot_lock import BusyRetry, is_in_use
 from pipeline.protocol.lsn import LSN
 
+IDLE_INTERVAL = 0.5
+"""Seconds between two polls if the first one found nothing."""
 _NO_CHANGES_INTERVAL = 0.1  # seconds between two readings of the flush LSN
 _READ_INTERVAL = 0.05
 

@@ -12,7 +12,7 @@ from pipeline.errors import GapError, SlotBusyError, SourceError
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.options import pgoutput_options
 from pipeline.postgres.replication.slot import read_slot
-from pipeline.postgres.replication.sql_stream import SqlFollow, start_sql_follow
+from pipeline.postgres.replication.sql_follow import SqlFollow, start_sql_follow
 from pipeline.protocol.messages import Cell, Insert, LogicalMessage
 from pipeline.tail.selection import TailMessage, TailReader
 from tests.support.postgres.streams import make_items, prepare, start
