@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.log import now_milliseconds
-from pipeline.delta.native_commit import Operation, Reads
+from pipeline.delta.native_commit import Operation, Reads, lost_commit
 from pipeline.delta.native_write import rows_file
 from pipeline.delta.retry import ConflictError, SameWriteError, is_same_write, retry_conflicts
 from pipeline.delta.spark.frames import Rows, local_frame
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
-from pipeline.errors import FencedError, LakeError
+from pipeline.errors import FencedError
 from pipeline.protocol.lsn import INVALID, LSN
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _refuse_fenced(
 
 
 def _read_back(table: LakeTable, transaction: Any, version: int) -> None:
-    """Raise LakeError if the version that Delta assigned to this commit is another one in the log."""
+    """Raise LostCommitError if the version that Delta assigned to this commit is another one in the log."""
     jvm: Any = table.spark._jvm
     log = transaction.deltaLog()
     path = jvm.org.apache.spark.sql.delta.util.FileNames.unsafeDeltaFile(log.logPath(), version)
@@ -193,8 +193,4 @@ def _read_back(table: LakeTable, transaction: Any, version: int) -> None:
         information = json.loads(lines.apply(number)).get("commitInfo")
         if information is not None and information.get("txnId") == transaction.txnId():
             return
-    raise LakeError(
-        f"The storage of {table.path} lost a commit: it confirmed version {version}, which is another "
-        "writer's. Nothing of the commit was acknowledged. Let all writers use a log store in which commits "
-        "exclude each other (docs/operations/limits.md), then run again."
-    )
+    raise lost_commit(table.path, version)

@@ -51,6 +51,15 @@ class LostCommitError(LakeError):
     """A commit that the storage confirmed and did not keep."""
 
 
+def lost_commit(table: Path | str, version: int) -> LostCommitError:
+    """Return the error of a commit to a table whose version is another one in the log."""
+    return LostCommitError(
+        f"The storage of {table} lost a commit: it confirmed version {version}, which is another writer's. "
+        "Nothing of the commit was acknowledged. Let all writers use a log store in which commits exclude "
+        "each other (docs/operations/limits.md), then run again."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """What a commit records about itself in its `commitInfo`; the values of both mappings are texts."""
@@ -296,11 +305,7 @@ def _read_back(table: Path, version: int, txn_id: str) -> None:
         mirror.read_back(str(log / commit_name(version)))
     found = read_commit(log, version)
     if not any(action.get("commitInfo", {}).get("txnId") == txn_id for action in found or ()):
-        raise LostCommitError(
-            f"The storage of {table} lost a commit: it confirmed version {version}, which is another "
-            "writer's. Nothing of the commit was acknowledged. Let all writers use a log store in which "
-            "commits exclude each other (docs/operations/limits.md), then run again."
-        )
+        raise lost_commit(table, version)
 
 
 def _sync_data(table: Path, actions: Iterable[Action]) -> None:
