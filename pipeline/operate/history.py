@@ -31,6 +31,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from pipeline.tail.text_format import value_text
 from pipeline.terminal import plain, print_paragraph
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +70,7 @@ class RowHistory:
     def print(self, console: Console) -> None:
         """Print a paragraph for each change: where and when, what it did, and the columns that it changed."""
         count = sum(map(len, self.lives))
-        changes = f"{count:,} change{'s' * (count != 1)}" if count else "no changes"
+        changes = format_count(count, "change") if count else "no changes"
         rows = f" of {len(self.lives)} rows" if len(self.lives) > 1 else ""
         key = ", ".join(self.key)
         title = f"{self.name}, key {key}: {changes}{rows} up to {self.captured_lsn}"

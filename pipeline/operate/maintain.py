@@ -29,6 +29,7 @@ from pipeline.operate.retention import Compaction, compact_bronze
 from pipeline.operate.retention_plan import Retentions
 from pipeline.table_name import TableName
 from pipeline.terminal import print_lines, print_list, print_paragraph
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ class MaintenanceSummary:
         """Print failures and what needs Spark first, then one line a table; unchanged ones are counted."""
         tables = self.tables
         shown = [each for each in tables if not each.is_unchanged]
-        title = f"{len(tables)} table{'s' * (len(tables) != 1)}, {len(tables) - len(shown)} unchanged"
+        title = f"{format_count(len(tables), 'table')}, {len(tables) - len(shown):,} unchanged"
         failed = f", {self.failure_count} failed" if self.failure_count else ""
         dry = " (dry run)" if self.dry_run else ""
         print_paragraph(console, f"maintain {self.pipeline}{dry}: {title}{failed}")

@@ -20,6 +20,7 @@ from pipeline.errors import report_error
 from pipeline.maintenance.lake_tables import tables_of
 from pipeline.silver.shared_tables import refresh_shared, vacuum
 from pipeline.terminal import print_lines, print_list, print_paragraph
+from pipeline.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class OptimizeSummary:
         """Print one line a table, failures first with their sentences; unchanged tables are only counted."""
         shown = [table for table in self.tables if table.failure or table.removed or table.vacuumed]
         count = len(self.tables)
-        title = f"{count} table{'s' * (count != 1)}, {count - len(shown)} unchanged"
+        title = f"{format_count(count, 'table')}, {count - len(shown):,} unchanged"
         failed = f", {self.failure_count} failed" if self.failure_count else ""
         print_paragraph(console, f"optimize {self.pipeline}: {title}{failed}")
         print_lines(console, (f"  {table.table}: {table.summary}" for table in shown if table.failure))

@@ -22,6 +22,7 @@ from pipeline.metadata.pauses import Pause, paused_names
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import INVALID
 from pipeline.table_name import TableName, match_tables
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +41,7 @@ class PauseSummary:
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
-        count = len(self.done)
-        lines = [f"{self.pipeline}: {count} table{'s' * (count != 1)} {self.verb}"]
+        lines = [f"{self.pipeline}: {format_count(len(self.done), 'table')} {self.verb}"]
         lines += [f"  {self.verb}: {name}" for name in self.done]
         return [*lines, *(f"  {each.sentence(each.name)}" for each in self.paused)]
 

@@ -16,6 +16,7 @@ from pipeline.progress import NO_BRONZE
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 from pipeline.terminal import plain, print_list, print_pairs, print_paragraph
+from pipeline.units import format_count
 
 _OPERATIONS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate", "R": "copied row"}
 
@@ -232,4 +233,4 @@ def _letters(counts: dict[str, int]) -> str:
 
 def _words(counts: dict[str, int]) -> str:
     known = ((count, _OPERATIONS.get(op, op)) for op, count in counts.items() if count)
-    return ", ".join(f"{count:,} {word}{'s' * (count > 1)}" for count, word in known) or "no changes"
+    return ", ".join(format_count(count, word) for count, word in known) or "no changes"

@@ -28,6 +28,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.as_of import find_silver
 from pipeline.table_name import TableName
 from pipeline.terminal import plain
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pipeline.silver.query_session import QuerySession, ResultColumn
@@ -177,7 +178,7 @@ def _print_table(
             is_right = column.is_number and line is not names
             parts.append(_aligned(text, width, is_right=is_right))
         console.print(plain(_GAP.join(parts).rstrip()), soft_wrap=True)
-    count = f"{len(rows):,} row{'s' * (len(rows) != 1)}"
+    count = format_count(len(rows), "row")
     if is_more and limit is None:
         count = f"the first {count}; --limit, --csv and --json show more"
     elif is_more:

@@ -36,6 +36,7 @@ from pipeline.silver.past_copies import PastFacts, copy_as_of
 from pipeline.silver.swap import REBUILD, BufferedRecords
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName, match_tables
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +62,7 @@ class BuiltTable:
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
-        rows = f"{self.row_count:,} row{'s' * (self.row_count != 1)}"
+        rows = format_count(self.row_count, "row")
         lines = [f"rebuild {self.pipeline}: {self.name} as of {self.lsn}: {rows} in {self.path}"]
         if self.missing_values:
             lines.append(f"{self.missing_values:,} values that the source did not send are NULL")

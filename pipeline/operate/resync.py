@@ -24,6 +24,7 @@ from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
 from pipeline.table_name import TableName, match_tables
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,11 +45,10 @@ class ResyncSummary:
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
-        names, count = ", ".join(map(str, self.tables)), self.key_range_count
-        what = f"{len(self.tables)} table{'s' * (len(self.tables) > 1)} requested"
-        if count:
-            what = f"rows of {count} key range{'s' * (count > 1)} requested"
-        lines = [f"resync {self.pipeline}: {what}: {names}"]
+        names, what = ", ".join(map(str, self.tables)), format_count(len(self.tables), "table")
+        if self.key_range_count:
+            what = f"rows of {format_count(self.key_range_count, 'key range')}"
+        lines = [f"resync {self.pipeline}: {what} requested: {names}"]
         if self.run:
             return [*lines, *self.run.lines()]
         return [*lines, "the next ingest copies them, a continuous one now; the apply after it shows them"]
