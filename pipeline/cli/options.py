@@ -5,12 +5,13 @@ Nothing heavy is imported here, because `--help` of every command needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import click
 
 from pipeline.cli.command import Function, option
+from pipeline.errors import ConfigError
 
 LOCAL = "127.0.0.1"
 OUTPUT = "Output"
@@ -43,6 +44,12 @@ def parse_address_option(
         return None if value is None else parse_address(value)
     except ValueError as error:
         raise click.BadParameter(str(error), context, parameter) from None
+
+
+def refuse_both(options: Mapping[str, bool]) -> None:
+    """Raise ConfigError if two options that exclude each other, by name, are both given."""
+    if all(options.values()):
+        raise ConfigError(f"{' and '.join(options)} exclude each other. Give one of them.")
 
 
 def config_option(function: Function) -> Function:

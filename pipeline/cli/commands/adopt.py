@@ -5,7 +5,7 @@ import threading
 import click
 
 from pipeline.cli.command import command, option
-from pipeline.cli.options import TABLES, config_option, output_options, strict_option
+from pipeline.cli.options import TABLES, config_option, output_options, refuse_both, strict_option
 from pipeline.cli.output import finish, load_config, unless_stopped
 from pipeline.cli.signals import Kind
 
@@ -78,8 +78,7 @@ def adopt(
     not needed afterwards. Run it before the first ingest of the table. Without --no-run, no other job of the
     pipeline may be running. A command that ended early continues when it runs again.
     """
-    if dry_run and no_run:
-        raise click.UsageError("--dry-run and --no-run exclude each other.")
+    refuse_both({"--dry-run": dry_run, "--no-run": no_run})
     loaded = load_config(config)
     from pipeline.operate.adopt import run_adopt
     from pipeline.report.progress import CopyBoard

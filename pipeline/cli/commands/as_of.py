@@ -4,9 +4,8 @@ import threading
 
 from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
-from pipeline.cli.options import config_option, output_options, tables_option
+from pipeline.cli.options import config_option, output_options, refuse_both, tables_option
 from pipeline.cli.output import finish, load_config
-from pipeline.errors import ConfigError
 
 _POINT = "Point in time"
 
@@ -49,8 +48,7 @@ def as_of(
 
     A table that was behind at that LSN is named without a query.
     """
-    if lsn is not None and timestamp is not None:
-        raise ConfigError("--lsn and --timestamp exclude each other. Give one of them.")
+    refuse_both({"--lsn": lsn is not None, "--timestamp": timestamp is not None})
     loaded = load_config(config)
     use_lean_arrow()
     from pipeline.operate.as_of import read_silver

@@ -7,9 +7,8 @@ import click
 
 from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
-from pipeline.cli.options import OUTPUT, config_option, debug_option, json_option
+from pipeline.cli.options import OUTPUT, config_option, debug_option, json_option, refuse_both
 from pipeline.cli.output import load_config, printing
-from pipeline.errors import ConfigError
 
 _POINT = "Point in time"
 
@@ -68,10 +67,8 @@ def query(
     Nothing is written, and no file or network is read but the tables. THE VALUES OF ROWS ARE PRINTED. A query
     uses at most 1 GB of memory, and temporary files.
     """
-    if is_live and point is not None:
-        raise ConfigError("--live and --as-of exclude each other. Give one of them.")
-    if as_csv and as_json:
-        raise ConfigError("--csv and --json exclude each other. Give one of them.")
+    refuse_both({"--live": is_live, "--as-of": point is not None})
+    refuse_both({"--csv": as_csv, "--json": as_json})
     loaded = load_config(config)
     use_lean_arrow()
     from pipeline.operate.query import run_query, silver_as_of, silver_live

@@ -3,7 +3,14 @@
 import threading
 
 from pipeline.cli.command import command, option
-from pipeline.cli.options import TABLES, config_option, output_options, strict_option, tables_option
+from pipeline.cli.options import (
+    TABLES,
+    config_option,
+    output_options,
+    refuse_both,
+    strict_option,
+    tables_option,
+)
 from pipeline.cli.output import finish, load_config, unless_stopped
 from pipeline.cli.signals import Kind
 from pipeline.errors import ConfigError
@@ -79,8 +86,7 @@ def rebuild(
             "--to-lsn and --to-time need --into, because a live table cannot be behind on purpose. Add --into"
             " PATH."
         )
-    if to_lsn is not None and to_time is not None:
-        raise ConfigError("--to-lsn and --to-time exclude each other. Give one of them.")
+    refuse_both({"--to-lsn": to_lsn is not None, "--to-time": to_time is not None})
     if into is not None and confirm:
         raise ConfigError("--confirm lifts guards, which --into does not have. Leave it out.")
     loaded = load_config(config)

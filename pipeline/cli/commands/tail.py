@@ -7,10 +7,10 @@ from typing import Literal
 import click
 
 from pipeline.cli.command import command, option
-from pipeline.cli.options import debug_option, json_option
+from pipeline.cli.options import debug_option, json_option, refuse_both
 from pipeline.cli.output import load_config
 from pipeline.cli.signals import Kind
-from pipeline.errors import ConfigError, ProtocolError
+from pipeline.errors import ProtocolError
 from pipeline.protocol.lsn import LSN
 
 _SLOT, _SHOWN, _END = "Slot", "Messages", "End"
@@ -165,8 +165,7 @@ def tail(
 
     tail, history and query are the commands that print values of rows. A slot has one reader at a time.
     """
-    if messages and transactions:
-        raise ConfigError("--messages and --transactions exclude each other. Give one of them.")
+    refuse_both({"--messages": messages, "--transactions": transactions})
     if config is None and conninfo is None:
         config = os.environ.get("PGDELTA_CONFIG") or None
     loaded = None if config is None else load_config(config)

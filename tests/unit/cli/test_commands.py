@@ -126,6 +126,24 @@ def test_rebuild_into_a_path_takes_an_lsn_or_a_time(config: str, replace: Replac
 
 
 @pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["adopt", "--table", "public.a", "/x", "--dry-run", "--no-run"], "--dry-run and --no-run"),
+        (["as-of", "--lsn", "0/10", "--timestamp", "2026-01-31"], "--lsn and --timestamp"),
+        (["query", "SELECT 1", "--live", "--as-of", "0/10"], "--live and --as-of"),
+        (["query", "SELECT 1", "--csv", "--json"], "--csv and --json"),
+        (["tail", "--messages", "--transactions"], "--messages and --transactions"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(
+    arguments: list[str], options: str, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = arguments
+    assert main.main([command, "--config", config, *rest]) == 2
+    assert f"{options} exclude each other. Give one of them." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "ranges"),
     [
         ([], []),
