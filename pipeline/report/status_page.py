@@ -240,9 +240,9 @@ class Status:
         if self.source is not None:
             yield from map(plain, slot_lines(self.source, self.slot_name, self.rate))
         elif self.unreachable:
-            yield plain(f"source: {self.unreachable} Lag is behind bronze.")
+            yield plain(f"source: {self.unreachable} Lag is measured against bronze.")
         else:
-            yield plain("source: not read. Lag is behind bronze.")
+            yield plain("source: not read. Lag is measured against bronze.")
         if self.interval is not None and self.schedule.windows:
             yield plain(schedule_line(self.schedule, self.interval))
         if self.maintenance:

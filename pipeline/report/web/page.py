@@ -179,9 +179,9 @@ def _positions(status: Status) -> Iterator[str]:
     yield ". "
     if status.source is None:
         why = f"{status.unreachable} " if status.unreachable else "The source was not read. "
-        yield f"{why}Lag is behind bronze."
+        yield f"{why}Lag is measured against bronze."
     else:
-        yield "Lag is behind the source."
+        yield "Lag is measured against the source."
 
 
 def _lsn(lsn: object) -> Html:
@@ -263,10 +263,9 @@ def _tables(facts: PageFacts, tables: Sequence[TableStatus], frame: Frame) -> Ht
         )
         for table in tables
     ]
-    behind = "the source" if facts.status.source else "bronze"
-    caption = (
-        f"{format_count(len(tables), 'table')}, those that need attention first. Lag is behind {behind}."
-    )
+    reference = "the source" if facts.status.source else "bronze"
+    count = format_count(len(tables), "table")
+    caption = f"{count}, those that need attention first. Lag is measured against {reference}."
     headings = ("table", "state", "lag", "WAL lag", "last day", "misfits", "applied", "last event")
     return _table(caption, headings, rows, numbers=("lag", "WAL lag", "last day", "misfits"))
 

@@ -154,10 +154,11 @@ def test_full_names_and_sentences_are_in_the_json() -> None:
 
 def test_a_source_that_was_not_read_is_one_line() -> None:
     offline = replace(shop_status(), source=None, rate=None)
-    assert "source: not read. Lag is behind bronze." in printed(offline, 80)
+    assert "source: not read. Lag is measured against bronze." in printed(offline, 80)
     unreachable = replace(offline, unreachable="Cannot connect to the source: timeout. Check conninfo.")
-    assert "source: Cannot connect to the source: timeout. Check conninfo. Lag is behind bronze." in printed(
-        unreachable, 100
+    assert (
+        "source: Cannot connect to the source: timeout. Check conninfo. Lag is measured against bronze."
+        in printed(unreachable, 100)
     )
     unknown = replace(shop_status(), source=shop_source(), rate=None)
     assert "9.7 GiB left; time remaining unknown (no recent WAL rate)" in printed(unknown, 160)
