@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 EXCLUDE, HMAC_SHA256, MISSING = "exclude", "hmac-sha256", "missing"
@@ -16,14 +16,51 @@ class ProtectedColumn:
 
     `rule` is `exclude`, `hmac-sha256 <fingerprint of the key>`, `mask last4`, `mask null`, `mask text <text>`
     or, for a column that the configuration names and the table does not have, `missing`; it has no name.
+    `type_oid` and `type_modifier` are those of the source, beneath domains, if they are known and the values
+    depend on their texts (hashed or `mask last4`): the relation has the type text.
     """
 
     name: str | None
     configured_name: str
     attribute_number: int | None
     rule: str
+    type_oid: int | None = None
+    type_modifier: int | None = None
+
+    @property
+    def type(self) -> tuple[int, int] | None:
+        """The type at the source, None if it is not known or values do not depend on it."""
+        if self.type_oid is None or self.type_modifier is None:
+            return None
+        return self.type_oid, self.type_modifier
+
+    def is_same(self, name: str | None, number: int | None) -> bool:
+        """Return whether a column is this one: by its number or, if one of the two is unknown, its name."""
+        if number is None or self.attribute_number is None:
+            return self.name == name
+        return self.attribute_number == number
 
 
 def read_protected(rows: Iterable[Mapping[str, Any]] | None) -> tuple[ProtectedColumn, ...]:
     """Return the columns of a row of `bronze/relations` or of the registry."""
     return tuple(ProtectedColumn(**row) for row in rows or ())
+
+
+def find_protected(
+    columns: Iterable[ProtectedColumn], name: str | None, number: int | None
+) -> ProtectedColumn | None:
+    """Return the protected column that is a column with a name and an attribute number."""
+    return next((column for column in columns if column.is_same(name, number)), None)
+
+
+def with_known_types(
+    before: Sequence[ProtectedColumn], after: Iterable[ProtectedColumn]
+) -> tuple[ProtectedColumn, ...]:
+    """Return the columns of a version, with the types of the version before if its own are not known."""
+    found = ((column, find_protected(before, column.name, column.attribute_number)) for column in after)
+    return tuple(
+        replace(column, type_oid=earlier.type_oid, type_modifier=earlier.type_modifier)
+        if earlier is not None and earlier.rule == column.rule and column.type is None
+        else column
+        for column, earlier in found
+    )

@@ -24,6 +24,7 @@ from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSu
 from pipeline.delta.log import json_object
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import NewRows
+from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import from_microseconds
 from pipeline.delta.table import Lake, LakeTable
@@ -141,12 +142,22 @@ class Bronze:
         self.prepared.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | short_log())
         self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | _CHECKPOINTS | short_log())
 
-    def refuse_unprotected(self) -> None:
-        """Raise LakeError if `relations` cannot record which columns are protected."""
-        if "protected" not in self.relations.schema().names:
+    def ensure_protection(self) -> None:
+        """Let `relations` of an earlier version record all that it is to record of protected columns.
+
+        Raises LakeError if it records none.
+        """
+        found = {field.name: field.ddl for field in self.relations.schema().fields}
+        if "protected" not in found:
             raise LakeError(
                 f"The lake {self.lake.root} was made by an earlier version, which protects no columns. Start "
                 "over with a new storage.root, or remove `columns` from the configuration."
+            )
+        ddl = spark_ddl(RELATIONS)
+        if "type_oid" not in found["protected"]:
+            rows = self.relations.rows
+            retry_conflicts(
+                lambda: self.relations.overwrite_rows(rows().to_pylist(), ddl, replaces_schema=True)
             )
 
     def captured_offset(self) -> BronzeOffset | None:

@@ -14,12 +14,13 @@ import hashlib
 import hmac
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from pipeline.bronze.schema import storable
 from pipeline.bronze.source_moves import SourceMoves
+from pipeline.bronze.source_relations import FIRST_USER_OID
 from pipeline.config.config import Config
 from pipeline.config.tables import LAST4, ColumnRules
 from pipeline.errors import ConfigError
@@ -103,6 +104,18 @@ def mask_all_but_last4(text: str) -> str:
 def is_text(rule: str | None) -> bool:
     """Return whether values with a rule are texts, whatever the type of the column."""
     return rule is not None and rule != NULL_MASK
+
+
+def _type_of(
+    relation: Relation, catalog: CatalogRelation | None, i: int, rule: str
+) -> tuple[int | None, int | None]:
+    """Return oid and modifier of the type of a column, if its values depend on texts and it is known."""
+    if not rule.startswith((HMAC_SHA256, LAST4_MASK)):
+        return None, None
+    if catalog is not None:
+        return catalog.columns[i].base_oid, catalog.columns[i].base_modifier
+    sent = relation.columns[i]
+    return (sent.type_oid, sent.type_modifier) if sent.type_oid < FIRST_USER_OID else (None, None)
 
 
 def _column(sent: Column, rule: str | None) -> Column:
@@ -217,9 +230,10 @@ class ColumnProtection:
                     if i not in configured and name not in known.names:
                         configured[i] = lost
         found = [self.rule_of(rules, configured[i]) if i in configured else None for i in range(len(names))]
-        columns = [
-            ProtectedColumn(names[i], configured[i], sent[i], str(found[i])) for i in sorted(configured)
-        ]
+        columns = []
+        for i in sorted(configured):
+            kind = _type_of(relation, catalog, i, str(found[i]))
+            columns.append(ProtectedColumn(names[i], configured[i], sent[i], str(found[i]), *kind))
         present = {*names, *configured.values()}
         columns += [ProtectedColumn(None, n, None, MISSING) for n in rules.names if n not in present]
         return Protection(tuple(found), tuple(columns), self._key)
@@ -315,5 +329,5 @@ def _refuse_key(rules: ColumnRules, relation: Relation, protection: Protection) 
 
 def digest_of(protection: Protection) -> str:
     """Return what tells two protections of one shape apart, for the id of a relation version."""
-    parts = repr([(c.name, c.configured_name, c.attribute_number, c.rule) for c in protection.columns])
+    parts = repr([astuple(column) for column in protection.columns])
     return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()

@@ -85,6 +85,8 @@ PROTECTED_COLUMN = pa.struct(
         pa.field("configured_name", pa.string()),
         pa.field("attribute_number", pa.int32()),
         pa.field("rule", pa.string()),
+        pa.field("type_oid", pa.int64()),
+        pa.field("type_modifier", pa.int32()),
     ]
 )
 

@@ -91,7 +91,7 @@ def run_ingest(
                 offset = cross_gap(connection, config, writer, offset, str(gap))
         has_rules = any(rule.columns for rule in config.tables)
         if has_rules:
-            bronze.refuse_unprotected()
+            bronze.ensure_protection()
         versions = bronze.source_relations().values() if has_rules else ()
         protection = ColumnProtection(config, versions, bronze.copies.read().moves)
         writer.force_logs()  # the stream reports the offset as soon as it runs

@@ -36,7 +36,10 @@ _COLUMNS = (
     "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING, "
     "type_oid: BIGINT, type_modifier: INT, is_key: BOOLEAN>>"
 )
-_PROTECTED = "ARRAY<STRUCT<name: STRING, configured_name: STRING, attribute_number: INT, rule: STRING>>"
+_PROTECTED = (
+    "ARRAY<STRUCT<name: STRING, configured_name: STRING, attribute_number: INT, rule: STRING, "
+    "type_oid: BIGINT, type_modifier: INT>>"
+)
 TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
     f"columns {_COLUMNS}, updated_at TIMESTAMP, "

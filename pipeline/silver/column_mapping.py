@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from pipeline.bronze.source_relations import PostgresType, SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
-from pipeline.protected_columns import ProtectedColumn
+from pipeline.protected_columns import ProtectedColumn, with_known_types
 from pipeline.silver.schema_operations import RenameColumn
 from pipeline.silver.types import column_type
 
@@ -59,7 +59,8 @@ class SilverColumns:
             if not column.is_type_known and column.name in self.types:
                 types[column.name] = self.types[column.name]
         key = frozenset(relation.key)
-        return SilverColumns(relation.oid, numbers, types=types, protected=relation.protected, key=key)
+        protected = with_known_types(self.protected, relation.protected)
+        return SilverColumns(relation.oid, numbers, types=types, protected=protected, key=key)
 
     def renamed(self, renames: Sequence[RenameColumn]) -> SilverColumns:
         """Return the columns under their new names."""

@@ -1,7 +1,8 @@
 """Compare the rules of columns that silver's rows were captured with, with those of later rows. Pure.
 
 Bronze keeps what it has, so a table whose rule for a column changed would have values of both rules. Such a
-table needs a resync, which copies all rows under the new rules.
+table needs a resync, which copies all rows under the new rules. A hash is that of a text, so a type that has
+other texts for the same values changes it too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.metadata.registry import RegisteredTable
-from pipeline.protected_columns import EXCLUDE, HMAC_SHA256, MISSING, ProtectedColumn
+from pipeline.protected_columns import EXCLUDE, HMAC_SHA256, MISSING, ProtectedColumn, find_protected
+from pipeline.silver.types import keeps_texts
 
 PLAIN = "none"
 
@@ -28,15 +30,35 @@ def changed_rule(
     after = {c.name: c for c in relation.protected if c.rule != MISSING}
     earlier = [c for c in before if c.rule != MISSING]
     for column in relation.columns:
-        if column.name not in after and (found := _find(earlier, column.name, column.attribute_number)):
+        place = column.name, column.attribute_number
+        if find_protected(after.values(), *place) is not None:
+            continue
+        if found := find_protected(earlier, *place):
             return _sentence(column.name, found.rule, PLAIN)
     for name, new in after.items():
-        found = _find(earlier, str(name), new.attribute_number)
+        found = find_protected(earlier, str(name), new.attribute_number)
         if found is None and _is_known(numbers, str(name), new.attribute_number):
             return _sentence(str(name), PLAIN, new.rule)
         if found is not None and found.rule != new.rule:
             return _sentence(str(name), found.rule, new.rule)
     return None
+
+
+def retyped_columns(
+    before: Sequence[ProtectedColumn], relation: SourceRelation
+) -> list[tuple[ProtectedColumn, bool]]:
+    """Return the columns whose types have other texts than before, from which values are hashed or masked.
+
+    Each has whether it is part of the key or, with REPLICA IDENTITY FULL, of the row that identifies itself.
+    """
+    found = []
+    for column in relation.protected:
+        earlier = find_protected(before, column.name, column.attribute_number)
+        types = (earlier.type if earlier else None), column.type
+        if types[0] is not None and types[1] is not None and not keeps_texts(types[0], types[1]):
+            same = (each for each in relation.columns if column.is_same(each.name, each.attribute_number))
+            found.append((column, any(each.is_key for each in same)))
+    return found
 
 
 def rule_to_come(
@@ -54,7 +76,7 @@ def rule_to_come(
     named = [(c.name, c.attribute_number) for c in table.columns if c.type_oid is not None]
     named += [(str(c.name), c.attribute_number) for c in protected if c.rule == EXCLUDE]
     for name, number in named:
-        found = _find(protected, name, number)
+        found = find_protected(protected, name, number)
         configured = found.configured_name if found else name
         wanted = protection.rule_of(rules, configured) if rules else None
         present = found.rule if found else None
@@ -76,8 +98,9 @@ def describe_rule(rule: str) -> str:
 def rule_notes(before: Collection[ProtectedColumn], relation: SourceRelation) -> list[str]:
     """Return sentences about rules that name no column of the table, or one that was renamed."""
     found = []
+    known = {(column.name, column.configured_name, column.rule) for column in before}
     for column in relation.protected:
-        if column in before:
+        if (column.name, column.configured_name, column.rule) in known:
             continue
         if column.rule == MISSING:
             found.append(
@@ -90,17 +113,6 @@ def rule_notes(before: Collection[ProtectedColumn], relation: SourceRelation) ->
                 f"renamed or may have been. Name {column.name} in tables[].columns too."
             )
     return found
-
-
-def _find(columns: Sequence[ProtectedColumn], name: str, number: int | None) -> ProtectedColumn | None:
-    """Return the same column by its number or, if one of the two is unknown, by its name."""
-    for column in columns:
-        if number is None or column.attribute_number is None:
-            if column.name == name:
-                return column
-        elif column.attribute_number == number:
-            return column
-    return None
 
 
 def _is_known(numbers: Mapping[str, int | None], name: str, number: int | None) -> bool:

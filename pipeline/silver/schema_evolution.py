@@ -16,7 +16,7 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.partitions import may_be_partition_column
 from pipeline.partition_folders import name_fits
 from pipeline.silver.column_mapping import SUFFIX, SilverColumns, sidecars
-from pipeline.silver.protection_changes import changed_rule, rule_notes
+from pipeline.silver.protection_changes import changed_rule, retyped_columns, rule_notes
 from pipeline.silver.schema_operations import (
     CHANGE_FEED,
     COMMENT,
@@ -55,9 +55,14 @@ def schema_note(recorded: SilverColumns, column: SourceColumn, present: str | No
     keeps = keeps_texts if present == STRING.ddl else keeps_values
     if not column.is_type_known or keeps(before, column.type):
         return None
+    return type_changed(column.name)
+
+
+def type_changed(name: str) -> SchemaNote:
+    """Return the note for a column whose type changed so that it may have other values."""
     sentence = (
-        f"The type of column {column.name} changed, which may have changed values that the stream does not "
-        "carry. Run a resync to copy them."
+        f"The type of column {name} changed, which may have changed values that the stream does not carry. "
+        "Run a resync to copy them."
     )
     return SchemaNote(sentence, "resync")
 
@@ -149,6 +154,9 @@ def plan_evolution(
     if before is not None and (change := changed_rule(before.protected, before.numbers, relation)):
         action = f"Run {relation.name.command('resync')}, which copies all rows under the new rules."
         return [_hold(relation, change, action, kind="resync")]
+    retyped = retyped_columns(before.protected, relation) if before is not None else []
+    if rule.mode != "append" and (hashed := [str(c.name) for c, is_key in retyped if is_key]):
+        return [_has_other_hashes(relation, hashed)]
     if before is not None and _is_other_key(before, relation, rule):
         return [_has_another_key(relation, before.key)]
     operations += [RuleNote(text) for text in rule_notes(before.protected if before else (), relation)]
@@ -163,6 +171,7 @@ def plan_evolution(
             for name in before.numbers
             if name in dropped and name + SUFFIX in silver
         ]
+    operations += [type_changed(str(column.name)) for column, _ in retyped]
     names = {column.name for column in relation.columns}
     # columns of the last version, with unknown numbers, that this one does not have under their names
     has_lost = recorded is not None and any(
@@ -256,6 +265,8 @@ def _keeps_partition_column(name: str) -> RuleNote:
 def continues(before: SilverColumns, relation: SourceRelation, rule: TableRule) -> bool:
     """Return whether rows that silver keeps from before a version stay as they are after it."""
     if rule.needs_key and not before.key:
+        return False
+    if rule.mode != "append" and any(is_key for _, is_key in retyped_columns(before.protected, relation)):
         return False
     has_same_rules = changed_rule(before.protected, before.numbers, relation) is None
     return has_same_rules and not _is_other_key(before, relation, rule)
@@ -360,6 +371,16 @@ def _has_another_key(relation: SourceRelation, before: frozenset[str]) -> Hold:
         " deleted: several of them may have the same new key",
         f"Run {relation.name.command('resync')} and, once the copy is complete, "
         f"{relation.name.command('rebuild')} to begin with it.",
+    )
+
+
+def _has_other_hashes(relation: SourceRelation, names: Sequence[str]) -> Hold:
+    return _hold(
+        relation,
+        f"the type of {', '.join(names)} changed, which may have given the same values other texts, and so"
+        " other hashes or masked values, which identify rows",
+        f"Run {relation.name.command('resync')}, which copies all rows.",
+        kind="resync",
     )
 
 

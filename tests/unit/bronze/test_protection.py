@@ -84,6 +84,30 @@ def test_the_version_tells_rules_apart_and_is_stable() -> None:
     assert plain.id not in ids
 
 
+def test_the_version_tells_types_of_hashed_columns_apart() -> None:
+    protect = ColumnProtection(config()).protect
+    sent, found = relation(), catalog()
+    types, ids = [], set()
+    for modifier in (-1, 7):
+        columns = tuple(replace(c, base_oid=1700, base_modifier=modifier) for c in found.columns)
+        each = replace(found, columns=columns)
+        made = relation_version(sent, each, LSN(1), None, protect(sent, each))
+        row = source_relation(relations_table([made]).to_pylist()[0])
+        types.append([column.type for column in row.protected])
+        ids.add(made.id)
+    assert types == [[None, (1700, n), (1700, n), None] for n in (-1, 7)]
+    assert len(ids) == 2
+    without = protect(replace(sent, oid=501), None)
+    assert without is not None
+    assert [column.type for column in without.columns] == [None, (INT4, -1), (INT4, -1), None]
+    enum = Relation(
+        502, "public", "t", "d", (Column(True, "id", INT4, -1), Column(False, "mail", 20_000, -1))
+    )
+    unknown = protect(enum, None)
+    assert unknown is not None
+    assert unknown.columns[0].type is None
+
+
 def recorded(protection: ColumnProtection, sent: Relation, found: CatalogRelation | None) -> SourceRelation:
     """Return a version as a later run reads it from bronze."""
     version = relation_version(sent, found, LSN(7), None, protection.protect(sent, found))

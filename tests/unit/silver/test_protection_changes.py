@@ -13,7 +13,7 @@ from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.protected_columns import EXCLUDE, LAST4_MASK, MISSING, NULL_MASK, ProtectedColumn
 from pipeline.silver.column_mapping import SilverColumns
-from pipeline.silver.protection_changes import changed_rule, rule_notes, rule_to_come
+from pipeline.silver.protection_changes import changed_rule, retyped_columns, rule_notes, rule_to_come
 from pipeline.silver.schema_evolution import plan_evolution
 from pipeline.silver.schema_operations import AddColumn, CreateTable, Hold, RuleNote
 from tests.support.silver.relations import column, relation
@@ -95,6 +95,41 @@ def test_a_table_that_was_created_again_has_new_rules() -> None:
         recorded, version(NUMBERS), dict.fromkeys(NUMBERS, "STRING"), TableRule("*.*")
     )
     assert operations == []
+
+
+def typed(name: str, number: int | None, *kind: int) -> ProtectedColumn:
+    return ProtectedColumn(name, name, number, HASH, *kind)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        (typed("a", 2, 23, -1), typed("a", 2, 20, -1), []),  # the same texts
+        (typed("a", 2, 23, -1), typed("a", 2, 1082, -1), [("a", False)]),
+        (typed("id", 1, 25, -1), typed("id", 1, 1042, 9), [("id", True)]),
+        (typed("a", 2, 23, -1), typed("c", 2, 1082, -1), [("c", False)]),  # renamed too
+        (typed("a", 2, 23, -1), typed("a", 9, 1082, -1), []),  # another column
+        (typed("a", 2, 23, -1), typed("a", None, 1082, -1), [("a", False)]),
+        (typed("a", 2), typed("a", 2, 1082, -1), []),  # as an earlier version recorded it
+        (typed("a", 2, 23, -1), typed("a", 2), []),
+    ],
+)
+def test_a_type_that_has_other_texts_is_found(
+    before: ProtectedColumn, after: ProtectedColumn, found: list[tuple[str, bool]]
+) -> None:
+    later = version(NUMBERS, after)
+    assert [(c.name, is_key) for c, is_key in retyped_columns((before,), later)] == found
+    # a type that is not known is that of the version before
+    recorded = SilverColumns(later.oid, NUMBERS, protected=(before,)).after(later)
+    is_same = before.is_same(after.name, after.attribute_number)
+    assert recorded.protected[0].type == (after.type or (before.type if is_same else None))
+
+
+def test_the_rules_of_columns_with_other_names_in_silver_do_not_change() -> None:
+    rules = (protected("A", HASH, 3),)
+    after = version({"id": 1, "a": 2, "A__3": 3}, *rules)
+    assert changed_rule(rules, {"id": 1, "a": 2, "A__3": 3}, after) is None
+    assert changed_rule((), {"id": 1, "a": 2, "A__3": 3}, after) is not None
 
 
 def test_what_names_no_column_is_noted_once() -> None:
