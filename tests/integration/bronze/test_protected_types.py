@@ -81,6 +81,30 @@ def test_a_column_whose_type_has_other_texts_is_an_event(database: Database, tmp
     assert len(pipeline.events("t")) == 2
 
 
+def test_a_default_that_is_gone_is_an_event(database: Database, tmp_path: Path) -> None:
+    rules = {
+        "plain": ColumnRules(),
+        "hashed": ColumnRules(hash={"e": "hmac-sha256"}),
+        "masked": ColumnRules(mask={"e": "***"}),
+        "nothing": ColumnRules(mask={"e": None}),
+        "out": ColumnRules(exclude=("e",)),
+    }
+    tables = (TableRule(f"public.{name}", columns=columns) for name, columns in rules.items())
+    pipeline = NativePipeline.make(database, tmp_path, *tables, hash_key=KEY)
+    for statements in (
+        ("CREATE TABLE {} (id int PRIMARY KEY)", "INSERT INTO {} VALUES (1)"),
+        (
+            "ALTER TABLE {} ADD e text NOT NULL DEFAULT 'x'",
+            "ALTER TABLE {} ALTER e DROP DEFAULT",
+            "VACUUM FULL {}",  # writes the default into the rows
+            "INSERT INTO {} VALUES (3, 'x')",
+        ),
+    ):
+        pipeline.catch_up(*(statement.format(name) for name in rules for statement in statements))
+    assert {name for name in rules if "resync" in kinds(pipeline, name)} == {"plain", "hashed", "masked"}
+    assert pipeline.rows("nothing", "id", "e") == [(1, None), (3, None)]
+
+
 @pytest.mark.parametrize(("identity", "mode"), [("FULL", "mirror"), ("DEFAULT", "append")])
 def test_rows_are_found_by_all_columns_or_by_none(
     database: Database, tmp_path: Path, identity: str, mode: RowMode
