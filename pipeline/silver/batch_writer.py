@@ -172,7 +172,7 @@ class BatchWriter:
         gaps = self._bronze.copies.read().gaps if self._is_log else ()
         shown_oid = plan.registered.relation_id if plan.registered else None
         for step in plan_write_steps(table, shown_oid, truncates):
-            fold = plan_fold(table, step, columns, rule)
+            fold = plan_fold(table, step, columns, rule, evolution.recorded.numbers)
             metadata = {"table": list(self._name), "after": str(start.offset), **copy_metadata(step.copy_id)}
             commit = TableCommit(self._txn_of(step, end_lsn), step.end_lsn, metadata)
             surveys = [s for s in plan.surveys if s.version in step.versions]
@@ -188,7 +188,8 @@ class BatchWriter:
         columns, rule = columns_to_fold(evolution.columns, self._rule, evolution.partition_by)
         metadata = {"table": list(self._name), **copy_metadata(copy.id)}
         commit = TableCommit(self._txn.of(TxnKind.COPIED, copy.id), copy.end_lsn, metadata)
-        return plan_later_copy(table, columns, rule, commit, evolution.metadata, self._table.identifier)
+        numbers, place = evolution.recorded.numbers, self._table.identifier
+        return plan_later_copy(table, columns, numbers, rule, commit, evolution.metadata, place)
 
     def execute(self, plan: RangePlan) -> WriteResult:
         """Carry out a plan."""

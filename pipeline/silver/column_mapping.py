@@ -351,14 +351,29 @@ def sidecars(relation: SourceRelation, rule: TableRule) -> dict[str, str]:
     }
 
 
-def with_sidecars(renames: Sequence[RenameColumn], silver: Iterable[str]) -> list[RenameColumn]:
-    """Return the renames, each followed by the rename of its column's sidecar if silver has one."""
+def present_sidecars(silver: Collection[str], numbers: Collection[str]) -> dict[str, str]:
+    """Return the sidecars that silver has: name → its column. The policy may be another one by now.
+
+    `numbers` are the registered columns of the source, one of them possibly with the name of a sidecar.
+    """
+    names = (n for n in silver if n.endswith(SUFFIX) and n not in numbers)
+    found = {name: name.removesuffix(SUFFIX) for name in names}
+    return {name: column for name, column in found.items() if column in numbers and column in silver}
+
+
+def with_sidecars(
+    renames: Sequence[RenameColumn], silver: Iterable[str], numbers: Collection[str] = ()
+) -> list[RenameColumn]:
+    """Return the renames, each followed by the rename of its column's sidecar if silver has one.
+
+    `numbers` are the registered columns of the source, which are no sidecars.
+    """
     present = set(silver)
     both: list[RenameColumn] = []
     for rename in renames:
         both.append(rename)
         before, to = rename.name + SUFFIX, rename.to + SUFFIX
-        if before in present and to not in present:
+        if before in present and before not in numbers and to not in present:
             both.append(RenameColumn(before, to))
             present ^= {before, to}
     return both

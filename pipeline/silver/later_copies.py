@@ -93,6 +93,7 @@ def _last_break(
 def plan_later_copy(
     table: TableInput,
     columns: Mapping[str, SilverType],
+    numbers: Collection[str],
     rule: TableRule,
     commit: TableCommit,
     metadata: MetadataNames,
@@ -100,7 +101,8 @@ def plan_later_copy(
 ) -> Write:
     """Plan the write of a later copy; `table` has its rows and the changes that its snapshots did not see.
 
-    `columns` are silver's, by name. Raises LakeError if the table got another key meanwhile.
+    `columns` are silver's, by name, and `numbers` the registered ones of the source. Raises LakeError if the
+    table got another key meanwhile.
     """
     copy = table.copy
     assert copy is not None
@@ -114,7 +116,7 @@ def plan_later_copy(
             copy.end_lsn,
             copy_id=copy.id,
         )
-        fold = plan_fold(table, step, columns, rule)
+        fold = plan_fold(table, step, columns, rule, numbers)
         return plan_write(step, fold, commit, metadata, identifier, is_empty=False, has_only_inserts=True)
     surveys = sorted(table.surveys, key=lambda survey: survey.first)
     versions = tuple(dict.fromkeys(survey.version for survey in surveys))
@@ -135,7 +137,7 @@ def plan_later_copy(
         micros=copy.micros,
     )
     mirror = replace(rule, mode="mirror", on_delete="apply", on_truncate="apply")
-    fold = plan_fold(table, step, columns, mirror)
+    fold = plan_fold(table, step, columns, mirror, numbers)
     current = metadata.name_of(MARKINGS[rule.mode].current_column)
     merged = replace(
         all_sent(fold),

@@ -169,7 +169,7 @@ def plan_evolution(
         operations += [
             DropColumn(name + SUFFIX)
             for name in before.numbers
-            if name in dropped and name + SUFFIX in silver
+            if name in dropped and name + SUFFIX in silver and name + SUFFIX not in before.numbers
         ]
     operations += [type_changed(str(column.name)) for column, _ in retyped]
     names = {column.name for column in relation.columns}

@@ -160,9 +160,10 @@ class SchemaWriter:
         metadata_names = self._metadata_names(registered, source_names) if exists else []
         silver = self._source_columns(metadata_names) if exists else None
         renames = plan_renames(recorded, aligned) if recorded is not None else []
+        numbers = recorded.numbers if recorded is not None else {}
         recorded = recorded.renamed(renames) if recorded is not None else None
         rule = with_renamed_partitions(rule, renames)
-        renames = with_sidecars(renames, silver or {})
+        renames = with_sidecars(renames, silver or {}, numbers)
         targets = {*_names(aligned), *(rename.to for rename in renames)}
         metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets, self._own_names)
         operations: list[tuple[LSN, Operation]] = [

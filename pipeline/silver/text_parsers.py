@@ -241,6 +241,8 @@ def _partition_text(engine: Engine, text: str) -> str:
 STRING = SilverType("STRING", lambda engine, text: text, is_total=True)
 PARTITION_STRING = SilverType("STRING", _partition_text)
 """STRING of a partition column: values are in Delta's log, where the empty text is NULL, and in folders."""
+NO_MISFIT = SilverType("STRING", lambda engine, _: engine.null("STRING"), is_total=True)
+"""The type of a sidecar whose column keeps no texts any more."""
 BOOLEAN = SilverType("BOOLEAN", _boolean)
 BINARY = SilverType("BINARY", _binary)
 SMALLINT, INT, BIGINT = _integer("SMALLINT", 16), _integer("INT", 32), _integer("BIGINT", 64)

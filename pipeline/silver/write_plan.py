@@ -6,7 +6,7 @@ another replica identity, another key, a table created again under its name. A T
 before it irrelevant.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -17,9 +17,9 @@ from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.column_mapping import sidecars
+from pipeline.silver.column_mapping import present_sidecars, sidecars
 from pipeline.silver.fold import Fold, FoldColumn
-from pipeline.silver.text_parsers import SilverType
+from pipeline.silver.text_parsers import NO_MISFIT, SilverType
 from pipeline.silver.types import column_type, is_widened_real, widened_text
 
 # int8, int2, int4, date, timestamp, numeric: several of their texts may be one value of silver's type
@@ -236,20 +236,34 @@ def _require_identity(table: TableInput, run: Run) -> None:
         )
 
 
-def plan_fold(table: TableInput, step: WriteStep, silver: Mapping[str, SilverType], rule: TableRule) -> Fold:
-    """Return the fold of one step onto silver's columns (name → type in the Delta table)."""
+def plan_fold(
+    table: TableInput,
+    step: WriteStep,
+    silver: Mapping[str, SilverType],
+    rule: TableRule,
+    numbers: Collection[str] = (),
+) -> Fold:
+    """Return the fold of one step onto silver's columns (name → type in the Delta table).
+
+    `numbers` are the registered columns of the source. A sidecar that an earlier policy left follows its
+    column too, as NULL. Whole rows are compared without it, and those that are written have NULL.
+    """
     surveys = [s for s in table.surveys if s.version in step.versions]
     relations = [table.relation(s.version) for s in surveys]
     key = relations[0].key
     texts = {sidecar: name for r in relations for sidecar, name in sidecars(r, rule).items()}
+    left = present_sidecars(silver, numbers) if step.identity is not Identity.WHOLE_ROW else {}
+    left = {sidecar: name for sidecar, name in left.items() if sidecar not in texts}
     in_order = sorted(table.surveys, key=lambda s: s.first)
     versions = [(s, r) for s in in_order if (r := table.relation(s.version)).oid == relations[0].oid]
     columns = []
     for name, kind in silver.items():
-        source = texts.get(name, name)
+        source = texts.get(name) or left.get(name, name)
         column = _fold_column(source, silver.get(source, kind), surveys, relations, rule)
         if name in texts:
             column = replace(column, name=name, type=column.type.text_of_misfit, is_sidecar=True)
+        elif name in left:
+            column = replace(column, name=name, type=NO_MISFIT, is_sidecar=True)
         elif column.misfit == "clamp" and name not in key:  # clamping could make two keys equal
             column = replace(column, type=column.type.clamped)
         if rule.mode != "append" and not column.is_sidecar:

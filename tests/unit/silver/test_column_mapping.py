@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.bronze.source_relations import SourceRelation
-from pipeline.silver.column_mapping import SilverColumns, align_versions, plan_renames
+from pipeline.silver.column_mapping import (
+    SilverColumns,
+    align_versions,
+    plan_renames,
+    present_sidecars,
+    with_sidecars,
+)
 from pipeline.silver.schema_operations import RenameColumn
 from tests.support.silver.relations import INT4, column, relation
 
@@ -133,6 +139,16 @@ def test_name_is_free_when_its_column_is_dropped() -> None:
     assert renames(recorded, named("a", ("A", 3))) == []
     found = plan_renames(recorded, align_versions(recorded, [named(("A", 3))]))
     assert after(recorded, found) == {"id": 1, "a__2": 2, "A": 3}
+
+
+def test_a_sidecar_follows_its_column_and_no_column_of_the_source_is_one() -> None:
+    silver = ("id", "d", "d__text", "e", "e__text")
+    numbers = {"id": 1, "d": 2, "e": 3, "e__text": 4}
+    assert present_sidecars(silver, numbers) == {"d__text": "d"}
+    assert present_sidecars(silver, {"id": 1}) == {}
+    both = [RenameColumn("d", "x"), RenameColumn("e", "y")]
+    found = [(each.name, each.to) for each in with_sidecars(both, silver, numbers)]
+    assert found == [("d", "x"), ("d__text", "x__text"), ("e", "y")]
 
 
 def test_a_column_may_get_the_former_name_of_another() -> None:

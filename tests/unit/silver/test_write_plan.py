@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import Survey, Truncate
-from pipeline.config.tables import TableRule
+from pipeline.config.tables import Misfits, TableRule
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.text_parsers import BIGINT, INT, STRING
+from pipeline.silver.text_parsers import BIGINT, DATE, INT, STRING
 from pipeline.silver.write_plan import (
     Identity,
     Run,
@@ -186,6 +187,26 @@ def test_fold_has_the_index_of_each_column_and_what_may_be_missing() -> None:
     assert configured.columns[1].type.ddl == "BIGINT"
     wider = plan_fold(table, step, silver | {"id": BIGINT}, TableRule("*.*"))
     assert wider.columns[0].type.ddl == "BIGINT"
+
+
+def test_sidecar_of_an_earlier_policy_follows_its_column() -> None:
+    dated = relation(KEY, column("d", 2, 1082), column("e__text", 3), version=8)
+    runs = (Run((8,), (10, 0), (20, 0)),)
+    table = TableInput((survey(8, (10, 0), (20, 0)),), {8: dated}, LSN(50), runs)
+    [step] = plan_write_steps(table)
+    silver = {"id": INT, "d": DATE, "d__text": STRING, "e__text": STRING, "e": INT}
+    numbers = ("id", "d", "e__text", "e")
+    policies: list[tuple[Misfits, bool]] = [("text", True), ("clamp", False), ("null", False)]
+    for misfit, reads in policies:
+        fold = plan_fold(table, step, silver, TableRule("*.*", misfits={"d": misfit}), numbers)
+        [left] = [each for each in fold.columns if each.is_sidecar]
+        assert (left.name, left.indexes) == ("d__text", {8: 1})
+        assert ("x" in left.type.value("x")) is reads
+        assert [each.indexes for each in fold.columns if each.name == "e__text"] == [{8: 2}]
+    # rows that are compared as a whole have no such text to compare
+    whole = replace(step, identity=Identity.WHOLE_ROW)
+    fold = plan_fold(table, whole, silver, TableRule("*.*"), numbers)
+    assert not any(each.is_sidecar or each.indexes for each in fold.columns if each.name == "d__text")
 
 
 def test_fold_has_silver_s_type_if_the_catalog_did_not_give_one() -> None:
