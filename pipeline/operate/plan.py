@@ -95,14 +95,14 @@ def _with_partitions_to_come(
     found = {table.name: table for table in planned}
     registered = applier.records.tables.read()
     look_at(map(applier.path, registered))
-    for name in registered:
+    for name, each in registered.items():
         rule = config.rule_for(name)
         table = applier.lake.table_at(applier.path(name))
         # On other storage each log takes a Spark job.
         if not matches(name) or rule is None or (table.local_path is None and not rule.partition_by):
             continue
         try:
-            sentence = partitions_to_come(name, rule, table.snapshot())
+            sentence = partitions_to_come(name, rule, table.snapshot(), each.columns)
         except LakeError:  # apply reports a log that cannot be read
             continue
         if sentence is not None:

@@ -3,8 +3,9 @@
 - next step: `decision` (the one table of decisions) and `lake_facts` (what the lake records); both are pure
 - types: `types` (PostgreSQL type → Delta type), `text_parsers` (its SQL)
 - columns: `column_mapping`, `schema_evolution`, `schema_operations`, `protection_changes` (rules for columns
-  that change), `table_partitions` and `column_comments` (the source's) are pure; `schema_writer` plans with
-  them for one table, and changes it, by Spark or by `native_schema`
+  that change), `rule_names` (silver's names in rules), `table_partitions` and `column_comments` (the
+  source's) are pure; `schema_writer` plans with them for one table, and changes it, by Spark or by
+  `native_schema`
 - rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE),
   `key_bounds` (by which it skips files), `file_statistics` and `writer_choice` (Spark or not) are pure; so
   are `modes` (what else than a mirror a table may be), `mode_sql` (their fold), `later_copies` (which

@@ -166,7 +166,7 @@ class BatchWriter:
             return (self._plan_later_copy(plan, evolution, start.copy),)
         runs = self._runs(plan.surveys, relations, start, end_lsn)
         table = TableInput(plan.surveys, relations, end_lsn, runs, start.copy)
-        columns, rule = columns_to_fold(evolution.columns, self._rule, evolution.partition_by)
+        columns, rule = columns_to_fold(evolution.columns, evolution.rule), evolution.rule
         is_empty = self._table.is_empty() if self._table.exists() else True
         writes = []
         gaps = self._bronze.copies.read().gaps if self._is_log else ()
@@ -185,7 +185,7 @@ class BatchWriter:
 
     def _plan_later_copy(self, plan: RangePlan, evolution: Evolution, copy: CompleteCopy) -> Write:
         table = TableInput(plan.surveys, evolution.relations, plan.end_lsn, (), copy)
-        columns, rule = columns_to_fold(evolution.columns, self._rule, evolution.partition_by)
+        columns, rule = columns_to_fold(evolution.columns, evolution.rule), evolution.rule
         metadata = {"table": list(self._name), **copy_metadata(copy.id)}
         commit = TableCommit(self._txn.of(TxnKind.COPIED, copy.id), copy.end_lsn, metadata)
         numbers, place = evolution.recorded.numbers, self._table.identifier

@@ -41,6 +41,7 @@ from pipeline.silver.native_schema import (
     set_layout,
 )
 from pipeline.silver.native_session import is_left_to_spark
+from pipeline.silver.rule_names import rule_in_silver, silver_names
 from pipeline.silver.schema_evolution import (
     columns_after,
     default_is_misfit,
@@ -92,7 +93,7 @@ class Evolution:
 
     `operations` are in order. A Hold or NeedsRebuild is the last one, and `stop`. `columns` (name → DDL) are
     the source's columns in silver afterwards, `metadata` the names of pgdelta's. `relations` have their
-    columns under silver's names.
+    columns under silver's names, and so has `rule`; its partition columns are those of the table.
     """
 
     operations: Sequence[PlannedOperation]
@@ -101,9 +102,9 @@ class Evolution:
     columns: Mapping[str, str]
     metadata: MetadataNames
     relations: Mapping[int, SourceRelation]
-    recreated_at: LSN | None = None  # where another source table with the same name begins
-    stop: tuple[LSN, Hold | NeedsRebuild] | None = None
-    partition_by: tuple[str, ...] = ()  # the columns by which the table is partitioned
+    recreated_at: LSN | None  # where another source table with the same name begins
+    stop: tuple[LSN, Hold | NeedsRebuild] | None
+    rule: TableRule
 
     @property
     def new_feature(self) -> str | None:
@@ -163,6 +164,7 @@ class SchemaWriter:
         numbers = recorded.numbers if recorded is not None else {}
         recorded = recorded.renamed(renames) if recorded is not None else None
         rule = with_renamed_partitions(rule, renames)
+        rule = rule_in_silver(rule, silver_names(aligned), has_partitions=exists)
         renames = with_sidecars(renames, silver or {}, numbers)
         targets = {*_names(aligned), *(rename.to for rename in renames)}
         metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets, self._own_names)
@@ -213,7 +215,7 @@ class SchemaWriter:
             {**relations, **{r.version: r for r in aligned.relations}},
             LSN(versions[0].first[0]) if is_another else None,
             stop,
-            rule.partition_by,
+            rule,
         )
 
     def _with_lost_defaults(self, planned: Sequence[Operation], relation: SourceRelation) -> list[Operation]:

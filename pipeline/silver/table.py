@@ -29,6 +29,7 @@ from pipeline.silver.foreign_commits import has_lost_offset, refuse_foreign_comm
 from pipeline.silver.later_copies import CopyOrder, order_copies
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.range_plan import RangePlan, WriteResult
+from pipeline.silver.rule_names import rule_in_silver, silver_names
 from pipeline.silver.schema_evolution import rule_for_rebuild
 from pipeline.silver.schema_operations import NeedsRebuild
 from pipeline.silver.swap import BufferedRecords, swap_in
@@ -421,4 +422,6 @@ class SilverTable:
     def _rule_of_newest(self, surveys: Sequence[Survey], relations: Relations) -> TableRule:
         """Return the rule that reads every version into the newest types, under silver's names."""
         versions = [relations[s.version] for s in surveys_of_newest(surveys, relations)]
-        return rule_for_rebuild(align_versions(None, versions).relations, self._rule.without_layout())
+        aligned = align_versions(None, versions)
+        rule = rule_in_silver(self._rule.without_layout(), silver_names(aligned), has_partitions=False)
+        return rule_for_rebuild(aligned.relations, rule)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.delta.table_log import Snapshot
-from pipeline.metadata.registry import RegisteredTable
+from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.silver.schema_operations import RenameColumn
 from pipeline.silver.text_parsers import SilverType
 from pipeline.silver.types import of_partition, stored
@@ -49,18 +49,18 @@ def rule_with_names(
     return replace(rule, partition_by=tuple(dict.fromkeys((*rule.partition_by, *names))))
 
 
-def columns_to_fold(
-    columns: Mapping[str, str], rule: TableRule, partition_by: tuple[str, ...]
-) -> tuple[dict[str, SilverType], TableRule]:
-    """Return the types of silver's columns (name → DDL), and the rule, with these partition columns."""
+def columns_to_fold(columns: Mapping[str, str], rule: TableRule) -> dict[str, SilverType]:
+    """Return the types of silver's columns (name → DDL), with the partition columns of a rule."""
     types = {name: stored(ddl) for name, ddl in columns.items()}
-    types |= {name: of_partition(types[name]) for name in partition_by if name in types}
-    return types, replace(rule, partition_by=partition_by)
+    return types | {name: of_partition(types[name]) for name in rule.partition_by if name in types}
 
 
-def partitions_to_come(name: TableName, rule: TableRule, snapshot: Snapshot) -> str | None:
+def partitions_to_come(
+    name: TableName, rule: TableRule, snapshot: Snapshot, columns: Iterable[RegisteredColumn] = ()
+) -> str | None:
     """Return that a rebuild divides a table otherwise, as a sentence; None if it does not."""
-    present, wanted = snapshot.partition_columns, rule.partition_by
+    names = {column.name: column.silver_name for column in columns if column.type_oid is not None}
+    present, wanted = snapshot.partition_columns, tuple(names.get(each, each) for each in rule.partition_by)
     if not snapshot.exists or rule.is_shared or present == wanted:
         return None
     before = f"by {', '.join(present)}" if present else "into no partitions"

@@ -50,9 +50,13 @@ class NativePipeline:
         self.run(*statements)
         run_ingest(self.config)
 
+    def applier(self) -> closing[Applier]:
+        """Give the state of an apply without Spark."""
+        return closing(Applier(None, self.config))
+
     def apply(self) -> ApplySummary:
         """Apply all that bronze holds."""
-        with closing(Applier(None, self.config)) as applier:
+        with self.applier() as applier:
             applier.apply_pending()
             return applier.summary
 
