@@ -181,7 +181,7 @@ class SchemaWriter:
                 recorded, relation, columns, rule, is_certain=is_certain and was_certain, later=later
             )
             planned = [each for each in planned if not (isinstance(each, AddColumn) and each.name in created)]
-            planned = self._with_lost_defaults(planned, relation)
+            planned = self._with_lost_defaults(planned, relation, rule)
             was_certain = is_certain
             for operation in planned:
                 if isinstance(operation, CreateTable):
@@ -218,7 +218,9 @@ class SchemaWriter:
             rule,
         )
 
-    def _with_lost_defaults(self, planned: Sequence[Operation], relation: SourceRelation) -> list[Operation]:
+    def _with_lost_defaults(
+        self, planned: Sequence[Operation], relation: SourceRelation, rule: TableRule
+    ) -> list[Operation]:
         """Return operations with what is recorded of defaults that are misfits in older rows, or a Hold."""
         found = list(planned)
         if not any(isinstance(each, AddColumn) and each.backfill is not None for each in planned):
@@ -227,7 +229,7 @@ class SchemaWriter:
             return found
         for each in planned:
             if isinstance(each, AddColumn) and default_is_lost(each):
-                policy = self._rule.misfit_of(each.name)
+                policy = rule.misfit_of(each.name)
                 if policy == "error":
                     return [refused_default(relation, each.name)]
                 found.append(default_is_misfit(each.name, policy))
