@@ -67,6 +67,10 @@ class SlotBusyError(SourceError):
     """A slot that another session is reading."""
 
 
+class SlotWaitStopped(SlotBusyError):
+    """A stop was requested while another session was reading the slot."""
+
+
 class SpoolError(PgdeltaError):
     """A staged file that is damaged."""
 

@@ -210,15 +210,17 @@ class IngestSummary:
                 copied.append(f"copy of {name}: {share}; the next run continues")
         if self.copy_failure:
             copied.append(f"copy failed: {self.copy_failure}")
-        return [
+        lines = [
             *copied,
             *self.publication_lines(),
             *self.maintenance.lines(),
             f"ingest {self.pipeline}: {format_count(self.changes, 'change')} of "
             f"{format_count(self.transactions, 'transaction')} in {format_count(self.commits, 'commit')}, "
             f"{format_duration(self.seconds)}{speed}",
-            f"bronze is complete up to {self.captured_offset}, acknowledged to slot {self.slot}",
         ]
+        if self.captured_offset != INVALID:  # as it is if the run was stopped before it had the slot
+            lines.append(f"bronze is complete up to {self.captured_offset}, acknowledged to slot {self.slot}")
+        return lines
 
     def publication_lines(self) -> list[str]:
         """Return the lines about tables that this run published, and that are not published, by reason."""

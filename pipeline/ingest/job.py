@@ -14,7 +14,7 @@ from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
-from pipeline.errors import SlotGapError
+from pipeline.errors import NOTICES, SlotGapError, SlotWaitStopped
 from pipeline.ingest.capture import Capture
 from pipeline.ingest.continuity import check_server, check_slot, cross_gap, first_slot, refuse_begun_move
 from pipeline.ingest.lazy_comparer import LazyComparer
@@ -52,6 +52,22 @@ def run_ingest(
     On a file system of this machine no Spark is used.
     """
     stop = stop or threading.Event()
+    summary = IngestSummary(config.pipeline, config.source.slot)
+    try:
+        _run(config, trigger, stop, spark, progress, summary)
+    except SlotWaitStopped as stopped:
+        NOTICES.info("%s", stopped)
+    return summary
+
+
+def _run(
+    config: Config,
+    trigger: str,
+    stop: threading.Event,
+    spark: SparkSession | None,
+    progress: IngestProgress | None,
+    summary: IngestSummary,
+) -> None:
     lake = Lake.for_writing(config.storage, spark, application=f"pgdelta ingest {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
@@ -95,9 +111,9 @@ def run_ingest(
         versions = bronze.source_relations().values() if has_rules else ()
         protection = ColumnProtection(config, versions, bronze.copies.read().moves)
         writer.force_logs()  # the stream reports the offset as soon as it runs
+        summary.captured_offset = offset
         stream = _start_stream(config, identity, offset, stop)
         try:
-            summary = IngestSummary(config.pipeline, config.source.slot, offset)
             state = CaptureState()
             copier = CopyCoordinator(
                 config,
@@ -124,12 +140,12 @@ def run_ingest(
             maintenance = _maintenance(config, lake, summary, stop, progress)
             if target is None:
                 with maintenance.in_background():
-                    return capture.run(target, stop)
-            summary = capture.run(target, stop)
+                    capture.run(target, stop)
+                return
+            capture.run(target, stop)
         finally:
             stream.close()
     maintenance.run()
-    return summary
 
 
 def _maintenance(

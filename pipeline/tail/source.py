@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlparse
 
 from pipeline.config.config import Protocol, Source
 from pipeline.config.scalars import holds_secret
-from pipeline.errors import ConfigError, SlotBusyError, SourceError
+from pipeline.errors import ConfigError, SlotBusyError, SlotWaitStopped, SourceError
 from pipeline.postgres.connection import Connection, is_synchronous_standby
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import Negotiated, negotiate
@@ -134,6 +134,8 @@ def start_stream(
                 options=options,
                 busy_timeout=_BUSY_SECONDS,
             )
+    except SlotWaitStopped:
+        return None
     except SlotBusyError:
         raise busy_error(catalog, source.slot) from None
     effect = "ACKNOWLEDGES WHAT IT SHOWS" if request.acknowledge else "acknowledges nothing"

@@ -17,7 +17,7 @@ import psycopg
 from psycopg.pq import DiagnosticField
 from psycopg.pq.abc import PGresult
 
-from pipeline.errors import SlotBusyError, SourceError
+from pipeline.errors import SlotBusyError, SlotWaitStopped, SourceError
 from pipeline.postgres.connection import Connection, connect, describe
 
 BUSY_SECONDS = 60.0
@@ -51,7 +51,7 @@ def lock_slot(
     """Acquire the lock of the slot for the rest of the session.
 
     Raises SlotBusyError, naming the session that holds the lock, if that session keeps it for `busy_timeout`
-    seconds, or when `should_stop` returns true.
+    seconds, and SlotWaitStopped when `should_stop` returns true.
     """
     key = lock_key(slot)
 
@@ -98,7 +98,8 @@ def retry_while_busy(
 ) -> Result:
     """Return the result of `attempt`, which raises SlotInUse as long as the slot is in use.
 
-    Raises SlotBusyError once that lasted `busy_timeout` seconds, or when `should_stop` returns true.
+    Raises SlotBusyError once that lasted `busy_timeout` seconds, and SlotWaitStopped when `should_stop`
+    returns true.
     """
     retry = BusyRetry(slot, busy_timeout, should_stop)
     while True:
@@ -133,7 +134,11 @@ class BusyRetry:
         now = time.monotonic()
         if self._deadline is None:
             self._deadline = now + self._busy_timeout
-        if self._should_stop() or now >= self._deadline:
+        if self._should_stop():
+            raise SlotWaitStopped(
+                f"Stopped while the slot {self._slot} was in use ({message}). Run again to continue."
+            )
+        if now >= self._deadline:
             raise SlotBusyError(
                 f"The slot {self._slot} is still busy after {self._busy_timeout:.0f} seconds ({message})."
                 " Stop the other reader, or end its process with pg_terminate_backend."
