@@ -71,6 +71,13 @@ class SlotWaitStopped(SlotBusyError):
     """A stop was requested while another session was reading the slot."""
 
 
+class TableLockedError(SourceError):
+    """A table that another session has locked exclusively."""
+
+    def __init__(self, table: object) -> None:
+        super().__init__(f"The table {table} is locked by another session. It is tried again.")
+
+
 class SpoolError(PgdeltaError):
     """A staged file that is damaged."""
 

@@ -12,7 +12,8 @@ import psycopg
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe, for_server
-from pipeline.postgres.publication import IS_PUBLISHED, Publication
+from pipeline.postgres.publication import Publication
+from pipeline.postgres.published_tables import IS_PUBLISHED, PUBLISHED
 from pipeline.protocol.binary.converters import CatalogType, Types
 from pipeline.table_name import TableName
 
@@ -43,13 +44,13 @@ WHERE t.oid = %s::bigint::oid
 
 _COLUMNS = """
 SELECT t.schema_name, t.table_name, a.attname::text, a.atttypid::bigint
-FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS t (schema_name, table_name)
+FROM ROWS FROM (pg_catalog.unnest(%(schemas)s::text[]), pg_catalog.unnest(%(tables)s::text[]))
+    AS t (schema_name, table_name)
 JOIN pg_catalog.pg_namespace n ON n.nspname = t.schema_name
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.table_name
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-LEFT JOIN pg_catalog.pg_publication_tables p
-    ON p.schemaname = t.schema_name AND p.tablename = t.table_name AND p.pubname = %s
-WHERE {published}
+LEFT JOIN {published} p ON p.relid = c.oid
+WHERE {is_published}
 ORDER BY 1, 2, a.attnum
 """
 
@@ -74,11 +75,15 @@ def find_unreadable(connection: Connection, tables: Collection[TableName], publi
     version = connection.info.server_version
     if version < _BINARY_SINCE:
         return []  # The server does not support the option, which is refused.
-    published = for_server(connection, IS_PUBLISHED)
+    published, is_published = (for_server(connection, each) for each in (PUBLISHED, IS_PUBLISHED))
     types = Types(version, lambda oid: read_type(connection, oid))
-    schemas, names = [schema for schema, _ in tables], [table for _, table in tables]
+    parameters = {
+        "schemas": [schema for schema, _ in tables],
+        "tables": [table for _, table in tables],
+        "publication": publication,
+    }
     try:
-        rows = connection.execute(_COLUMNS.format(published=published), (schemas, names, publication))
+        rows = connection.execute(_COLUMNS.format(published=published, is_published=is_published), parameters)
         return list(_describe_unreadable(types, rows.fetchall()))
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the published columns: {describe(error)}.") from None

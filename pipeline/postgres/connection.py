@@ -76,6 +76,8 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 OLDEST_SERVER_VERSION = 100000
+#: How long a query about one table waits for its lock.
+LOCK_SECONDS = 2.0
 
 #: Settings of every session, by their lower-case names; one that the server does not have is skipped.
 SESSION_OPTIONS: Mapping[str, str] = {
@@ -265,6 +267,12 @@ def limit_connect_time(conninfo: str, seconds: float) -> str:
     except psycopg.Error:
         return conninfo
     return conninfo.with_text(limited) if isinstance(conninfo, CommandConninfo) else limited
+
+
+def limit_lock_time(connection: Connection) -> None:
+    """Let statements wait for a lock for at most `LOCK_SECONDS`, until the transaction in progress ends."""
+    limit = f"{LOCK_SECONDS * 1000:.0f}"
+    connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", (limit,))
 
 
 def limit_statement_time(connection: Connection, seconds: float) -> None:

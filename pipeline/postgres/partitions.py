@@ -15,12 +15,12 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe, read_flush_lsn
+from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time, read_flush_lsn
+from pipeline.postgres.published_tables import PUBLISHED
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 _MOST_ROWS = 100_000  # that are inspected for an old one
-_LOCK_TIMEOUT = "2s"
 _OLDEST_AGE = 1 << 31  # xids repeat
 _XID_MASK = 0xFFFFFFFF
 # In CREATE TABLE … PARTITION OF, so many commands lie between the table's columns and its row in pg_inherits,
@@ -35,17 +35,14 @@ FROM pg_catalog.pg_publication p WHERE p.pubname = %s
 _FAMILIES = """
 WITH RECURSIVE family (root, oid, parent, attached_by, command) AS (
     SELECT c.oid, c.oid, NULL::oid, NULL::bigint, NULL::bigint
-    FROM pg_catalog.pg_publication_tables p
-    JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
-    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename AND c.relkind = 'p'
-    WHERE p.pubname = %s
+    FROM {published} p JOIN pg_catalog.pg_class c ON c.oid = p.relid AND c.relkind = 'p'
     UNION ALL
     SELECT f.root, i.inhrelid, i.inhparent, i.xmin::text::bigint, i.cmin::text::bigint
     FROM family f JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
 )
 SELECT f.root::bigint, f.oid::bigint, n.nspname::text, c.relname::text, f.parent::bigint, f.attached_by,
        c.relfilenode::bigint, c.xmin::text::bigint,
-       a.xmin::text::bigint = f.attached_by AND f.command - a.cmin::text::bigint = %s
+       a.xmin::text::bigint = f.attached_by AND f.command - a.cmin::text::bigint = %(commands)s
 FROM family f
 JOIN pg_catalog.pg_class c ON c.oid = f.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -91,7 +88,10 @@ def read_partitions(connection: Connection, publication: str) -> PartitionCatalo
             state = connection.execute(_STATE, (publication,)).fetchone()
             rows = []
             if connection.info.server_version >= 130000:
-                rows = connection.execute(_FAMILIES, (publication, _COMMANDS_OF_CREATION)).fetchall()
+                parameters = {"publication": publication, "commands": _COMMANDS_OF_CREATION}
+                rows = connection.execute(
+                    _FAMILIES.format(published=for_server(connection, PUBLISHED)), parameters
+                ).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's partitions: {describe(error)}.") from None
     if state is None:
@@ -104,13 +104,19 @@ def read_partitions(connection: Connection, publication: str) -> PartitionCatalo
 
 
 def list_with_pages(connection: Connection, relation_ids: Collection[int]) -> set[int]:
-    """Return those of the relations that have pages; the others have no rows."""
+    """Return those of the relations that have pages, or are locked; the others have no rows."""
     try:
-        rows = connection.execute(
-            "SELECT oid::bigint FROM pg_catalog.unnest(%s::oid[]) oid"
-            " WHERE pg_catalog.pg_relation_size(oid) > 0",
-            (list(relation_ids),),
-        ).fetchall()
+        with connection.transaction():
+            limit_lock_time(connection)
+            rows = connection.execute(
+                "SELECT oid::bigint FROM pg_catalog.unnest(%s::oid[]) oid"
+                " WHERE pg_catalog.pg_relation_size(oid) > 0",
+                (list(relation_ids),),
+            ).fetchall()
+    except sqlstate.LockNotAvailable:
+        if len(relation_ids) == 1:
+            return set(relation_ids)
+        return {oid for each in relation_ids for oid in list_with_pages(connection, [each])}
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the sizes of partitions: {describe(error)}.") from None
     return {oid for (oid,) in rows}
@@ -129,7 +135,7 @@ def kept_rows(connection: Connection, name: TableName, oldest_xid: int) -> bool 
     try:
         with connection.transaction():
             connection.execute("SET TRANSACTION READ ONLY")
-            connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
+            limit_lock_time(connection)
             now = connection.execute(
                 "SELECT pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot())"
             ).fetchone()

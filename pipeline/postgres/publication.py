@@ -19,10 +19,11 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 
 from pipeline.config.config import Config
-from pipeline.errors import SourceError
+from pipeline.errors import SourceError, TableLockedError
 from pipeline.postgres.catalog import NOT_NULL
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time
 from pipeline.postgres.key_conditions import KeyCondition
+from pipeline.postgres.published_tables import FAMILY, IS_PUBLISHED, PUBLISHED
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.messages import Column, Relation
 from pipeline.table_name import TableName
@@ -82,37 +83,28 @@ class Membership:
 
 
 _PUBLISHED = """
-SELECT p.schemaname::text, p.tablename::text, c.oid::bigint, coalesce({entries}, 0)
-FROM pg_catalog.pg_publication_tables p
-JOIN pg_catalog.pg_publication owner ON owner.pubname = p.pubname
-JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-WHERE p.pubname = %s
+SELECT n.nspname::text, c.relname::text, c.oid::bigint, coalesce({entries}, 0)
+FROM {published} p
+JOIN pg_catalog.pg_class c ON c.oid = p.relid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 _ENTRY = """(
     SELECT r.oid::bigint FROM pg_catalog.pg_publication_rel r
-    WHERE r.prpubid = owner.oid AND r.prrelid = c.oid
+    WHERE r.prpubid = p.pubid AND r.prrelid = c.oid
 )"""
 # The newest of several: it changes when any of them was removed and added again.
 _ENTRY_OF_FAMILY = """(
     SELECT max(r.oid::bigint) FROM pg_catalog.pg_publication_rel r
-    WHERE r.prpubid = owner.oid
+    WHERE r.prpubid = p.pubid
       AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid)))
 )"""
 _ENTRY_OF_SCHEMA = """(
     SELECT max(s.oid::bigint) FROM pg_catalog.pg_publication_namespace s
-    WHERE s.pnpubid = owner.oid AND (s.pnnspid = n.oid OR s.pnnspid IN (
+    WHERE s.pnpubid = p.pubid AND (s.pnnspid = n.oid OR s.pnnspid IN (
         SELECT a.relnamespace FROM pg_catalog.pg_partition_ancestors(c.oid) t
         JOIN pg_catalog.pg_class a ON a.oid = t.relid))
 )"""
 _ENTRIES = {15: f"{_ENTRY_OF_FAMILY}, {_ENTRY_OF_SCHEMA}", 13: _ENTRY_OF_FAMILY, 10: _ENTRY}
-#: Whether a column is published: from 15 on, the view lists columns, from 18 on, generated ones too.
-IS_PUBLISHED = {
-    18: "CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) END",
-    15: "a.attgenerated = '' AND (p.attnames IS NULL OR a.attname = ANY (p.attnames))",
-    12: "a.attgenerated = ''",
-    10: "true",
-}
 _IS_USERS = (
     "c.relpersistence = 'p' AND c.oid >= 16384"
     " AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'"
@@ -131,18 +123,17 @@ LACKS_IDENTITY = (
 )
 _TABLE = """
 SELECT c.oid::bigint, c.relreplident::text, {row_filter}
-FROM pg_catalog.pg_publication_tables p
-JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-WHERE p.pubname = %(publication)s AND p.schemaname = %(schema)s AND p.tablename = %(table)s
+FROM {published} p
+JOIN pg_catalog.pg_class c ON c.oid = p.relid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 """
 _COLUMNS = """
 SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, NOT {not_null},
        c.relreplident = 'f' OR coalesce(a.attnum = ANY ({key}), false)
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-JOIN pg_catalog.pg_publication_tables p
-    ON p.pubname = %(publication)s AND p.schemaname = %(schema)s AND p.tablename = %(table)s
+JOIN {published} p ON p.relid = c.oid
 LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
     AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
 WHERE c.oid = %(oid)s::bigint::oid AND {is_published}
@@ -171,24 +162,34 @@ ORDER BY c.oid
 
 
 def describe_published(connection: Connection, publication: str, name: TableName) -> PublishedTable:
-    """Return the part of a table that the publication sends, in the session's snapshot."""
+    """Return the part of a table that the publication sends, in the session's snapshot.
+
+    Raises TableLockedError if another session has locked the table exclusively. Locks are waited for a short
+    time only until the transaction in progress ends.
+    """
     version = connection.info.server_version
     parameters: dict[str, object] = {"publication": publication, "schema": name.schema, "table": name.table}
-    is_published, key, not_null = (
-        for_server(connection, each) for each in (IS_PUBLISHED, KEY_COLUMNS, NOT_NULL)
+    published, is_published, key, not_null = (
+        for_server(connection, each) for each in (PUBLISHED, IS_PUBLISHED, KEY_COLUMNS, NOT_NULL)
     )
-    row_filter = "p.rowfilter::text" if version >= 150000 else "NULL::text"
+    row_filter = "pg_catalog.pg_get_expr(p.qual, p.relid)" if version >= 150000 else "NULL::text"
     try:
         with connection.transaction():
-            found = connection.execute(_TABLE.format(row_filter=row_filter), parameters).fetchone()
+            limit_lock_time(connection)
+            found = connection.execute(
+                _TABLE.format(published=published, row_filter=row_filter), parameters
+            ).fetchone()
             if found is None:
                 raise SourceError(f"The table {name} is not published by {publication} any more.")
             oid, identity, row_filter = found
             parameters["oid"] = oid
             rows = connection.execute(
-                _COLUMNS.format(is_published=is_published, key=key, not_null=not_null), parameters
+                _COLUMNS.format(published=published, is_published=is_published, key=key, not_null=not_null),
+                parameters,
             ).fetchall()
             leaves = connection.execute(_LEAVES, parameters).fetchall()
+    except sqlstate.LockNotAvailable:
+        raise TableLockedError(name) from None
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the table {name} in the catalog: {describe(error)}.") from None
     columns = tuple(Column(is_key, column, kind, modifier) for column, kind, modifier, _, is_key in rows)
@@ -202,9 +203,11 @@ def describe_published(connection: Connection, publication: str, name: TableName
 
 def list_published(connection: Connection, publication: str) -> dict[TableName, Membership]:
     """Return the published tables, each with its membership."""
-    entries = for_server(connection, _ENTRIES)
+    published, entries = (for_server(connection, each) for each in (PUBLISHED, _ENTRIES))
     try:
-        rows = connection.execute(_PUBLISHED.format(entries=entries), (publication,)).fetchall()
+        rows = connection.execute(
+            _PUBLISHED.format(published=published, entries=entries), {"publication": publication}
+        ).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
     return {TableName(schema, table): Membership(oid, since) for schema, table, oid, since in rows}
@@ -262,11 +265,7 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
     if not row:
         return None
     all_tables, *operations, publishes_root, publishes_generated, comment, is_owned = row[0]
-    tables = _fetch(
-        connection,
-        "SELECT schemaname::text, tablename::text FROM pg_catalog.pg_publication_tables WHERE pubname = %s",
-        name,
-    )
+    tables = list_published(connection, name)
     names = ("insert", "update", "delete", "truncate")
     return Publication(
         name=name,
@@ -274,7 +273,7 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
         operations=frozenset(n for n, is_published in zip(names, operations, strict=True) if is_published),
         via_root=publishes_root,
         generated_columns=publishes_generated,
-        tables=frozenset(TableName(schema, table) for schema, table in tables),
+        tables=frozenset(tables),
         comment=comment,
         is_owned=is_owned,
     )
@@ -429,8 +428,8 @@ def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, Tabl
         " FROM pg_catalog.pg_class c"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " JOIN identity declared ON declared.oid = c.oid"
-        " CROSS JOIN LATERAL pg_catalog.pg_partition_tree(c.oid) AS t"
-        " JOIN pg_catalog.pg_class leaf ON leaf.oid = t.relid AND t.isleaf AND leaf.relkind = 'r'"
+        f" CROSS JOIN LATERAL {FAMILY} AS member"
+        " JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind = 'r'"
         " JOIN pg_catalog.pg_namespace s ON s.oid = leaf.relnamespace"
         " JOIN identity logged ON logged.oid = leaf.oid"
         " WHERE c.relkind = 'p' AND NOT logged.is_full"

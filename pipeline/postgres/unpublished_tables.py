@@ -16,7 +16,7 @@ from psycopg import sql
 
 from pipeline.config.config import Config
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time
 from pipeline.postgres.publication import (
     IS_PUBLISHABLE,
     LACKS_IDENTITY,
@@ -29,10 +29,10 @@ from pipeline.postgres.publication import (
     read_publication,
     targets_of,
 )
+from pipeline.postgres.published_tables import FAMILY
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
 
-LOCK_TIMEOUT = "2s"
 _MEANWHILE = (sqlstate.UndefinedTable, sqlstate.InvalidSchemaName, sqlstate.DuplicateObject)
 
 # A table is published itself, with its partitioned table or schema, or by all of its partitions.
@@ -76,13 +76,12 @@ _MAY_ADD_SCHEMAS = (
 )
 _BY_LEAVES = (
     "(c.relkind = 'p' AND (SELECT pg_catalog.bool_and(covered.oid IS NOT NULL)"
-    " FROM pg_catalog.pg_partition_tree(c.oid) leaf LEFT JOIN covered ON covered.oid = leaf.relid"
-    " WHERE leaf.isleaf AND leaf.relid <> c.oid) IS TRUE)"
+    f" FROM {FAMILY} member JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind <> 'p'"
+    " LEFT JOIN covered ON covered.oid = leaf.oid) IS TRUE)"
 )
 _LACKS_IDENTITY_WITH_LEAVES = (
-    f"({LACKS_IDENTITY} OR EXISTS (SELECT 1"
-    " FROM (SELECT leaf.relid FROM pg_catalog.pg_partition_tree(c.oid) leaf) family"
-    f" JOIN pg_catalog.pg_class c ON c.oid = family.relid AND c.relkind IN ('r', 'p') AND {LACKS_IDENTITY}))"
+    f"({LACKS_IDENTITY} OR EXISTS (SELECT 1 FROM {FAMILY} member"
+    f" JOIN pg_catalog.pg_class c ON c.oid = member.oid AND c.relkind IN ('r', 'p') AND {LACKS_IDENTITY}))"
 )
 _PARTS = {
     15: {"entries": _ENTRIES_BY_SCHEMA, "by_leaves": _BY_LEAVES},
@@ -281,7 +280,7 @@ def _add(connection: Connection, publication: str, scope: Scope) -> psycopg.Erro
     statement = sql.SQL("ALTER PUBLICATION {} ADD {}").format(sql.Identifier(publication), targets)
     try:
         with connection.transaction():
-            connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+            limit_lock_time(connection)
             connection.execute(statement)
     except psycopg.Error as error:
         if connection.closed:

@@ -31,7 +31,7 @@ from pipeline.config.config import Config
 from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
-from pipeline.errors import LakeError, report_error
+from pipeline.errors import LakeError, TableLockedError, report_error
 from pipeline.ingest import job as ingesting
 from pipeline.ingest.continuity import refuse_other_source
 from pipeline.key_ranges import KeyRange
@@ -183,7 +183,7 @@ class Reconciler:
                     continue
                 try:
                     self._conclude(self._compare(table, silver, reads))
-                except (RowsMoved, SnapshotLost, NoStableVersion) as error:
+                except (RowsMoved, SnapshotLost, TableLockedError, NoStableVersion) as error:
                     unsettled[table.name] = str(error)
                 except Exception as error:  # the others are compared all the same
                     self._conclude(Reconciliation(table.name, UNPROVEN, sentence=report_error(error)))

@@ -66,16 +66,17 @@ SAFE = {
         "table.row_filter"
     },  # what pg_get_expr writes; see test_injection
     "pipeline/postgres/publication.py": {
-        *("truncate", "via_root", "generated", "LACKS_IDENTITY"),
+        *("truncate", "via_root", "generated", "LACKS_IDENTITY", "FAMILY"),
         "for_server(connection, IS_PUBLISHABLE)",
-        "_PUBLISHED.format(entries=entries)",
-        "_TABLE.format(row_filter=row_filter)",
-        "_COLUMNS.format(is_published=is_published, key=key, not_null=not_null)",
+        "_PUBLISHED.format(published=published, entries=entries)",
+        "_TABLE.format(published=published, row_filter=row_filter)",
+        "_COLUMNS.format(published=published, is_published=is_published, key=key, not_null=not_null)",
     },
     "pipeline/postgres/replication/slot.py": {"newer", "arguments"},
     "pipeline/postgres/snapshot/export.py": {"lsn_function"},
     "pipeline/postgres/replication/temporary_slot.py": {"create", "kind"},
-    "pipeline/postgres/binary_format.py": {"_COLUMNS.format(published=published)"},
+    "pipeline/postgres/partitions.py": {"_FAMILIES.format(published=for_server(connection, PUBLISHED))"},
+    "pipeline/postgres/binary_format.py": {"_COLUMNS.format(published=published, is_published=is_published)"},
 }
 
 

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import errors as sqlstate
 from psycopg import sql
 
-from pipeline.errors import SourceError
+from pipeline.errors import SourceError, TableLockedError
 from pipeline.postgres.connection import Connection, connect, describe, privilege_advice
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -121,6 +121,8 @@ def reading_error(name: TableName, verb: str, error: psycopg.Error, user: str) -
             return RowsMoved(f"The table {name} was dropped or altered while it was {verb}.")
         case sqlstate.SerializationFailure() | sqlstate.QueryCanceled() | sqlstate.SnapshotTooOld():
             return SnapshotLost(f"Lost the snapshot of the table {name}: {message}.")
+        case sqlstate.LockNotAvailable():
+            return TableLockedError(name)
         case sqlstate.InsufficientPrivilege():
             advice = privilege_advice(message, user)
             return SourceError(f"The table {name} cannot be {verb}: {message}. {advice}")

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import errors as sqlstate
 from psycopg import sql
 
-from pipeline.postgres.connection import describe, use_raw_encoding
+from pipeline.postgres.connection import describe, limit_lock_time, use_raw_encoding
 from pipeline.postgres.publication import Leaf, PublishedTable
 from pipeline.postgres.snapshot.export import (
     Snapshot,
@@ -77,6 +77,7 @@ class CopyReader:
         connection = self._connection
         try:
             begin_under(connection, snapshot)
+            limit_lock_time(connection)
             yield from self._blocks(table, pages)
             connection.execute("ROLLBACK")
         except psycopg.Error as error:

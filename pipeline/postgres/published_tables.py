@@ -1,0 +1,118 @@
+"""SQL for the tables of a publication, by catalogs alone.
+
+The view pg_publication_tables has the same rows, but from 16 on it opens each table, so that one table that
+another session has locked exclusively (VACUUM FULL, LOCK TABLE) makes every query on the view wait. A test
+compares both on each version.
+
+`PUBLISHED` is a subquery with the OID of each table (`relid`) and of the publication (`pubid`). From 15 on it
+has the attribute numbers of a column list (`attrs`, NULL for all columns) and the expression of a row filter
+(`qual`), from 18 on `publishes_stored`, whether stored generated columns are published. The statement has the
+publication's name as the parameter `publication`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Temporary and unlogged tables, and those that initdb made, are in no publication.
+_IS_LOGGED = "c.relpersistence = 'p' AND c.oid >= 16384"
+
+_TABLES = f"""(
+    SELECT c.oid AS relid, owner.oid AS pubid
+    FROM pg_catalog.pg_publication owner
+    JOIN pg_catalog.pg_class c ON CASE
+        WHEN owner.puballtables THEN c.relkind = 'r' AND {_IS_LOGGED}
+        ELSE EXISTS (
+            SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = owner.oid AND r.prrelid = c.oid)
+        END
+    WHERE owner.pubname = %(publication)s
+)"""
+
+# Partitions are published as themselves, or by their partitioned table (publish_via_partition_root). They may
+# be foreign tables, which have no changes.
+_FAMILIES = """(
+    WITH RECURSIVE owner AS (
+        SELECT p.* FROM pg_catalog.pg_publication p WHERE p.pubname = %(publication)s
+    ), entry (oid) AS ({entries}
+    ), below (oid) AS (
+        SELECT i.inhrelid FROM entry JOIN pg_catalog.pg_class c ON c.oid = entry.oid AND c.relkind = 'p'
+        JOIN pg_catalog.pg_inherits i ON i.inhparent = c.oid AND {is_attached}
+        UNION
+        SELECT i.inhrelid FROM below
+        JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid AND {is_attached}
+    )
+    SELECT c.oid AS relid, owner.oid AS pubid{more}
+    FROM owner JOIN pg_catalog.pg_class c ON CASE
+        WHEN owner.puballtables AND owner.pubviaroot
+            THEN c.relkind IN ('r', 'p') AND NOT c.relispartition AND {is_logged}
+        WHEN owner.puballtables THEN c.relkind = 'r' AND {is_logged}
+        WHEN owner.pubviaroot
+            THEN c.oid IN (SELECT entry.oid FROM entry) AND c.oid NOT IN (SELECT below.oid FROM below)
+        ELSE c.relkind <> 'p' AND c.oid IN (SELECT entry.oid FROM entry UNION SELECT below.oid FROM below)
+        END{join_entry}
+)"""
+_ENTRIES = """
+        SELECT r.prrelid FROM owner JOIN pg_catalog.pg_publication_rel r ON r.prpubid = owner.oid"""
+_ENTRIES_BY_SCHEMA = f"""{_ENTRIES}
+        UNION
+        SELECT c.oid FROM owner
+        JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = owner.oid
+        JOIN pg_catalog.pg_class c
+            ON c.relnamespace = s.pnnspid AND c.relkind IN ('r', 'p') AND {_IS_LOGGED}"""
+# Column lists and row filters do not hold for tables that are published with their schema.
+_JOIN_ENTRY = """
+    LEFT JOIN pg_catalog.pg_publication_rel r
+        ON r.prpubid = owner.oid AND r.prrelid = c.oid AND NOT owner.puballtables AND NOT EXISTS (
+            SELECT FROM pg_catalog.pg_publication_namespace s
+            WHERE s.pnpubid = owner.oid AND s.pnnspid = c.relnamespace)"""
+_FACTS = ", r.prattrs::pg_catalog.int2[] AS attrs, r.prqual AS qual"
+
+
+def _families(
+    *,
+    entries: str = _ENTRIES,
+    more: str = "",
+    is_attached: str = "true",
+    join_entry: str = "",
+) -> str:
+    return _FAMILIES.format(
+        entries=entries,
+        more=more,
+        is_attached=is_attached,
+        join_entry=join_entry,
+        is_logged=_IS_LOGGED,
+    )
+
+
+#: Whether a partition is not being detached (DETACH PARTITION … CONCURRENTLY).
+_IS_ATTACHED = "NOT i.inhdetachpending"
+_NEWEST = {"entries": _ENTRIES_BY_SCHEMA, "is_attached": _IS_ATTACHED, "join_entry": _JOIN_ENTRY}
+
+PUBLISHED: Mapping[int, str] = {
+    18: _families(more=f"{_FACTS}, owner.pubgencols = 's' AS publishes_stored", **_NEWEST),
+    15: _families(more=_FACTS, **_NEWEST),
+    14: _families(is_attached=_IS_ATTACHED),
+    13: _families(),
+    10: _TABLES,
+}
+
+#: Whether the column `a` of a table is published, where `p` is its row of `PUBLISHED`, maybe of NULLs.
+IS_PUBLISHED: Mapping[int, str] = {
+    18: "CASE WHEN p.attrs IS NULL THEN a.attgenerated = '' OR a.attgenerated = 's' AND p.publishes_stored"
+    " ELSE a.attnum = ANY (p.attrs) END",
+    15: "a.attgenerated = '' AND (p.attrs IS NULL OR a.attnum = ANY (p.attrs))",
+    12: "a.attgenerated = ''",
+    10: "true",
+}
+
+#: Subquery with the OIDs of the table `c` and its partitions at all levels. pg_partition_tree() locks them.
+FAMILY = """(
+    WITH RECURSIVE family (oid) AS (
+        SELECT c.oid
+        UNION ALL
+        SELECT i.inhrelid FROM family f
+        JOIN pg_catalog.pg_class parent ON parent.oid = f.oid AND parent.relkind = 'p'
+        JOIN pg_catalog.pg_inherits i ON i.inhparent = parent.oid
+    )
+    SELECT family.oid FROM family
+)"""
