@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.tables import TableRule
-from pipeline.silver.column_mapping import AlignedVersions
+from pipeline.silver.column_mapping import AlignedVersions, SilverColumns
+from pipeline.silver.schema_operations import RuleNote
 
 _Value = TypeVar("_Value")
 
@@ -38,6 +40,37 @@ def rule_in_silver(rule: TableRule, names: Mapping[str, str], *, has_partitions:
         misfits=_renamed(rule.misfits, names),
         partition_by=tuple(partition_by),
     )
+
+
+def rules_left_behind(
+    rule: TableRule,
+    recorded: SilverColumns | None,
+    versions: Sequence[SourceRelation],
+    names: Mapping[int, str],
+) -> list[RuleNote]:
+    """Return a note for each rule of a column that was renamed at the source: it does not follow.
+
+    `recorded` are the columns as silver has them, `versions` those of the table in order, under the names of
+    the source, and `names` those of the last one by attribute number.
+    """
+    earlier: dict[tuple[int, str], None] = {}  # in order
+    if recorded is not None and recorded.relation_id == versions[-1].oid:
+        at_source = {number: name for name, number in recorded.source_names.items()}
+        numbers = {number: at_source.get(number, name) for name, number in recorded.numbers.items()}
+        earlier |= dict.fromkeys((number, name) for number, name in numbers.items() if number is not None)
+    columns = [column for version in versions for column in version.columns]
+    earlier |= dict.fromkeys((c.attribute_number, c.name) for c in columns if c.attribute_number is not None)
+    notes = []
+    for key, values in (("types", rule.types), ("misfits", rule.misfits)):
+        for number, name in earlier:
+            to = names.get(number, name)
+            if to != name and name in values and to not in values:
+                sentence = (
+                    f"Column {name}, which tables[].{key} names, was renamed to {to} at the source. Its rule "
+                    f"does not follow. Name {to} in tables[].{key}."
+                )
+                notes.append(RuleNote(sentence))
+    return notes
 
 
 def _renamed(values: Mapping[str, _Value], names: Mapping[str, str]) -> dict[str, _Value]:

@@ -41,7 +41,7 @@ from pipeline.silver.native_schema import (
     set_layout,
 )
 from pipeline.silver.native_session import is_left_to_spark
-from pipeline.silver.rule_names import rule_in_silver, silver_names
+from pipeline.silver.rule_names import rule_in_silver, rules_left_behind, silver_names
 from pipeline.silver.schema_evolution import (
     columns_after,
     default_is_misfit,
@@ -156,7 +156,9 @@ class SchemaWriter:
         rule = rule_of_table(self._rule, self._table.snapshot())
         if registered is not None and exists:
             recorded = self._recorded_columns(registered)
-        aligned = align_versions(recorded, [relations[s.version] for s in versions])
+        sent = [relations[s.version] for s in versions]
+        aligned = align_versions(recorded, sent)
+        notes = rules_left_behind(rule, recorded, sent, aligned.source_names)
         source_names = {c.name for s in versions for c in relations[s.version].columns} | _names(aligned)
         metadata_names = self._metadata_names(registered, source_names) if exists else []
         silver = self._source_columns(metadata_names) if exists else None
@@ -168,9 +170,8 @@ class SchemaWriter:
         renames = with_sidecars(renames, silver or {}, numbers)
         targets = {*_names(aligned), *(rename.to for rename in renames)}
         metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets, self._own_names)
-        operations: list[tuple[LSN, Operation]] = [
-            (LSN(last.last[0]), rename) for rename in (*metadata_renames, *renames)
-        ]
+        first: list[Operation] = [*metadata_renames, *renames, *notes]
+        operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), each) for each in first]
         columns = columns_after(silver, renames) if silver is not None else None
         stop: tuple[LSN, Hold | NeedsRebuild] | None = None
         was_certain = True

@@ -53,6 +53,22 @@ def test_rules_reach_columns_that_differ_only_in_case(database: Database, tmp_pa
     check(2)
 
 
+def test_a_rule_of_a_renamed_column_is_an_event(database: Database, tmp_path: Path) -> None:
+    rule = TableRule("public.*", misfits={"price": "clamp"})
+    pipeline = NativePipeline.make(database, tmp_path, rule)
+    pipeline.ingest(
+        "CREATE TABLE t (id int PRIMARY KEY, price date)", "INSERT INTO t VALUES (1, '-infinity')"
+    )
+    pipeline.catch_up("ALTER TABLE t RENAME price TO cost", "INSERT INTO t VALUES (2, 'infinity')")
+    [(kind, sentence)] = pipeline.events("t")
+    assert kind == "evolved"
+    assert sentence.endswith("Its rule does not follow. Name cost in tables[].misfits.")
+    pipeline.set_rules(TableRule("public.*", misfits={"cost": "clamp"}))
+    pipeline.catch_up("UPDATE t SET cost = 'infinity'")
+    assert [row[1] for row in pipeline.rows("t", "id", "cost")] == [date(9999, 12, 31)] * 2
+    assert len(pipeline.events("t")) == 1
+
+
 COLUMNS = {"a": "numeric", "d": "date", "e": "date", "p": "text", "h": "text"}
 
 

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.tables import TableRule
-from pipeline.silver.column_mapping import align_versions
-from pipeline.silver.rule_names import rule_in_silver, silver_names
+from pipeline.silver.column_mapping import SilverColumns, align_versions
+from pipeline.silver.rule_names import rule_in_silver, rules_left_behind, silver_names
 from tests.support.silver.relations import INT4, column, relation
 
 RULE = TableRule(
     "*.*", types={"A": "INT", "b": "STRING"}, misfits={"a": "clamp", "A": "text"}, partition_by=("A",)
 )
+
+
+def test_a_rule_that_a_renamed_column_leaves_behind_is_noted() -> None:
+    key = column("id", 1, INT4, is_key=True)
+    before, after = (relation(key, column(name, 2), column("c", 3)) for name in ("a", "x"))
+    recorded = SilverColumns(500, {"id": 1, "a": 2, "c": 3})
+
+    def found(rule: TableRule, silver: SilverColumns | None, *versions: SourceRelation) -> list[str]:
+        names = align_versions(silver, versions).source_names
+        return [note.sentence.split(" was")[0] for note in rules_left_behind(rule, silver, versions, names)]
+
+    rule = TableRule("*.*", types={"a": "INT"}, misfits={"a": "clamp", "c": "text"})
+    both = ["Column a, which tables[].types names,", "Column a, which tables[].misfits names,"]
+    assert found(rule, recorded, after) == both
+    assert found(rule, None, before, after) == both
+    assert found(rule, recorded, before, after) == both
+    assert found(rule, recorded, before) == []
+    assert found(rule, SilverColumns(500, {"id": 1, "x": 2, "c": 3}), after) == []
+    named = TableRule("*.*", types={"a": "INT", "x": "INT"}, misfits={"c": "text"})
+    assert found(named, recorded, after) == []
+    assert found(rule, SilverColumns(499, {"a": 2}), after) == []  # another table
+    other = SilverColumns(500, {"id": 1, "a__2": 2, "c": 3}, {"a": 2})  # that silver names otherwise
+    assert found(rule, other, after) == both
 
 
 def test_a_rule_has_the_names_of_silver() -> None:
