@@ -185,6 +185,12 @@ class ColumnProtection:
         found = [rules for rules in map(self.rules_of, dict.fromkeys(names)) if rules is not None]
         return reduce(ColumnRules.followed_by, found) if found else None
 
+    def is_known(self, oid: int, name: TableName) -> bool:
+        """Return whether a version of a table was recorded, or seen in this run, with the rules of a name."""
+        with self._lock:
+            known = self._known.get(self._moves.lake_id(oid))
+        return known is not None and TableName(*map(storable, name)) in known.tables
+
     def protect(self, relation: Relation, catalog: CatalogRelation | None) -> Protection | None:
         """Return the protection of a relation, None if no rule concerns it.
 

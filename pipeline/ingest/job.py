@@ -23,7 +23,7 @@ from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
 from pipeline.postgres.column_rules import refuse_unusable_rules
 from pipeline.postgres.connection import ServerIdentity, connect, identify
-from pipeline.postgres.publication import ensure_publication
+from pipeline.postgres.publication import ensure_publication, list_published
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
 from pipeline.postgres.replication.slot import ensure_slot
@@ -34,6 +34,7 @@ from pipeline.progress import IngestProgress, IngestSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.coordinator import CopyCoordinator
+from pipeline.table_copy.protected_tables import ProtectedTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +111,9 @@ def _run(
             bronze.ensure_protection()
         versions = bronze.source_relations().values() if has_rules else ()
         protection = ColumnProtection(config, versions, bronze.copies.read().moves)
+        if has_rules:
+            published = list_published(connection, config.source.publication)
+            ProtectedTables(config.source.publication, writer, protection).record(connection, published)
         writer.force_logs()  # the stream reports the offset as soon as it runs
         summary.captured_offset = offset
         stream = _start_stream(config, identity, offset, stop)

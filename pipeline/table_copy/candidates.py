@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copies import dropped_row
 from pipeline.bronze.copy_states import CopyHistory, CopyRequest, CopyState
+from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.key_ranges import KeyRange
@@ -37,6 +38,7 @@ from pipeline.table_copy.attempts import CopyAttempts
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.catalog_watch import CatalogWatch
 from pipeline.table_copy.comment_watch import CommentWatch
+from pipeline.table_copy.protected_tables import ProtectedTables
 from pipeline.table_copy.publication_upkeep import PublicationUpkeep
 from pipeline.table_name import TableName
 
@@ -87,6 +89,7 @@ class CopyCandidates:
         writer: BronzeWriter,
         summary: IngestSummary,
         state: CaptureState,
+        protection: ColumnProtection,
         *,
         is_continuous: bool,
     ) -> None:
@@ -100,6 +103,7 @@ class CopyCandidates:
         self._upkeep = PublicationUpkeep(config, writer.bronze.lake, summary)
         self._catalog = CatalogWatch(config, writer.bronze, state)
         self._comments = CommentWatch(config, writer.bronze.lake)
+        self._protected = ProtectedTables(config.source.publication, writer, protection)
         self._new_tables = NewTables()
         self._republished: set[TableName] = set()  # an event is recorded for them
         self._failures: Mapping[TableName, str] = {}  # events are recorded for them
@@ -126,6 +130,7 @@ class CopyCandidates:
             self._connection = connect(config.source.conninfo, application_name=COPY_SESSIONS)
         self._upkeep.poll(self._connection)
         published = list_published(self._connection, config.source.publication)
+        self._protected.record(self._connection, published)
         self._catalog.poll(self._connection, names & published.keys())  # before a copy of what changes begins
         self._comments.poll(self._connection, published, copies.read().moves)
         polled_lsn = read_flush_lsn(self._connection)

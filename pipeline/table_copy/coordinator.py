@@ -80,7 +80,9 @@ class CopyCoordinator:
         self._recorded_at = 0.0
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
         self._throttle = Throttle(config.source.copying.rate_limit)
-        self._candidates = CopyCandidates(config, writer, summary, state, is_continuous=is_continuous)
+        self._candidates = CopyCandidates(
+            config, writer, summary, state, protection, is_continuous=is_continuous
+        )
 
     def start(self) -> None:
         """Start the thread."""

@@ -1,0 +1,58 @@
+"""Record the columns of tables with column rules before their first change.
+
+A rule follows its column through renames by the column's attribute number, which bronze has once a relation
+version is recorded. The first change may come after a rename, when the name does not show the rule any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.bronze.protection import ColumnProtection
+from pipeline.bronze.relations import RelationVersion, relation_version
+from pipeline.bronze.writer import BronzeWriter
+from pipeline.errors import ConfigError, SourceError
+from pipeline.postgres.catalog import read_relation
+from pipeline.postgres.connection import Connection, read_flush_lsn
+from pipeline.postgres.publication import Membership, describe_published
+from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
+
+
+class ProtectedTables:
+    """Records relation versions of tables that no change or copy has described yet."""
+
+    def __init__(self, publication: str, writer: BronzeWriter, protection: ColumnProtection) -> None:
+        self._publication = publication
+        self._writer = writer
+        self._protection = protection
+
+    def record(self, connection: Connection, published: Mapping[TableName, Membership]) -> None:
+        """Record a version of each published table with column rules that has none.
+
+        A table that cannot be described now, because another session has it locked or has dropped it, is
+        described by a later call.
+        """
+        unknown = [
+            name
+            for name, now in published.items()
+            if self._protection.rules_of(name) is not None
+            and not self._protection.is_known(now.relation_id, name)
+        ]
+        if not unknown:
+            return
+        lsn = read_flush_lsn(connection)
+        versions = [self._describe(connection, name, lsn) for name in sorted(unknown)]
+        if found := [version for version in versions if version is not None]:
+            self._writer.record_relations(found)
+
+    def _describe(self, connection: Connection, name: TableName, lsn: LSN) -> RelationVersion | None:
+        try:
+            relation = describe_published(connection, self._publication, name).relation
+            catalog = read_relation(connection, relation)
+            protection = self._protection.protect(relation, catalog) if catalog is not None else None
+        except (ConfigError, SourceError):  # a rule that cannot be applied is reported with the first change
+            if connection.closed:
+                raise
+            return None
+        return None if protection is None else relation_version(relation, catalog, lsn, protection=protection)

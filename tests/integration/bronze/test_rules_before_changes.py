@@ -1,0 +1,90 @@
+"""The rule of a column follows it also if it is renamed before the first change of its table."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.config.config import Config
+from pipeline.config.tables import ColumnRules, TableRule
+from pipeline.ingest.job import run_ingest
+from tests.support.running import wait_until
+from tests.support.servers import Database
+
+pytestmark = pytest.mark.postgres
+
+RULES = ColumnRules(exclude=("ssn",), mask={"mail": None})
+
+
+def protected(database: Database, tmp_path: Path, **source: Any) -> Config:
+    """Return a configuration that leaves out one column and masks another, of any table."""
+    config = database.config(root=str(tmp_path / "lake"), create_publication="all", **source)
+    return replace(config, tables=(TableRule("public.*", columns=RULES),))
+
+
+def read(config: Config, table: str) -> list[dict[str, Any]]:
+    return list(DeltaTable(f"{config.storage.root}/bronze/{table}").to_pyarrow_table().to_pylist())
+
+
+def rows(config: Config) -> list[list[str | None]]:
+    return [row["new"] for row in read(config, "changes")]
+
+
+@pytest.mark.parametrize("copy", ["never", "initial"])
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_a_column_that_is_renamed_between_runs(
+    database: Database, tmp_path: Path, copy: Literal["never", "initial"], route: str
+) -> None:
+    database.run("CREATE TABLE t (id int PRIMARY KEY, ssn text, mail text)", "CREATE TABLE u (id int)")
+    config = protected(database, tmp_path, copy=copy, route=route)
+    run_ingest(config)
+    database.run(
+        "ALTER TABLE t RENAME ssn TO ssn_old",
+        "ALTER TABLE t RENAME mail TO mail_old",
+        "INSERT INTO t VALUES (1, 'SECRET', 'SECRET')",
+    )
+    run_ingest(config)
+    assert rows(config) == [["1", None]]
+    recorded = len(read(config, "relations"))
+    run_ingest(config)
+    assert len(read(config, "relations")) == recorded, "nothing is recorded twice"
+
+
+def test_a_table_that_joins_a_run(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.table_copy.coordinator.POLL_SECONDS", 0.2)
+    database.run("CREATE TABLE first (id int PRIMARY KEY)")
+    config = protected(database, tmp_path)
+    stop = threading.Event()
+    options = {"trigger": "continuous", "stop": stop}
+    run = threading.Thread(target=run_ingest, args=(config,), kwargs=options)
+    run.start()
+    try:
+        relations = Path(config.storage.root, "bronze/relations/_delta_log")
+        wait_until(lambda: relations.exists() and read(config, "relations"))
+        database.run("CREATE TABLE t (id int PRIMARY KEY, ssn text, mail text)")
+        wait_until(lambda: any(row["table_name"] == "t" for row in read(config, "relations")))
+        database.run("ALTER TABLE t RENAME ssn TO n", "INSERT INTO t VALUES (1, 'SECRET', 'SECRET')")
+        wait_until(lambda: rows(config))
+    finally:
+        stop.set()
+        run.join()
+    assert rows(config) == [["1", None]]
+
+
+def test_a_locked_table_is_described_later(database: Database, tmp_path: Path) -> None:
+    database.run("CREATE TABLE t (id int PRIMARY KEY, ssn text)", "CREATE TABLE u (id int PRIMARY KEY)")
+    config = protected(database, tmp_path)
+    run_ingest(replace(config, tables=(TableRule("public.*"),)))  # a slot cannot be created meanwhile
+    with database.connect() as other, other.transaction():
+        other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        run_ingest(config)
+        assert [row["table_name"] for row in read(config, "relations")] == ["u"]
+    run_ingest(config)
+    assert sorted(row["table_name"] for row in read(config, "relations")) == ["t", "u"]
