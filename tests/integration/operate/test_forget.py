@@ -256,9 +256,9 @@ def refused(pipeline: Pipeline, sentence: str, kind: type[Exception] = LakeError
 def test_what_cannot_be_promised_is_refused(small: Pipeline) -> None:
     with refused(small, "still has a row with one of the keys"):
         forget_keys(small, ("1.5", "1"))
-    with refused(small, "has 1 values, and the key of public.person has 2 columns", ConfigError):
+    with refused(small, "--key has 1 value, but the key of public.person is .id, part.", ConfigError):
         forget_keys(small, ("1.5",))
-    with refused(small, "is none of the type of its column", ConfigError):
+    with refused(small, "is not valid for its column's type", ConfigError):
         forget_keys(small, ("one", "1"))
     with refused(small, "No table of the lake", ConfigError):
         forget_keys(small, ("1", "1"), table="public.persons")

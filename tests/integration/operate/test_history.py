@@ -63,8 +63,8 @@ def test_the_life_of_a_row_is_what_the_source_did_to_it(make_pipeline: MakePipel
     [[first, *_]] = read_history(pipeline.config, "public.t", ("107", "b")).as_json()["rows"]
     assert len({c["name"]: c["value"] for c in first["columns"]}["big"]) == 9600
     mistakes: tuple[tuple[str, tuple[str, ...], str], ...] = (
-        ("public.t", ("7",), r"The key of public\.t is \(id, part\)"),
-        ("public.t", ("x", "a"), "none of the type"),
+        ("public.t", ("7",), r"KEY has 1 value, but the key of public\.t is \(id, part\)"),
+        ("public.t", ("x", "a"), "not valid for its column"),
         ("public.*", ("7",), "matches"),
         ("public.nothing", ("7",), "No table of the lake"),
     )
