@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from deltalake import DeltaTable
 
 from pipeline.config.config import Config
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.ingest.job import run_ingest
+from tests.support.bronze.rows import bronze_rows
 from tests.support.running import wait_until
 from tests.support.servers import Database
 
@@ -27,12 +27,8 @@ def protected(database: Database, tmp_path: Path, **source: Any) -> Config:
     return replace(config, tables=(TableRule("public.*", columns=RULES),))
 
 
-def read(config: Config, table: str) -> list[dict[str, Any]]:
-    return list(DeltaTable(f"{config.storage.root}/bronze/{table}").to_pyarrow_table().to_pylist())
-
-
 def rows(config: Config) -> list[list[str | None]]:
-    return [row["new"] for row in read(config, "changes")]
+    return [row["new"] for row in bronze_rows(config, "changes")]
 
 
 @pytest.mark.parametrize("copy", ["never", "initial"])
@@ -50,9 +46,9 @@ def test_a_column_that_is_renamed_between_runs(
     )
     run_ingest(config)
     assert rows(config) == [["1", None]]
-    recorded = len(read(config, "relations"))
+    recorded = len(bronze_rows(config, "relations"))
     run_ingest(config)
-    assert len(read(config, "relations")) == recorded, "nothing is recorded twice"
+    assert len(bronze_rows(config, "relations")) == recorded, "nothing is recorded twice"
 
 
 def test_a_table_that_joins_a_run(
@@ -67,9 +63,9 @@ def test_a_table_that_joins_a_run(
     run.start()
     try:
         relations = Path(config.storage.root, "bronze/relations/_delta_log")
-        wait_until(lambda: relations.exists() and read(config, "relations"))
+        wait_until(lambda: relations.exists() and bronze_rows(config, "relations"))
         database.run("CREATE TABLE t (id int PRIMARY KEY, ssn text, mail text)")
-        wait_until(lambda: any(row["table_name"] == "t" for row in read(config, "relations")))
+        wait_until(lambda: any(row["table_name"] == "t" for row in bronze_rows(config, "relations")))
         database.run("ALTER TABLE t RENAME ssn TO n", "INSERT INTO t VALUES (1, 'SECRET', 'SECRET')")
         wait_until(lambda: rows(config))
     finally:
@@ -85,6 +81,6 @@ def test_a_locked_table_is_described_later(database: Database, tmp_path: Path) -
     with database.connect() as other, other.transaction():
         other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         run_ingest(config)
-        assert [row["table_name"] for row in read(config, "relations")] == ["u"]
+        assert [row["table_name"] for row in bronze_rows(config, "relations")] == ["u"]
     run_ingest(config)
-    assert sorted(row["table_name"] for row in read(config, "relations")) == ["t", "u"]
+    assert sorted(row["table_name"] for row in bronze_rows(config, "relations")) == ["t", "u"]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from pipeline.bronze import spool
 from pipeline.config.config import Config
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.ingest.job import run_ingest
+from tests.support.bronze.rows import bronze_rows
 from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
 
@@ -21,8 +21,7 @@ pytestmark = pytest.mark.postgres
 
 
 def column(config: Config, table: str, name: str) -> list[Any]:
-    found = DeltaTable(f"{config.storage.root}/bronze/{table}").to_pyarrow_table(columns=[name])
-    return list(found.column(name).to_pylist())
+    return [row[name] for row in bronze_rows(config, table, name)]
 
 
 def wait_for_changes(config: Config, count: int) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from pipeline.ingest import job
 from pipeline.postgres.replication.walsender import start_walsender
+from tests.support.bronze.rows import bronze_rows
 from tests.support.proxy import Proxy
 from tests.support.servers import Database
 
@@ -29,5 +29,4 @@ def test_a_row_that_takes_long_to_arrive(
     with Proxy(database.server.port, rate=1 << 20) as proxy:  # so the row takes ten seconds
         slow = replace(config.source, conninfo=proxy.conninfo(config.source.conninfo))
         job.run_ingest(replace(config, source=slow))
-    changes = DeltaTable(f"{config.storage.root}/bronze/changes").to_pyarrow_table(columns=["new"])
-    assert [len(row[1]) for row in changes.column("new").to_pylist()] == [10_000_000]
+    assert [len(row["new"][1]) for row in bronze_rows(config, "changes", "new")] == [10_000_000]

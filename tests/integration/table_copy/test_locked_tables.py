@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from pipeline.config.config import Config
 from pipeline.errors import TableLockedError
@@ -23,6 +22,7 @@ from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.postgres.unpublished_tables import find_unpublished
 from pipeline.progress import IngestSummary
 from pipeline.table_name import TableName
+from tests.support.bronze.rows import bronze_rows
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
@@ -50,8 +50,7 @@ def locked(database: Database, table: str = "b") -> Iterator[None]:
 
 
 def rows_of(config: Config, op: str) -> list[str]:
-    changes = DeltaTable(f"{config.storage.root}/bronze/changes").to_pyarrow_table().to_pylist()
-    return sorted(row["table_name"] for row in changes if row["op"] == op)
+    return sorted(row["table_name"] for row in bronze_rows(config, "changes") if row["op"] == op)
 
 
 def test_the_stream_of_all_tables_is_captured(database: Database, config: Config) -> None:

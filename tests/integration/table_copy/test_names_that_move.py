@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from psycopg import sql
 
 from pipeline.config.config import Config
@@ -20,6 +19,7 @@ from pipeline.postgres.snapshot.hashed_rows import SourceTable
 from pipeline.postgres.snapshot.moved_rows import refuse_moved
 from pipeline.table_copy.coordinator import CopyCoordinator
 from pipeline.table_name import TableName
+from tests.support.bronze.rows import bronze_rows
 from tests.support.postgres.binaries import binaries_of
 from tests.support.servers import Database, MakeServer
 
@@ -56,19 +56,12 @@ def configured(database: Database, tmp_path: Path, **options: Any) -> Config:
     return database.config(root=str(tmp_path / "lake"), copy="initial", create_publication="all", **options)
 
 
-def rows_of(config: Config, table: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (
-        DeltaTable(f"{config.storage.root}/bronze/{table}").to_pyarrow_table().to_pylist()
-    )
-    return found
-
-
 def copied(config: Config) -> Copied:
     """Return the copied rows by attribute number."""
-    versions = {row["relation_version"]: row["columns"] for row in rows_of(config, "relations")}
+    versions = {row["relation_version"]: row["columns"] for row in bronze_rows(config, "relations")}
     return [
         dict(zip((c["attribute_number"] for c in versions[row["relation_version"]]), row["new"], strict=True))
-        for row in rows_of(config, "changes")
+        for row in bronze_rows(config, "changes")
         if row["op"] == "R"
     ]
 
@@ -108,7 +101,7 @@ def test_tables_that_swap_their_names(
     run_ingest(config)
     run_ingest(config)
     oids = dict(database.run("SELECT relname::text, oid::bigint FROM pg_class WHERE relname IN ('t', 'u')"))
-    found = [row for row in rows_of(config, "changes") if row["op"] == "R"]
+    found = [row for row in bronze_rows(config, "changes") if row["op"] == "R"]
     assert {(row["relation_id"], row["new"][0]) for row in found} == {
         (oids["u"], "1"),
         (oids["u"], "2"),
@@ -127,10 +120,12 @@ def test_a_type_that_changes_without_a_rewrite(
     alter_at_copy("SET LOCAL TimeZone = 'UTC'", "ALTER TABLE t ALTER at TYPE timestamptz")
     run_ingest(config)
     run_ingest(config)
-    types = {row["relation_version"]: row["columns"][1]["type_name"] for row in rows_of(config, "relations")}
+    types = {
+        row["relation_version"]: row["columns"][1]["type_name"] for row in bronze_rows(config, "relations")
+    }
     found = [
         (types[row["relation_version"]], row["new"][1])
-        for row in rows_of(config, "changes")
+        for row in bronze_rows(config, "changes")
         if row["op"] == "R"
     ]
     assert found
