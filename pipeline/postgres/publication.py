@@ -23,7 +23,7 @@ from pipeline.errors import SourceError, TableLockedError
 from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time
 from pipeline.postgres.key_conditions import KeyCondition
-from pipeline.postgres.published_tables import FAMILY, IS_PUBLISHED, PUBLISHED
+from pipeline.postgres.published_tables import FAMILY, IS_LOGGED, IS_PUBLISHED, PUBLISHED
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.messages import Column, Relation
 from pipeline.table_name import TableName
@@ -105,10 +105,7 @@ _ENTRY_OF_SCHEMA = """(
         JOIN pg_catalog.pg_class a ON a.oid = t.relid))
 )"""
 _ENTRIES = {15: f"{_ENTRY_OF_FAMILY}, {_ENTRY_OF_SCHEMA}", 13: _ENTRY_OF_FAMILY, 10: _ENTRY}
-_IS_USERS = (
-    "c.relpersistence = 'p' AND c.oid >= 16384"
-    " AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'"
-)
+_IS_USERS = f"{IS_LOGGED} AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'"
 #: The first server version that has FOR TABLES IN SCHEMA.
 PUBLISHES_SCHEMAS = 150000
 #: Whether the table `c` of the schema `n` can be published: temporary, unlogged and foreign tables, views and
@@ -146,18 +143,15 @@ KEY_COLUMNS = {
 }
 # Sizes are current, but file nodes are those of the session's snapshot: a table that was rewritten since has
 # another one now.
-_LEAVES = """
-WITH RECURSIVE family (oid) AS (
-    SELECT %(oid)s::bigint::oid
-    UNION ALL
-    SELECT i.inhrelid FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid AND c.relkind = 'p'
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
-)
-SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relfilenode::bigint,
-       coalesce(pg_catalog.pg_relation_size(c.oid), 0) / pg_catalog.current_setting('block_size')::bigint
-FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid AND c.relkind = 'r'
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-ORDER BY c.oid
+_LEAVES = f"""
+SELECT n.nspname::text, leaf.relname::text, leaf.oid::bigint, leaf.relfilenode::bigint,
+       coalesce(pg_catalog.pg_relation_size(leaf.oid), 0) / pg_catalog.current_setting('block_size')::bigint
+FROM pg_catalog.pg_class c
+CROSS JOIN LATERAL {FAMILY} AS member
+JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind = 'r'
+JOIN pg_catalog.pg_namespace n ON n.oid = leaf.relnamespace
+WHERE c.oid = %(oid)s::bigint::oid
+ORDER BY leaf.oid
 """
 
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Temporary and unlogged tables, and those that initdb made, are in no publication.
-_IS_LOGGED = "c.relpersistence = 'p' AND c.oid >= 16384"
+#: Whether the table `c` can be in a publication: temporary and unlogged tables, and those of initdb cannot.
+IS_LOGGED = "c.relpersistence = 'p' AND c.oid >= 16384"
 
 _TABLES = f"""(
     SELECT c.oid AS relid, owner.oid AS pubid
     FROM pg_catalog.pg_publication owner
     JOIN pg_catalog.pg_class c ON CASE
-        WHEN owner.puballtables THEN c.relkind = 'r' AND {_IS_LOGGED}
+        WHEN owner.puballtables THEN c.relkind = 'r' AND {IS_LOGGED}
         ELSE EXISTS (
             SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = owner.oid AND r.prrelid = c.oid)
         END
@@ -58,7 +58,7 @@ _ENTRIES_BY_SCHEMA = f"""{_ENTRIES}
         SELECT c.oid FROM owner
         JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = owner.oid
         JOIN pg_catalog.pg_class c
-            ON c.relnamespace = s.pnnspid AND c.relkind IN ('r', 'p') AND {_IS_LOGGED}"""
+            ON c.relnamespace = s.pnnspid AND c.relkind IN ('r', 'p') AND {IS_LOGGED}"""
 # Column lists and row filters do not hold for tables that are published with their schema.
 _JOIN_ENTRY = """
     LEFT JOIN pg_catalog.pg_publication_rel r
@@ -80,7 +80,7 @@ def _families(
         more=more,
         is_attached=is_attached,
         join_entry=join_entry,
-        is_logged=_IS_LOGGED,
+        is_logged=IS_LOGGED,
     )
 
 
