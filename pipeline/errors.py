@@ -1,10 +1,10 @@
 """The errors of pgdelta, and the text that describes any exception.
 
 Every failure that a user can see is a `PgdeltaError`. `str(error)` says what is wrong, with its facts, and
-then what to do; it never contains a row's values or a secret, also where the name of a file has them: the
-folder of a partition is shown as `column=…`. `exit_code` is the command's when nothing
-handles the error: 1 for a failure, 2 for a mistake in the command line or the configuration. `describe_error`
-gives such a text for any exception, `report_error` for one after which a run continues.
+then what to do; it never contains a row's values or a secret. Names of files are shown without the values of
+partitions (`column=…`). `exit_code` is the command's when nothing handles the error: 1 for a failure, 2 for a
+mistake in the command line or the configuration. `describe_error` gives such a text for any exception,
+`report_error` for one after which a run continues.
 """
 
 import errno

@@ -33,6 +33,8 @@ class ProtectedTables:
         A table that cannot be described now, because another session has it locked or has dropped it, is
         described by a later call.
         """
+        if not self._protection.is_configured:
+            return
         unknown = [
             name
             for name, now in published.items()
