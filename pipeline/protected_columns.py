@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-EXCLUDE, HMAC_SHA256, MISSING = "exclude", "hmac-sha256", "missing"
+EXCLUDE, HMAC_SHA256 = "exclude", "hmac-sha256"
+MISSING, POSSIBLE = "missing", "possible"
 NULL_MASK, LAST4_MASK, TEXT_MASK = "mask null", "mask last4", "mask text "
 
 
@@ -14,8 +15,10 @@ NULL_MASK, LAST4_MASK, TEXT_MASK = "mask null", "mask last4", "mask text "
 class ProtectedColumn:
     """A column with a rule, in one relation version; `configured_name` is that of the configuration.
 
-    `rule` is `exclude`, `hmac-sha256 <fingerprint of the key>`, `mask last4`, `mask null`, `mask text <text>`
-    or, for a column that the configuration names and the table does not have, `missing`; it has no name.
+    `rule` is `exclude`, `hmac-sha256 <fingerprint of the key>`, `mask last4`, `mask null` or `mask text
+    <text>`. A column without a name is none of the version's: one that the configuration names and the table
+    does not have (`missing`), or an attribute number that the configured column may have had (`possible`). A
+    column with a name, and without an attribute number, may be the configured one.
     `type_oid` and `type_modifier` are those of the source, beneath domains, if they are known and the values
     depend on their texts (hashed or `mask last4`): the relation has the type text.
     """
@@ -26,6 +29,11 @@ class ProtectedColumn:
     rule: str
     type_oid: int | None = None
     type_modifier: int | None = None
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether the column has the rule because it may be the configured column under another name."""
+        return self.name is not None and self.attribute_number is None and self.name != self.configured_name
 
     @property
     def type(self) -> tuple[int, int] | None:

@@ -3,9 +3,9 @@
 A rule names a column as the configuration does. It follows the column through renames, by its attribute
 number, and a table by its oid, also if the source moved to a server where both are others: a renamed column
 or table never becomes plain. Rules for the new name of a table come first, and those for its earlier names
-hold for all other columns. If the catalog does not say which column was renamed, every column with a new name
-has the rule of that column. The values themselves are replaced in `columnar/protected_values.py`, before
-anything is written.
+hold for all other columns. A column of the stream that is not known to be another one has the rule of the
+protected column that it may be, the strictest of several (`column_numbers.py`). The values themselves are
+replaced in `columnar/protected_values.py`, before anything is written.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import astuple, dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pipeline.bronze.column_numbers import CatalogHorizons, possible_numbers
 from pipeline.bronze.schema import storable
 from pipeline.bronze.source_moves import SourceMoves
 from pipeline.bronze.source_relations import FIRST_USER_OID
@@ -30,6 +31,7 @@ from pipeline.protected_columns import (
     LAST4_MASK,
     MISSING,
     NULL_MASK,
+    POSSIBLE,
     TEXT_MASK,
     ProtectedColumn,
 )
@@ -37,19 +39,26 @@ from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pipeline.bronze.source_relations import SourceRelation
+    from pipeline.postgres.attributes import TableAttributes
     from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
+    from pipeline.protocol.lsn import LSN
     from pipeline.protocol.messages import Column, Relation
 
 _TEXT_OID = 25
+_STRICTEST = (EXCLUDE, NULL_MASK, TEXT_MASK, HMAC_SHA256, LAST4_MASK)
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """The rule of each column of a relation as the server sends it, None for a plain one."""
+    """The rule of each column of a relation as the server sends it, None for a plain one.
+
+    `is_known` is whether no column may be another one, so that the facts of the catalog are of these columns.
+    """
 
     rules: tuple[str | None, ...]
     columns: tuple[ProtectedColumn, ...]
     key: bytes = field(default=b"", repr=False, compare=False)
+    is_known: bool = True
 
     @property
     def is_plain(self) -> bool:
@@ -75,8 +84,8 @@ class Protection:
         return replace(sent, columns=columns)
 
     def catalog(self, sent: Relation, found: CatalogRelation | None) -> CatalogRelation | None:
-        """Return what the catalog has of the columns that bronze has."""
-        if found is None:
+        """Return what the catalog has of the columns that bronze has; None if it may be of others."""
+        if found is None or not self.is_known:
             return None
         names = {sent.columns[i].name for i in self.kept}
         key = found.primary_key if names.issuperset(found.primary_key) else ()
@@ -148,12 +157,16 @@ def _catalog_column(found: CatalogColumn, rule: str | None, key: bytes) -> Catal
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a table with rules: its columns, and its names that have rules, newest first."""
+    """What is known of a table with rules: its names that have rules, newest first, and its columns.
+
+    `by_number` has the configured names of columns that have, or may have, an attribute number. `unnumbered`
+    are columns of which no number is known, and `names` all columns of the last version.
+    """
 
     tables: tuple[TableName, ...] = ()
-    names: set[str] = field(default_factory=set)  # of all columns in the last version
-    configured: dict[str, str] = field(default_factory=dict)  # by the names of columns with a rule
     by_number: dict[int, str] = field(default_factory=dict)
+    unnumbered: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
 
 
 class ColumnProtection:
@@ -164,6 +177,7 @@ class ColumnProtection:
         config: Config,
         recorded: Iterable[SourceRelation] = (),
         moves: SourceMoves = SourceMoves(),  # noqa: B008 - it is immutable
+        horizons: CatalogHorizons | None = None,
     ) -> None:
         """Continue after the versions that are recorded, which have the oids and numbers of the lake."""
         self._config = config
@@ -171,6 +185,7 @@ class ColumnProtection:
         self._key = (config.source.hash_key or "").encode()
         self._known: dict[int, _Known] = {}
         self._lock = threading.Lock()
+        self.horizons = horizons or CatalogHorizons()
         self.is_configured = any(rule.columns for rule in config.tables)
         for relation in sorted(recorded, key=lambda each: each.lsn) if self.is_configured else ():
             self._add(relation)
@@ -191,80 +206,121 @@ class ColumnProtection:
             known = self._known.get(self._moves.lake_id(oid))
         return known is not None and TableName(*map(storable, name)) in known.tables
 
+    def concerns(self, relation: Relation) -> bool:
+        """Return whether a relation has rules, by its name or an earlier one."""
+        with self._lock:
+            return self.is_configured and self._find(relation)[2] is not None
+
     def protect(self, relation: Relation, catalog: CatalogRelation | None) -> Protection | None:
-        """Return the protection of a relation, None if no rule concerns it.
+        """Return the protection of a relation that was read from the catalog, None if no rule concerns it.
 
         Raises ConfigError if a column of its key is excluded or masked.
         """
+        numbers = [[number] for number in catalog.attribute_numbers] if catalog else None
+        return self._protect(relation, catalog, numbers, {})
+
+    def protect_sent(
+        self, relation: Relation, catalog: CatalogRelation | None, table: TableAttributes | None, lsn: LSN
+    ) -> Protection | None:
+        """Return the protection of a relation as a transaction that commits at an LSN sent it.
+
+        `table` was read for the transaction later; it is None if the table does not exist any more. Raises
+        ConfigError like `protect`.
+        """
+        names = [column.name for column in relation.columns]
+        numbers = possible_numbers(names, table, self.horizons.before(lsn)) if table else None
+        now = {each.number: each.name for each in table.columns if each.name is not None} if table else {}
+        return self._protect(relation, catalog, numbers, now)
+
+    def _protect(
+        self,
+        relation: Relation,
+        catalog: CatalogRelation | None,
+        numbers: Sequence[Sequence[int]] | None,
+        now: Mapping[int, str],
+    ) -> Protection | None:
+        """Return the protection, given the attribute numbers that a column may have, and their names now."""
         if not self.is_configured:
             return None
-        name = TableName(storable(relation.namespace) or "pg_catalog", storable(relation.name))
         with self._lock:
-            known = self._known.get(self._moves.lake_id(relation.oid))
-            rules = self.rules_under((name, *(known.tables if known else ())))
+            name, known, rules = self._find(relation)
             if rules is None:
                 return None
-            found = self._protection(rules, relation, catalog, known)
-            self._remember(name, relation, found)
+            known = self._known.setdefault(self._moves.lake_id(relation.oid), known or _Known())
+            found = self._protection(rules, relation, catalog, numbers, now, known)
+            self._remember(known, name, relation, found)
         _refuse_key(rules, relation, found)
         return found
+
+    def _find(self, relation: Relation) -> tuple[TableName, _Known | None, ColumnRules | None]:
+        name = TableName(storable(relation.namespace) or "pg_catalog", storable(relation.name))
+        known = self._known.get(self._moves.lake_id(relation.oid))
+        return name, known, self.rules_under((name, *(known.tables if known else ())))
 
     def _protection(
         self,
         rules: ColumnRules,
         relation: Relation,
         catalog: CatalogRelation | None,
-        known: _Known | None,
+        numbers: Sequence[Sequence[int]] | None,
+        now: Mapping[int, str],
+        known: _Known,
     ) -> Protection:
-        names = [storable(column.name) for column in relation.columns]
-        sent: Sequence[int | None] = catalog.attribute_numbers if catalog else [None] * len(names)
-        numbers = [self._lake_number(relation, number) for number in sent]
-        configured: dict[int, str] = {}  # by position
-        for i, (name, number) in enumerate(zip(names, numbers, strict=True)):
-            if self.rule_of(rules, name) is not None:
-                configured[i] = name
-            elif known is not None:
-                before = known.by_number.get(number) if number is not None else None
-                before = before or (known.configured.get(name) if number is None else None)
-                before = before or _unnumbered(known, name)
-                if before is not None and self.rule_of(rules, before) is not None:
-                    configured[i] = before
-        if known is not None:
-            lost = self._lost(rules, known, names, numbers, configured)
-            if lost is not None:
-                for i, name in enumerate(names):
-                    if i not in configured and name not in known.names:
-                        configured[i] = lost
-        found = [self.rule_of(rules, configured[i]) if i in configured else None for i in range(len(names))]
+        found: list[str | None] = []
         columns = []
-        for i in sorted(configured):
-            kind = _type_of(relation, catalog, i, str(found[i]))
-            columns.append(ProtectedColumn(names[i], configured[i], sent[i], str(found[i]), *kind))
-        present = {*names, *configured.values()}
+        for i, sent in enumerate(relation.columns):
+            name = storable(sent.name)
+            possible = numbers[i] if numbers is not None else None
+            before = self._names_before(rules, relation, name, possible, now, known)
+            configured = self._strictest(rules, name, before)
+            rule = self.rule_of(rules, configured) if configured is not None else None
+            number = possible[0] if possible is not None and len(possible) == 1 else None
+            if possible is not None and number is None and self.rule_of(rules, name) is not None:
+                columns += [ProtectedColumn(None, name, each, POSSIBLE) for each in possible]
+            if rule is not None and number is None and configured != name:
+                is_in_key = sent.is_key and relation.replica_identity != "f"
+                if possible is None or (is_in_key and not rule.startswith(HMAC_SHA256)):
+                    rule = NULL_MASK  # it stays in its place
+            found.append(rule)
+            if rule is not None and configured is not None:
+                is_same = catalog is not None and catalog.attribute_numbers[i] == number
+                kind = _type_of(relation, catalog if is_same else None, i, rule)
+                columns.append(ProtectedColumn(name, configured, number, rule, *kind))
+        is_known = numbers is not None and not any(column.is_guess for column in columns)
+        present = {*(storable(c.name) for c in relation.columns), *(c.configured_name for c in columns)}
         columns += [ProtectedColumn(None, n, None, MISSING) for n in rules.names if n not in present]
-        return Protection(tuple(found), tuple(columns), self._key)
+        if catalog is not None and numbers is not None:
+            pairs = zip(catalog.attribute_numbers, numbers, strict=True)
+            is_known = is_known and all(number in each for number, each in pairs)
+        return Protection(tuple(found), tuple(columns), self._key, is_known)
 
-    def _lost(
+    def _names_before(
         self,
         rules: ColumnRules,
+        relation: Relation,
+        name: str,
+        possible: Sequence[int] | None,
+        now: Mapping[int, str],
         known: _Known,
-        names: Sequence[str],
-        numbers: Sequence[int | None],
-        configured: Mapping[int, str],
-    ) -> str | None:
-        """Return the rule's name of a column that may have been renamed to any new one, the strictest."""
-        numbered = set(known.by_number.values())
-        gone = [
-            before
-            for name, before in known.configured.items()
-            if name not in names
-            and before not in configured.values()
-            # with numbers on both sides a column that is gone was dropped
-            and not (before in numbered and None not in numbers)
+    ) -> set[str]:
+        """Return the names that a column may have had, or may have now."""
+        if possible is None:
+            return {*rules.names, *known.by_number.values(), *known.unnumbered}
+        found = {storable(now[number]) for number in possible if number in now}
+        lake = (self._moves.lake_number(relation.oid, number)[1] for number in possible)
+        found |= {known.by_number[number] for number in lake if number in known.by_number}
+        return found if name in known.names else found | known.unnumbered
+
+    def _strictest(self, rules: ColumnRules, name: str, before: Iterable[str]) -> str | None:
+        """Return which of a column's names has the strictest rule, None if none has one."""
+        with_rules = [
+            (rule, each) for each in (name, *before) if (rule := self.rule_of(rules, each)) is not None
         ]
-        found = [(rule, name) for name in gone if (rule := self.rule_of(rules, name)) is not None]
-        order = (EXCLUDE, NULL_MASK)
-        return min(found, key=lambda each: (each[0] not in order, each))[1] if found else None
+        return (
+            min((_strictness(rule), each != name, each) for rule, each in with_rules)[2]
+            if with_rules
+            else None
+        )
 
     def rule_of(self, rules: ColumnRules, name: str) -> str | None:
         """Return the rule of a column by the name that the configuration has for it."""
@@ -279,42 +335,40 @@ class ColumnProtection:
             return LAST4_MASK if mask == LAST4 else TEXT_MASK + mask
         return None
 
-    def _remember(self, name: TableName, relation: Relation, protection: Protection) -> None:
+    def _remember(self, known: _Known, name: TableName, relation: Relation, protection: Protection) -> None:
         names = [storable(column.name) for column in relation.columns]
         columns = [
-            replace(column, attribute_number=self._lake_number(relation, column.attribute_number))
+            replace(column, attribute_number=self._moves.lake_number(relation.oid, number)[1])
+            if (number := column.attribute_number) is not None
+            else column
             for column in protection.columns
         ]
-        self._update(self._moves.lake_id(relation.oid), name, names, columns)
-
-    def _lake_number(self, relation: Relation, number: int | None) -> int | None:
-        return number and self._moves.lake_number(relation.oid, number)[1]
+        self._update(known, name, names, columns)
 
     def _add(self, relation: SourceRelation) -> None:
         rules = self.rules_of(relation.name)
         # with include, a table may have rules and no column that they concern yet
         if relation.protected or (rules is not None and rules.include):
+            known = self._known.setdefault(relation.oid, _Known())
             names = [column.name for column in relation.columns]
-            self._update(relation.oid, relation.name, names, relation.protected)
+            self._update(known, relation.name, names, relation.protected)
 
     def _update(
-        self, oid: int, name: TableName, names: Iterable[str], columns: Iterable[ProtectedColumn]
+        self, known: _Known, name: TableName, names: Iterable[str], columns: Iterable[ProtectedColumn]
     ) -> None:
-        known = self._known.setdefault(oid, _Known())
         if self.rules_of(name) is not None:
             known.tables = (name, *(table for table in known.tables if table != name))
-        found = [column for column in columns if column.name is not None]
-        known.names = {*names, *(str(column.name) for column in found)}
-        known.configured = {str(column.name): column.configured_name for column in found}
-        for column in found:
+        present = [column for column in columns if column.name is not None]
+        known.names = {*names, *(str(column.name) for column in present)}
+        for column in columns:
             if column.attribute_number is not None:
                 known.by_number[column.attribute_number] = column.configured_name
+        configured = {column.configured_name for column in present}
+        known.unnumbered = (known.unnumbered | configured).difference(known.by_number.values())
 
 
-def _unnumbered(known: _Known, name: str) -> str | None:
-    """Return the configured name of a column whose number was not known."""
-    before = known.configured.get(name)
-    return before if before is not None and before not in known.by_number.values() else None
+def _strictness(rule: str) -> int:
+    return next(i for i, kind in enumerate(_STRICTEST) if rule.startswith(kind))
 
 
 def fingerprint(key: bytes) -> str:
@@ -323,12 +377,17 @@ def fingerprint(key: bytes) -> str:
 
 
 def _refuse_key(rules: ColumnRules, relation: Relation, protection: Protection) -> None:
-    """Raise ConfigError if a column of the key is excluded or masked, or no column is left."""
-    configured = {column.name: column.configured_name for column in protection.columns}
+    """Raise ConfigError if a column of the key is excluded or masked, or no column is left.
+
+    A column that only may be a protected one is no fault of the configuration.
+    """
+    protected = {column.name: column for column in protection.columns}
     has_key = relation.replica_identity != "f"
     for column, rule in zip(relation.columns, protection.rules, strict=True):
         if has_key and column.is_key and rule is not None and not rule.startswith(HMAC_SHA256):
-            raise ConfigError(rules.key_fault(configured[storable(column.name)], storable(relation.name)))
+            found = protected[storable(column.name)]
+            if not found.is_guess:
+                raise ConfigError(rules.key_fault(found.configured_name, storable(relation.name)))
     if not protection.kept:
         raise ConfigError(rules.nothing_left(storable(relation.name)))
 

@@ -11,6 +11,7 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ class RelationVersion:
 
     `types` convert its values in binary format; they are no part of the version. If some of its columns are
     left out, hashed or masked, `relation` and `catalog` are without their values, and `sent` is the relation
-    as the server has it.
+    as the server has it. A pending one is of an open stream, and is replaced when the stream ends.
     """
 
     id: int
@@ -44,6 +45,11 @@ class RelationVersion:
     types: Types | None = field(default=None, compare=False, repr=False)
     protection: Protection | None = None
     original: Relation | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the rules of its columns are not known before its transaction ends."""
+        return self.id < 0
 
     @property
     def sent(self) -> Relation:
@@ -96,6 +102,14 @@ def relation_version(
     digest = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).digest()
     number = int.from_bytes(digest[:8], "big") >> 1
     return RelationVersion(number, lsn, relation, catalog, types, protection, sent)
+
+
+_PENDING_IDS = count(-1, -1)
+
+
+def pending_version(sent: Relation, lsn: LSN, types: Types) -> RelationVersion:
+    """Return a version of an open stream under an id of its own, below 0."""
+    return RelationVersion(next(_PENDING_IDS), lsn, sent, None, types)
 
 
 def relations_table(versions: Sequence[RelationVersion]) -> pa.Table:

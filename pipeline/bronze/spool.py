@@ -251,10 +251,10 @@ class Spool:
         self.streams.commit(committed, described).discard()
         self._record(described, committed.commit_lsn)
 
-    def prepare_stream(self, prepared: StreamPrepared) -> None:
+    def prepare_stream(self, prepared: StreamPrepared, described: Sequence[RelationVersion]) -> None:
         """Finish a transaction that streamed and is prepared: the next seal hands it over apart."""
-        self._record(self.streams.described(prepared.xid), prepared.prepare_lsn)
-        stream = self.streams.remove(prepared.xid)
+        self._record(described, prepared.prepare_lsn)
+        stream = self.streams.end(prepared.xid, described)
         file = StagedFileWriter(self._folder)
         file.write(others_table([prepared_row(prepared)]))
         _write(file, stream.finish(prepared))

@@ -7,10 +7,16 @@ stream outlives the session: the server streams it again.
 
 A file is open only while it is written or read, and nothing that is in it stays in memory: there may be more
 streams than a process may have open files, each of any size, and they move to disk piece by piece.
+
+Which columns of a table are protected may be known only when its transaction has ended, because a transaction
+may alter the table. Rows of a stream with such a table stay as the server sent them until then, and are on
+disk only encrypted, with a key that no other process has.
 """
 
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from struct import Struct
@@ -53,6 +59,32 @@ _SUBXID = STREAMED.get_field_index("subxid")
 _COMPRESSED = ipc.IpcWriteOptions(compression="lz4")
 _SIZE = Struct("<Q")  # bytes of a piece
 _CHECKSUM = Struct("<I")  # CRC-32 of size and piece, so that zeros are no piece
+_NONCE = Struct("<Q4x")
+
+
+class Seal:
+    """Encrypts what is on disk for this process only."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    @cached_property
+    def _cipher(self) -> Any:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # slow to import, and rarely needed
+
+        return AESGCM(AESGCM.generate_key(256))
+
+    def close(self, content: object) -> bytes:
+        """Return anything as bytes that only `open` reads."""
+        nonce, self._count = _NONCE.pack(self._count), self._count + 1
+        return nonce + bytes(
+            self._cipher.encrypt(nonce, pickle.dumps(content, pickle.HIGHEST_PROTOCOL), None)
+        )
+
+    def open(self, sealed: memoryview) -> Any:
+        """Return what was sealed; only this process can have sealed it."""
+        nonce, text = bytes(sealed[: _NONCE.size]), bytes(sealed[_NONCE.size :])
+        return pickle.loads(self._cipher.decrypt(nonce, text, None))
 
 
 class OpenStreams:
@@ -62,6 +94,7 @@ class OpenStreams:
         self._folder = folder
         self._versions = versions
         self._open: dict[int, OpenStream] = {}
+        self._seal = Seal()
         self._bytes = self._rows = 0  # in memory, of all
 
     @property
@@ -73,7 +106,7 @@ class OpenStreams:
         """Start a segment; the first one discards what was received of the transaction before."""
         if started.is_first:
             self.drop(started.xid)
-            self._open[started.xid] = OpenStream(started.xid, self._versions)
+            self._open[started.xid] = OpenStream(started.xid, self._versions, self._seal)
 
     def describe(self, xid: int, version: RelationVersion) -> None:
         """Make a version the one that later changes of its relation name, in this stream."""
@@ -116,14 +149,18 @@ class OpenStreams:
 
         `described` are the versions of `OpenStreams.described`, each as it is in the catalog now.
         """
-        stream = self.remove(committed.xid)
-        stream.settle(described)
+        stream = self.end(committed.xid, described)
         for relation in committed.relations:
             self._versions.in_force[relation.oid] = stream.index_of_oid[relation.oid]
         return stream
 
-    def remove(self, xid: int) -> "OpenStream":
-        """Remove and return a transaction that has ended."""
+    def end(self, xid: int, described: Sequence[RelationVersion]) -> "OpenStream":
+        """Remove and return a transaction that is committed or prepared; `described` as for `commit`."""
+        stream = self._remove(xid)
+        stream.settle(described)
+        return stream
+
+    def _remove(self, xid: int) -> "OpenStream":
         stream = self._open.pop(xid)
         self._rows -= stream.row_count
         self._bytes -= stream.byte_count
@@ -132,7 +169,7 @@ class OpenStreams:
     def drop(self, xid: int) -> None:
         """Drop the rows of a transaction, if it is known."""
         if xid in self._open:
-            self.remove(xid).discard()
+            self._remove(xid).discard()
 
     def discard(self) -> None:
         """Drop all: the session ended, and the next one streams them again from their beginning."""
@@ -164,7 +201,7 @@ class OpenStream:
     Rows are numbered in the order of arrival: `ordinal` is that number until the transaction ends.
     """
 
-    def __init__(self, xid: int, versions: VersionIndex) -> None:
+    def __init__(self, xid: int, versions: VersionIndex, seal: Seal) -> None:
         self.xid = xid
         self.described: list[Description] = []  # in the stream, in order
         self.index_of_oid: dict[int, int] = {}  # of the versions that were described in the stream
@@ -174,8 +211,11 @@ class OpenStream:
         self._other_bytes = 0
         self._next_row = 0
         self._aborted: set[int] = set()
-        self._file: Path | None = None  # pieces: each an Arrow stream after its size and checksum
-        self._piece_count = 0
+        self._seal = seal
+        self._is_pending = False  # whether a pending version was described
+        self._settled_index: dict[int, int] = {}  # of versions that replace pending ones
+        self._file: Path | None = None  # pieces: each after its size and checksum
+        self._pieces: list[bool] = []  # sealed rows as they were sent, or decoded ones as an Arrow stream
 
     @property
     def byte_count(self) -> int:
@@ -195,15 +235,19 @@ class OpenStream:
     def describe(self, index: int) -> None:
         """Make a version the one that later changes of its relation name."""
         version = self._versions.all[index]
+        self._is_pending |= version.is_pending
         self.described.append(Description(self._next_row, version, version))
         self.index_of_oid[version.relation.oid] = index
 
     def settle(self, versions: Sequence[RelationVersion]) -> None:
         """Replace the versions that were described, in order."""
         for each, version in zip(self.described, versions, strict=True):
+            index = self._versions.index_of(version)
+            if each.version.is_pending:
+                self._settled_index[self._versions.index_of(each.version)] = index
             each.settled = version
             if version.relation.oid in self.index_of_oid:
-                self.index_of_oid[version.relation.oid] = self._versions.index_of(version)
+                self.index_of_oid[version.relation.oid] = index
 
     def add_change(self, change: StreamedChange) -> None:
         """Add a row message."""
@@ -239,19 +283,25 @@ class OpenStream:
     def move_to_disk(self, folder: Path) -> None:
         """Move what is in memory to the end of the file."""
         self._file = self._file or folder / f"{uuid4().hex}.arrow"
-        sink = pa.BufferOutputStream()
-        with ipc.new_stream(sink, STREAMED, options=_COMPRESSED) as writer:
-            writer.write_table(self._pop_rows())
-        piece = memoryview(sink.getvalue())
+        piece = memoryview(self._sealed_rows() if self._is_pending else self._decoded_rows())
         with self._file.open("ab") as file:
             size = _SIZE.pack(len(piece))
             file.write(size + _CHECKSUM.pack(crc32(piece, crc32(size))))
             file.write(piece)
-        self._piece_count += 1
+        self._pieces.append(self._is_pending)
+
+    def _sealed_rows(self) -> bytes:
+        return self._seal.close(self._pop_rows())
+
+    def _decoded_rows(self) -> pa.Buffer:
+        sink = pa.BufferOutputStream()
+        with ipc.new_stream(sink, STREAMED, options=_COMPRESSED) as writer:
+            writer.write_table(self._decode(*self._pop_rows()))
+        return sink.getvalue()
 
     def finish(self, transaction: Transaction) -> Iterator[pa.Table]:
         """Yield the rows that remain, as rows of `changes` of a transaction whose end is known."""
-        memory = [self._pop_rows()] if self.row_count else []
+        memory = [self._decode(*self._pop_rows())] if self.row_count else []
         values = transaction_values(transaction)
         next_ordinals = [0, 0]  # of changes, of logical messages
         for table in chain(self._read_file(), memory):
@@ -262,13 +312,17 @@ class OpenStream:
         """Drop all rows."""
         if self._file:
             self._file.unlink(missing_ok=True)
-        self._file, self._piece_count, self._rows, self._others = None, 0, RowMessages(), []
+        self._file, self._pieces, self._rows, self._others = None, [], RowMessages(), []
 
     def _read_file(self) -> Iterator[pa.Table]:
         if self._file:
             with pa.OSFile(str(self._file)) as file:
-                for _ in range(self._piece_count):
-                    with ipc.open_stream(self._read_piece(file)) as reader:
+                for is_sealed in self._pieces:
+                    piece = self._read_piece(file)
+                    if is_sealed:
+                        yield self._decode(*self._seal.open(memoryview(piece)))
+                        continue
+                    with ipc.open_stream(piece) as reader:
                         yield reader.read_all()
 
     def _read_piece(self, file: pa.OSFile) -> pa.Buffer:
@@ -281,14 +335,21 @@ class OpenStream:
                     return piece
         raise damaged_file(f"{self._file} of the open transaction {self.xid}")
 
-    def _pop_rows(self) -> pa.Table:
+    def _pop_rows(self) -> tuple[RowMessages, list[OtherRow]]:
         """Return what is in memory, and hold none."""
-        tables = []
-        if self._rows.messages:
-            tables.append(streamed_table(self._rows, self._versions.all, self.xid))
-        if self._others:
-            tables.append(others_table(self._others, STREAMED))
+        rows, others = self._rows, self._others
         self._rows, self._others, self._other_bytes = RowMessages(), [], 0
+        return rows, others
+
+    def _decode(self, rows: RowMessages, others: list[OtherRow]) -> pa.Table:
+        """Return rows as Arrow; what is pending must be settled."""
+        tables = []
+        if rows.messages:
+            if settled := self._settled_index:
+                rows.versions = [settled.get(index, index) for index in rows.versions]
+            tables.append(streamed_table(rows, self._versions.all, self.xid))
+        if others:
+            tables.append(others_table(others, STREAMED))
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables).sort_by("ordinal")
 
     def _settled(self, table: pa.Table) -> pa.Table:

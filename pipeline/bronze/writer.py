@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipeline.bronze.column_numbers import CatalogHorizons
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.prepared import PreparedTransactions, transaction_keys
 from pipeline.bronze.relations import RelationVersion, relations_table
@@ -22,6 +23,7 @@ from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.errors import GapError
+from pipeline.postgres.attributes import CatalogHorizon
 from pipeline.protocol.lsn import INVALID, LSN
 
 _COUNTS = ("transactions", "changes", "gap", "moved_from")  # of a commit, not of the offset that it records
@@ -40,6 +42,7 @@ class BronzeWriter:
         self.epoch = Epoch(txn, max(table.offset(txn) or 0 for table in claimed) + 1)
         self.prepared = PreparedTransactions(bronze.prepared, bronze.changes, bronze.txn, self.epoch)
         self._prepared_count = 0  # transactions that are prepared and have not ended
+        self.horizons = CatalogHorizons()
 
     def claim(self) -> None:
         """Refuse earlier ingests from now on; raise FencedError if a later one has begun."""
@@ -61,6 +64,12 @@ class BronzeWriter:
             facts = {name: fact for name, fact in bronze.metadata().items() if name not in _COUNTS}
             facts["from_lsn"] = str(captured.lsn)
             self.commit([], TableCommit(bronze.txn, captured.lsn, facts))
+
+    def continue_horizons(self, recorded: Mapping[str, Any]) -> None:
+        """Go on with the horizon of the catalog that the newest commit records, if it is of this source."""
+        if "catalog_xid" in recorded and self._source.items() <= recorded.items():
+            lsn = LSN.parse(recorded["catalog_lsn"])
+            self.horizons.add(CatalogHorizon(lsn, recorded["catalog_xid"]))
 
     def check_prepared(self, recorded: Mapping[str, Any]) -> None:
         """Raise GapError if prepared transactions are missing that the newest commit counts.
@@ -132,4 +141,6 @@ class BronzeWriter:
             **facts,
             "prepared": self._prepared_count,
         }
+        if (horizon := self.horizons.before(end)) is not None:
+            metadata |= {"catalog_lsn": str(horizon.lsn), "catalog_xid": horizon.xid}
         return TableCommit(self.bronze.txn, end, metadata, expected_offset=start)

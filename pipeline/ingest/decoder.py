@@ -5,7 +5,8 @@ server describes it. The server sends a transaction before other sessions can se
 open, or as soon as its commit record is on disk (with a synchronous standby, possibly long before it is
 visible). Until then the catalog shows the state before the transaction. A relation that a stream describes is
 therefore read again at the commit, and recorded only if the stream commits. After any other transaction, the
-server describes the relation again in the next one.
+server describes the relation again in the next one. The rules of protected columns wait for the end of a
+stream, too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from pipeline.bronze.protection import ColumnProtection
-from pipeline.bronze.relations import RelationVersion, relation_version
+from pipeline.bronze.relations import RelationVersion, pending_version, relation_version
 from pipeline.bronze.spool import Spool
 from pipeline.errors import SlotBusyError, SourceError
+from pipeline.postgres.attributes import TableAttributes, read_attributes
 from pipeline.postgres.binary_format import read_type
 from pipeline.postgres.catalog import CatalogRelation, is_visible, read_relation
 from pipeline.postgres.connection import Connection, connect
@@ -173,8 +175,9 @@ class Decoder:
             case Prepared():
                 spool.prepare(event)
             case StreamPrepared():
-                self._set_names(spool.streams.described(event.xid))
-                spool.prepare_stream(event)
+                described = self._settled(event)
+                self._set_names(described)
+                spool.prepare_stream(event, described)
             case CommittedPrepared() | RolledBackPrepared():
                 spool.end_prepared(event)
 
@@ -185,57 +188,80 @@ class Decoder:
         self._spool.begin(began)
 
     def _describe(self, described: Described) -> None:
-        relation = described.relation
-        if described.xid is not None:
-            found = self._catalog.read_relation(relation)
-        else:
+        relation, xid = described.relation, described.xid
+        if xid is None:
             assert self._began is not None
             waits = isinstance(self._began, Began) and not self._is_skipping
             found, _ = self._catalog.read_relation_after(relation, self._began.xid, waits=waits)
-        protection = self._protection.protect(relation, found) if self._protection else None
-        version = relation_version(relation, found, self._began_lsn, self._types, protection)
-        self._spool.describe(version, described.xid)
-        if described.xid is None:
+            version = self._version(relation, found, self._began.xid, self._began_lsn)
+        elif self._is_protected(relation):
+            version = pending_version(relation, self._began_lsn, self._types)
+        else:
+            found = self._catalog.read_relation(relation)
+            version = relation_version(relation, found, self._began_lsn, self._types)
+        self._spool.describe(version, xid)
+        if xid is None:
             self._set_names([version])
+
+    def _is_protected(self, relation: Relation) -> bool:
+        return self._protection is not None and self._protection.concerns(relation)
+
+    def _version(
+        self, relation: Relation, found: CatalogRelation | None, xid: int, lsn: LSN
+    ) -> RelationVersion:
+        """Return the version of a relation that a transaction described, which commits at an LSN."""
+        protection = None
+        if self._protection is not None and self._protection.concerns(relation):
+            table = self._catalog.read_attributes(relation.oid, xid)
+            protection = self._protection.protect_sent(relation, found, table, lsn)
+        return relation_version(relation, found, lsn, self._types, protection)
 
     def _set_names(self, versions: Sequence[RelationVersion]) -> None:
         for version in versions:
             self._state.describe(version)
 
-    def _settled(self, committed: StreamCommitted) -> list[RelationVersion]:
+    def _settled(self, ended: StreamCommitted | StreamPrepared) -> list[RelationVersion]:
         """Read the relations that a stream described once more after its commit; return their versions.
 
         The catalog has the last description of a relation from now on. For an earlier one, the catalog showed
         the state before the transaction while it was open; this state is used if the columns are the same. If
         the last one has the same names and types but other columns, one column has replaced another under its
-        name, and it is unknown from which row on.
+        name, and it is unknown from which row on. What a prepared transaction did is not in the catalog yet.
         """
-        described = self._spool.streams.described(committed.xid)
+        is_committed = isinstance(ended, StreamCommitted)
+        lsn = ended.commit_lsn if isinstance(ended, StreamCommitted) else ended.prepare_lsn
+        described = self._spool.streams.described(ended.xid)
         last = {version.relation.oid: number for number, version in enumerate(described)}
         looked_up: dict[Relation, tuple[CatalogRelation | None, bool]] = {}
         settled: list[RelationVersion] = []
         for number, version in enumerate(described):
             relation = version.sent
+            if not (is_committed or version.is_pending):
+                settled.append(version)
+                continue
             if relation not in looked_up:
-                looked_up[relation] = self._catalog.read_relation_after(relation, committed.xid, waits=True)
+                looked_up[relation] = self._catalog.read_relation_after(
+                    relation, ended.xid, waits=is_committed
+                )
             found, is_visible = looked_up[relation]
             newer = self._with_catalog(version, found) if is_visible else version
-            if version.catalog is None or last[relation.oid] == number:
+            if version.is_pending:
+                settled.append(self._version(relation, found, ended.xid, lsn))
+            elif version.catalog is None or last[relation.oid] == number:
                 settled.append(newer)
             elif (
                 newer.catalog is None or newer.catalog.attribute_numbers == version.catalog.attribute_numbers
             ):
                 settled.append(version)
             else:
-                settled.append(relation_version(relation, None, version.lsn, self._types, version.protection))
+                settled.append(relation_version(relation, None, version.lsn, self._types))
         return settled
 
     def _with_catalog(self, version: RelationVersion, found: CatalogRelation | None) -> RelationVersion:
         """Return the version with what was read from the catalog later, if anything."""
         if found is None:
             return version
-        # The rows that were decoded before have the protection of that time.
-        newer = relation_version(version.sent, found, version.lsn, self._types, version.protection)
+        newer = relation_version(version.sent, found, version.lsn, self._types)
         return version if newer.id == version.id else newer
 
 
@@ -282,6 +308,10 @@ class CatalogLookups:
             raise
         except SourceError:
             return None, True
+
+    def read_attributes(self, oid: int, xid: int) -> TableAttributes | None:
+        """Return the attributes of a table for a transaction; raise SourceError if they cannot be read."""
+        return self._query(lambda connection, key: read_attributes(connection, *key), (oid, xid))
 
     def read_type(self, oid: int) -> CatalogType | None:
         """Return a type whose values arrived in binary format; None if the catalog does not have it.

@@ -97,6 +97,7 @@ def _run(
             offset = captured.lsn
             recorded = bronze.metadata()
             check_server(config, recorded, identity, offset)
+            writer.continue_horizons(recorded)
             try:
                 slot, _ = ensure_slot(connection, config, may_create=False)
                 check_slot(slot, offset)
@@ -110,7 +111,7 @@ def _run(
         if has_rules:
             bronze.ensure_protection()
         versions = bronze.source_relations().values() if has_rules else ()
-        protection = ColumnProtection(config, versions, bronze.copies.read().moves)
+        protection = ColumnProtection(config, versions, bronze.copies.read().moves, writer.horizons)
         if has_rules:
             published = list_published(connection, config.source.publication)
             ProtectedTables(config.source.publication, writer, protection).record(connection, published)

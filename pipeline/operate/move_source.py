@@ -50,7 +50,6 @@ from pipeline.postgres.open_transactions import write_wal_past_now
 from pipeline.postgres.publication import describe_published, ensure_publication, list_published
 from pipeline.postgres.replication.slot import read_slot, renew_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
-from pipeline.protected_columns import MISSING
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
@@ -355,7 +354,7 @@ class SourceMove:
 
         Their attribute numbers do not show which column of the lake each is.
         """
-        protected = {str(column.name) for column in before.protected if column.rule != MISSING}
+        protected = {column.name for column in before.protected if column.name is not None}
         names = {column.name for column in sent.columns}
         suspected = names & protected
         if protected - names:  # one of the new names may be that of a protected column

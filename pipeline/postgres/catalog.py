@@ -174,11 +174,16 @@ def is_visible(connection: Connection, xid: int) -> bool:
     Returns True if the server refuses the query; a lost connection is a SourceError.
     """
     try:
-        row = connection.execute("SELECT pg_catalog.txid_current_snapshot()::text").fetchone()
+        return has_ended(connection, xid)
     except psycopg.Error as error:
         if connection.closed:
             raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None
         return True
+
+
+def has_ended(connection: Connection, xid: int) -> bool:
+    """Return whether a transaction, by its 32-bit xid, has ended for other sessions; raises psycopg.Error."""
+    row = connection.execute("SELECT pg_catalog.txid_current_snapshot()::text").fetchone()
     assert row is not None
     _, end, running = row[0].split(":")
     is_later = (xid - int(end)) & _XID_MASK < 1 << 31  # xids wrap around

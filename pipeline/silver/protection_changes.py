@@ -7,14 +7,16 @@ other texts for the same values changes it too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protected_columns import EXCLUDE, HMAC_SHA256, MISSING, ProtectedColumn, find_protected
+from pipeline.silver.schema_operations import RuleNote
 from pipeline.silver.types import keeps_texts
+from pipeline.table_name import TableName
 
 PLAIN = "none"
 
@@ -27,8 +29,8 @@ def changed_rule(
     `before` and `numbers` (by name) are the protected columns and all columns of silver's rows. A column that
     was added or dropped at the source changes no rule.
     """
-    after = {c.name: c for c in relation.protected if c.rule != MISSING}
-    earlier = [c for c in before if c.rule != MISSING]
+    after = {c.name: c for c in relation.protected if c.name is not None}
+    earlier = [c for c in before if c.name is not None]
     for column in relation.columns:
         place = column.name, column.attribute_number
         if find_protected(after.values(), *place) is not None:
@@ -37,10 +39,11 @@ def changed_rule(
             return _sentence(column.name, found.rule, PLAIN)
     for name, new in after.items():
         found = find_protected(earlier, str(name), new.attribute_number)
-        if found is None and _is_known(numbers, str(name), new.attribute_number):
-            return _sentence(str(name), PLAIN, new.rule)
-        if found is not None and found.rule != new.rule:
-            return _sentence(str(name), found.rule, new.rule)
+        if found is not None or _is_known(numbers, str(name), new.attribute_number):
+            earlier_rule = found.rule if found is not None else PLAIN
+            if earlier_rule != new.rule:
+                change = _sentence(str(name), earlier_rule, new.rule)
+                return f"{_guess(new)}, and {change}" if new.is_guess else change
     return None
 
 
@@ -72,7 +75,7 @@ def rule_to_come(
     versions = (each for each in relations if each.oid == table.relation_id)
     names = (each.name for each in sorted(versions, key=lambda each: each.lsn, reverse=True))
     rules = protection.rules_under((table.name, *names))
-    protected = [column for column in table.protected if column.rule != MISSING]
+    protected = [column for column in table.protected if column.name is not None]
     named = [(c.name, c.attribute_number) for c in table.columns if c.type_oid is not None]
     named += [(str(c.name), c.attribute_number) for c in protected if c.rule == EXCLUDE]
     for name, number in named:
@@ -95,24 +98,43 @@ def describe_rule(rule: str) -> str:
     return f"{kind} with the key {fingerprint}" if kind == HMAC_SHA256 else rule
 
 
-def rule_notes(before: Collection[ProtectedColumn], relation: SourceRelation) -> list[str]:
-    """Return sentences about rules that name no column of the table, or one that was renamed."""
+def rule_notes(
+    before: Iterable[ProtectedColumn], table: TableName, after: Iterable[ProtectedColumn]
+) -> list[RuleNote]:
+    """Return notes of rules that name no column of a table, or one that is, or may be, another one."""
     found = []
     known = {(column.name, column.configured_name, column.rule) for column in before}
-    for column in relation.protected:
+    for column in after:
         if (column.name, column.configured_name, column.rule) in known:
             continue
+        configured = column.configured_name
         if column.rule == MISSING:
-            found.append(
-                f"Table {relation.name} has no column {column.configured_name}, which tables[].columns "
-                "names. Correct the name, which is case-sensitive."
+            text = (
+                f"Table {table} has no column {configured}, which tables[].columns names. Correct the name, "
+                "which is case-sensitive."
             )
-        elif column.name != column.configured_name:
-            found.append(
-                f"Column {column.name} has the rule of column {column.configured_name}, from which it was "
-                f"renamed or may have been. Name {column.name} in tables[].columns too."
+            found.append(RuleNote(text))
+        elif column.is_guess:
+            text = (
+                f"C{_guess(column)[1:]}. It has the rule {describe_rule(column.rule)} until you run "
+                f"{table.command('resync')}."
             )
+            found.append(RuleNote(text, "resync"))
+        elif column.name is not None and column.name != configured:
+            text = (
+                f"Column {column.name} has the rule of column {configured}, from which it was renamed or may "
+                f"have been. Name {column.name} in tables[].columns too. If it is another column, move its "
+                "values to a new one."
+            )
+            found.append(RuleNote(text))
     return found
+
+
+def _guess(column: ProtectedColumn) -> str:
+    return (
+        f"column {column.name} may be column {column.configured_name}, because the table was altered again "
+        "before its columns were looked up"
+    )
 
 
 def _is_known(numbers: Mapping[str, int | None], name: str, number: int | None) -> bool:

@@ -145,7 +145,7 @@ def plan_evolution(
         columns = [(c.name, column_type(c, rule)) for c in found]
         if hold := _refused_partitions(relation, columns, rule):
             return [hold]
-        notes = [RuleNote(text) for text in rule_notes((), relation)]
+        notes = rule_notes((), relation.name, relation.protected)
         columns += [(name, STRING) for name in texts]
         return [CreateTable(tuple(columns), partition_by=rule.partition_by), *notes]
     # A table that was created again under its name has new attribute numbers.
@@ -159,7 +159,8 @@ def plan_evolution(
         return [_has_other_hashes(relation, hashed)]
     if before is not None and _is_other_key(before, relation, rule):
         return [_has_another_key(relation, before.key)]
-    operations += [RuleNote(text) for text in rule_notes(before.protected if before else (), relation)]
+    known = before.protected if before else ()
+    operations += rule_notes(known, relation.name, relation.protected)
     if before is not None and relation.is_in_catalog and rule.dropped_columns == "drop":
         dropped = before.numbers.keys() - {column.name for column in relation.columns}
         kept = sorted(dropped.intersection(rule.partition_by))

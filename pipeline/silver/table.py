@@ -28,6 +28,7 @@ from pipeline.silver.column_mapping import align_versions
 from pipeline.silver.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
 from pipeline.silver.later_copies import CopyOrder, order_copies
 from pipeline.silver.native_session import NativeWriting
+from pipeline.silver.protection_changes import rule_notes
 from pipeline.silver.range_plan import RangePlan, WriteResult
 from pipeline.silver.rule_names import rule_in_silver, silver_names
 from pipeline.silver.schema_evolution import rule_for_rebuild
@@ -276,7 +277,14 @@ class SilverTable:
         written, records = self.build(rebuilt, relations, end_lsn, copy)
         if written.held or records.tables.registered is None:
             return replace(written, applied=self.offset, misfits=0)
-        self._records.events.record(records.events.resyncs_after(self.offset))
+        known = registered.protected if registered is not None else ()
+        notes = rule_notes(known, self.name, records.tables.registered.protected)
+        self._records.events.record(
+            [
+                *records.events.resyncs_after(self.offset),
+                *(Event(*self.name, end_lsn, note.kind, note.sentence) for note in notes),
+            ]
+        )
         if written.uncompared:
             self._request_next(written.uncompared, f"{written.why_uncompared} It will be copied again.")
         if need is not None:

@@ -12,6 +12,7 @@ from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import RelationVersion, relation_version
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.errors import ConfigError, SourceError
+from pipeline.postgres.attributes import read_horizon
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection, read_flush_lsn
 from pipeline.postgres.publication import Membership, describe_published
@@ -30,11 +31,13 @@ class ProtectedTables:
     def record(self, connection: Connection, published: Mapping[TableName, Membership]) -> None:
         """Record a version of each published table with column rules that has none.
 
+        Adds the horizon of the catalog, which tells later what has not changed.
         A table that cannot be described now, because another session has it locked or has dropped it, is
         described by a later call.
         """
         if not self._protection.is_configured:
             return
+        self._protection.horizons.add(read_horizon(connection))
         unknown = [
             name
             for name, now in published.items()

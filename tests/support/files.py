@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 
@@ -27,19 +29,33 @@ def unreadable(paths: set[Path]) -> Iterator[None]:
             path.write_bytes(content)
 
 
-def places_of(lake: Path, word: str) -> list[str]:
-    """Return the files and folders of a lake that have a word in bytes, values, statistics or names."""
+def places_of(folder: Path, word: str) -> list[str]:
+    """Return the files and folders below one that have a word in bytes, values, statistics or names."""
     found = []
-    for path in sorted(lake.rglob("*")):
-        name = str(path.relative_to(lake))
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
         texts = [name, unquote(unquote(name))]
         if path.is_file():
-            texts.append(path.read_bytes().decode("latin-1"))
-        if path.suffix == ".parquet":
-            with pq.ParquetFile(path) as file:
-                texts.append(str(file.read().to_pylist()))
-                for group in range(file.metadata.num_row_groups):
-                    texts.append(str(file.metadata.row_group(group).to_dict()))
+            texts += [path.read_bytes().decode("latin-1"), *_contents(path)]
         if any(word in text for text in texts):
             found.append(name)
     return found
+
+
+def _contents(path: Path) -> list[str]:
+    """Return what a file holds; one that a kill cut short has no footer, and its bytes must do."""
+    if path.suffix == ".parquet" and path.read_bytes()[4:].endswith(b"PAR1"):
+        with pq.ParquetFile(path) as file:
+            groups = [str(file.metadata.row_group(n).to_dict()) for n in range(file.num_row_groups)]
+            return [str(file.read().to_pylist()), *groups]
+    return [str(piece) for piece in _pieces(path)] if path.suffix == ".arrow" else []
+
+
+def _pieces(path: Path) -> Iterator[list[Any]]:
+    """Yield the rows of an open stream's pieces; those that are sealed are no Arrow."""
+    with path.open("rb") as file:
+        while head := file.read(12):
+            piece = file.read(int.from_bytes(head[:8], "little"))
+            if piece.startswith(b"\xff\xff\xff\xff"):
+                with ipc.open_stream(piece) as reader:
+                    yield reader.read_all().to_pylist()

@@ -56,6 +56,12 @@ class Database:
             assert time.monotonic() < deadline, f"a slot of {self.name} is still read after 10 s"
             time.sleep(0.02)
 
+    @property
+    def server_major(self) -> int:
+        """The server's major version."""
+        with self.connect() as connection:
+            return connection.info.server_version // 10000
+
     def flush_lsn(self) -> LSN:
         """Return the end of the WAL that is on disk."""
         return LSN.parse(self.run("SELECT pg_current_wal_flush_lsn()::text")[0][0])

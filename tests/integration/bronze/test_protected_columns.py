@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.ipc as ipc
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.bronze import spool, streamed_transactions
@@ -30,6 +28,7 @@ from pipeline.postgres.checks.table_checks import Check, check_tables
 from pipeline.postgres.connection import connect
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.verify.reconcile import run_reconcile
+from tests.support.files import places_of
 from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
 
@@ -98,35 +97,6 @@ def assert_protected(pipeline: Pipeline) -> None:
     for table in TABLES:
         assert shown(pipeline, table) == expected(pipeline, table)
     assert places_of(Path(pipeline.root), SECRET) == []
-
-
-def places_of(folder: Path, word: str) -> list[str]:
-    """Return the files that have a word in their bytes, names, values or statistics."""
-    found = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        texts = [path.read_bytes().decode("latin-1"), path.name, *_contents(path)]
-        if any(word in text for text in texts):
-            found.append(str(path.relative_to(folder)))
-    return found
-
-
-def _contents(path: Path) -> list[str]:
-    """Return what a file holds; one that a kill cut short has no footer, and its bytes must do."""
-    if path.suffix == ".parquet" and path.read_bytes()[4:].endswith(b"PAR1"):
-        with pq.ParquetFile(path) as file:
-            groups = [str(file.metadata.row_group(n).to_dict()) for n in range(file.num_row_groups)]
-            return [str(file.read().to_pylist()), *groups]
-    return [str(piece) for piece in _pieces(path)] if path.suffix == ".arrow" else []
-
-
-def _pieces(path: Path) -> list[Any]:
-    found = []
-    with path.open("rb") as file:
-        while head := file.read(12):
-            size = int.from_bytes(head[:8], "little")
-            with ipc.open_stream(file.read(size)) as reader:
-                found += reader.read_all().to_pylist()
-    return found
 
 
 @pytest.fixture

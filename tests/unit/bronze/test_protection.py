@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,9 @@ from pipeline.bronze.source_relations import SourceColumn, SourceRelation, sourc
 from pipeline.config.config import Config, Source
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.errors import ConfigError
+from pipeline.postgres.attributes import Attribute, CatalogHorizon, TableAttributes
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
-from pipeline.protected_columns import EXCLUDE, LAST4_MASK, NULL_MASK
+from pipeline.protected_columns import EXCLUDE, LAST4_MASK, NULL_MASK, POSSIBLE
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Relation
 from pipeline.table_name import TableName
@@ -43,6 +45,15 @@ def catalog(*numbers: int, missing: str | None = None) -> CatalogRelation:
     column = CatalogColumn(0, *facts, not_null=True, has_default=True)
     columns = tuple(replace(column, attribute_number=n) for n in numbers or range(1, 6))
     return CatalogRelation(columns, ("id",), NOW)
+
+
+def table(*names: str | None, changed: tuple[int, ...] = (), **facts: Any) -> TableAttributes:
+    """Return attributes, dropped ones without a name; those that `changed` did so after HORIZON."""
+    columns = (Attribute(n, name, 150 if n in changed else 50) for n, name in enumerate(names, 1))
+    return TableAttributes(tuple(columns), **facts)
+
+
+HORIZON = CatalogHorizon(LSN(5), 100)
 
 
 def rules_of(found: Protection | None) -> list[str | None]:
@@ -97,21 +108,39 @@ def test_the_version_tells_types_of_hashed_columns_apart() -> None:
         ids.add(made.id)
     assert types == [[None, (1700, n), (1700, n), None] for n in (-1, 7)]
     assert len(ids) == 2
-    without = protect(replace(sent, oid=501), None)
+    without = ColumnProtection(config()).protect_sent(replace(sent, oid=501), None, table(*COLUMNS), LSN(7))
     assert without is not None
     assert [column.type for column in without.columns] == [None, (INT4, -1), (INT4, -1), None]
     enum = Relation(
         502, "public", "t", "d", (Column(True, "id", INT4, -1), Column(False, "mail", 20_000, -1))
     )
-    unknown = protect(enum, None)
+    unknown = ColumnProtection(config()).protect_sent(enum, None, table("id", "mail"), LSN(7))
     assert unknown is not None
-    assert unknown.columns[0].type is None
+    assert [(c.name, c.type) for c in unknown.columns if c.name is not None] == [("mail", None)]
 
 
-def recorded(protection: ColumnProtection, sent: Relation, found: CatalogRelation | None) -> SourceRelation:
-    """Return a version as a later run reads it from bronze."""
-    version = relation_version(sent, found, LSN(7), None, protection.protect(sent, found))
-    [row] = relations_table([version]).to_pylist()
+def recorded(
+    protection: ColumnProtection,
+    sent: Relation,
+    found: CatalogRelation | None,
+    now: TableAttributes | None = None,
+) -> SourceRelation:
+    """Return a version of a copy, or of a message if `now` is given, as a later run reads it from bronze."""
+    if now is None:
+        return recorded_copy(protection, sent, found, LSN(7))
+    return read_back(sent, found, LSN(8), protection.protect_sent(sent, found, now, LSN(8)))
+
+
+def recorded_copy(
+    protection: ColumnProtection, sent: Relation, found: CatalogRelation | None, lsn: LSN
+) -> SourceRelation:
+    return read_back(sent, found, lsn, protection.protect(sent, found))
+
+
+def read_back(
+    sent: Relation, found: CatalogRelation | None, lsn: LSN, protection: Protection | None
+) -> SourceRelation:
+    [row] = relations_table([relation_version(sent, found, lsn, None, protection)]).to_pylist()
     return source_relation(row)
 
 
@@ -154,33 +183,119 @@ def test_a_column_that_is_renamed_at_the_next_server_keeps_its_rule(is_later_run
 
 
 @pytest.mark.parametrize("is_later_run", [False, True])
-def test_what_may_be_a_renamed_column_is_protected_if_the_catalog_is_ahead(is_later_run: bool) -> None:
+def test_a_renamed_column_keeps_its_rule_if_its_name_was_given_to_another_one(is_later_run: bool) -> None:
+    """The catalog is ahead: the column with the secret is dropped there, and contradicts the message."""
     protection = ColumnProtection(config())
+    protection.horizons.add(HORIZON)
     first = recorded(protection, relation(), catalog())
     if is_later_run:
-        protection = ColumnProtection(config(), [first])
-    sent = relation("id", "out", "contact", "card", "note")
-    assert rules_of(protection.protect(sent, None)) == USUAL
-    second = recorded(protection, sent, None)
+        protection = ColumnProtection(config(), [first], horizons=protection.horizons)
+    sent = relation("id", "old", "mail", "card", "note", "out")
+    now = table("id", None, "mail", "card", "note", "out", changed=(2, 6))
+    assert rules_of(protection.protect_sent(sent, None, now, LSN(9))) == [*USUAL, EXCLUDE]
+    version = recorded(protection, sent, None, now)
+    assert [(c.name, c.attribute_number) for c in version.protected][:2] == [("old", 2), ("mail", 3)]
     if is_later_run:
-        protection = ColumnProtection(config(), [first, second])
-    assert rules_of(protection.protect(sent, None)) == USUAL
-    assert rules_of(protection.protect(sent, catalog())) == USUAL
+        protection = ColumnProtection(config(), [first, version], horizons=protection.horizons)
+    # nothing is left of the name
+    later = relation("id", "old", "mail", "card", "note")
+    assert rules_of(protection.protect_sent(later, None, now, LSN(10))) == USUAL
 
 
-def test_a_column_whose_number_was_never_known_keeps_its_rule() -> None:
+@pytest.mark.parametrize("is_later_run", [False, True])
+def test_what_may_be_a_protected_column_has_its_rule_until_a_copy(is_later_run: bool) -> None:
     protection = ColumnProtection(config())
-    protection.protect(relation(), None)
-    sent = relation("id", "out", "contact", "card", "note")
-    assert rules_of(protection.protect(sent, catalog())) == USUAL
-    assert rules_of(protection.protect(sent, catalog())) == USUAL
+    protection.horizons.add(HORIZON)
+    first = recorded(protection, relation("id", "name", "mail"), catalog(1, 2, 3))
+    if is_later_run:
+        protection = ColumnProtection(config(), [first], horizons=protection.horizons)
+    sent, now = relation("id", "name", "x"), table("id", "name", None, "x", changed=(3, 4))
+    found = protection.protect_sent(sent, catalog(1, 2, 4), now, LSN(9))
+    assert rules_of(found) == [None, None, "hmac-sha256"]
+    assert found is not None
+    guess = found.columns[0]
+    assert (guess.name, guess.configured_name, guess.is_guess) == ("x", "mail", True)
+    assert found.catalog(sent, catalog(1, 2, 4)) is None  # it may be that of another column
+    assert rules_of(protection.protect(sent, catalog(1, 2, 4))) == [None, None, None]
+    protection.horizons.add(CatalogHorizon(LSN(19), 200))
+    assert rules_of(protection.protect_sent(sent, catalog(1, 2, 4), now, LSN(21))) == [None, None, None]
+
+
+@pytest.mark.parametrize("is_later_run", [False, True])
+def test_each_number_that_a_named_column_may_have_is_protected(is_later_run: bool) -> None:
+    protection = ColumnProtection(config())
+    protection.horizons.add(HORIZON)
+    # of two columns that were added, one was dropped: the name does not tell which one it is
+    sent, now = relation("id", "mail"), table("id", None, "mail", changed=(2, 3))
+    first = recorded(protection, sent, None, now)
+    assert [c.attribute_number for c in first.protected if c.rule == POSSIBLE] == [2, 3]
+    if is_later_run:
+        protection = ColumnProtection(config(), [first], horizons=protection.horizons)
+    renamed, both = relation("id", "a", "b"), table("id", "a", "b", changed=(2, 3))
+    hashed = [None, "hmac-sha256", "hmac-sha256"]
+    assert rules_of(protection.protect_sent(renamed, None, both, LSN(9))) == hashed
+    # a copy knows as little: the values may be from when the column had the name
+    assert rules_of(protection.protect(renamed, catalog(1, 2, 3))) == hashed
 
 
 def test_the_strictest_rule_counts_where_several_columns_may_be_meant() -> None:
     protection = ColumnProtection(config())
     protection.protect(relation(), catalog())
-    sent = relation("id", "a", "b", "card", "note")
-    assert rules_of(protection.protect(sent, None)) == [None, EXCLUDE, EXCLUDE, LAST4_MASK, NULL_MASK]
+    protection.horizons.add(HORIZON)
+    now = table("id", None, None, "card", "note", "z", changed=(2, 3, 6))
+    sent = relation("id", "a", "card", "note", "b")
+    found = protection.protect_sent(sent, None, now, LSN(9))
+    assert rules_of(found) == [None, EXCLUDE, LAST4_MASK, NULL_MASK, None]
+
+
+def test_a_column_that_gets_the_name_of_a_weaker_rule_keeps_its_own() -> None:
+    protection = ColumnProtection(config())
+    protection.protect(relation(), catalog())
+    swapped = ("id", "card", "mail", "out", "note")
+    found = protection.protect_sent(relation(*swapped), None, table(*swapped), LSN(9))
+    assert rules_of(found) == [None, EXCLUDE, "hmac-sha256", EXCLUDE, NULL_MASK]
+
+
+def test_the_strictest_rule_of_a_column_of_the_key_is_null() -> None:
+    """It stays in its place, and is no fault of the configuration."""
+    protection = ColumnProtection(config(ColumnRules(exclude=("out",))))
+    protection.protect(relation("out", "n", "id"), catalog(1, 2, 3))
+    now = table(None, "n", "id", "z")
+    found = protection.protect_sent(relation("id", "n", "z"), None, now, LSN(9))
+    assert rules_of(found) == [NULL_MASK, None, None]
+
+
+def test_every_column_is_masked_if_nothing_is_known_of_the_table() -> None:
+    protection = ColumnProtection(config())
+    protection.protect(relation(), catalog())
+    for now in (None, table(*COLUMNS, is_aborted=True)):
+        assert rules_of(protection.protect_sent(relation(), None, now, LSN(9))) == [
+            NULL_MASK, EXCLUDE, NULL_MASK, NULL_MASK, NULL_MASK,
+        ]  # fmt: skip
+        sent = relation("id", "a", "b")
+        assert rules_of(protection.protect_sent(sent, None, now, LSN(9))) == [NULL_MASK] * 3
+
+
+def test_a_column_is_protected_if_it_has_the_name_of_a_rule_now() -> None:
+    protection = ColumnProtection(config())
+    found = protection.protect_sent(relation("id", "letters"), None, table("id", "mail"), LSN(9))
+    assert rules_of(found) == [None, "hmac-sha256"]
+
+
+def test_what_include_leaves_out_stays_out_under_the_name_of_another_column() -> None:
+    configured = config(ColumnRules(include=("id", "name")))
+    protection = ColumnProtection(configured)
+    protection.protect(relation("id", "name", "secret"), catalog(1, 2, 3))
+    sent, now = relation("id", "old", "name"), table("id", None, "name")
+    assert rules_of(protection.protect_sent(sent, None, now, LSN(9))) == [None, EXCLUDE, EXCLUDE]
+    # columns that were never seen
+    fresh = ColumnProtection(configured)
+    now = table("id", "name", "secret")
+    assert rules_of(fresh.protect_sent(relation("id", "x", "name"), None, now, LSN(9))) == [
+        None,
+        EXCLUDE,
+        EXCLUDE,
+    ]
 
 
 def test_a_dropped_column_leaves_its_rule_to_no_other() -> None:

@@ -190,7 +190,8 @@ def test_a_stream_that_is_prepared_is_handed_over_apart(session: Session) -> Non
     for serial in range(9):
         insert(session, 10, 10 + serial % 3, str(serial))
     session.spool.streams.abort(StreamAborted(10, 11, None, None))
-    session.spool.prepare_stream(StreamPrepared("g", 10, LSN(900), LSN(950), 3))
+    prepared = StreamPrepared("g", 10, LSN(900), LSN(950), 3)
+    session.spool.prepare_stream(prepared, session.spool.streams.described(10))
     staged = session.spool.seal()
     assert staged is not None
     assert (staged.files, staged.end_lsn) == ((), 950)

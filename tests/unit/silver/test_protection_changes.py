@@ -132,14 +132,29 @@ def test_the_rules_of_columns_with_other_names_in_silver_do_not_change() -> None
     assert changed_rule((), {"id": 1, "a": 2, "A__3": 3}, after) is not None
 
 
+def test_a_column_that_may_be_a_protected_one_is_noted_and_holds_a_table_that_had_it() -> None:
+    guess = ProtectedColumn("c", "ssn", None, EXCLUDE)
+    after = version({"id": 1}, guess)
+    [note] = rule_notes((), after.name, after.protected)
+    assert (note.kind, note.sentence) == (
+        "resync",
+        "Column c may be column ssn, because the table was altered again before its columns were looked up. "
+        "It has the rule exclude until you run pgdelta resync --table public.t.",
+    )
+    assert changed_rule((), {"id": 1}, after) is None
+    held = changed_rule((), {"id": 1, "c": 2}, version({"id": 1, "c": None}, replace(guess, rule=NULL_MASK)))
+    assert held is not None
+    assert held.startswith("column c may be column ssn, because ")
+
+
 def test_what_names_no_column_is_noted_once() -> None:
     missing = ProtectedColumn(None, "A", None, MISSING)
     renamed = protected("c", HASH, 2, "a")
     after = version({"id": 1, "c": 2, "b": 3}, missing, renamed)
-    first, second = rule_notes((), after)
-    assert first.startswith("Table public.t has no column A, which tables[].columns names.")
-    assert second.startswith("Column c has the rule of column a")
-    assert rule_notes((missing, renamed), after) == []
+    first, second = rule_notes((), after.name, after.protected)
+    assert first.sentence.startswith("Table public.t has no column A, which tables[].columns names.")
+    assert second.sentence.startswith("Column c has the rule of column a")
+    assert rule_notes((missing, renamed), after.name, after.protected) == []
     created = plan_evolution(None, after, None, TableRule("*.*"))
     assert [type(each) for each in created] == [CreateTable, RuleNote, RuleNote]
     recorded = SilverColumns(after.oid, {"id": 1}, protected=())
