@@ -220,6 +220,7 @@ def prove(
     is_continuous: bool,
 ) -> None:
     """Run histories and search for what they planted."""
+    print(f"PGDELTA_SEED={seeds[0]}")
     pipeline = make(database, folder, route)
     histories = []
     for seed in seeds:
