@@ -11,9 +11,12 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pipeline.postgres.attributes import CatalogHorizon, TableAttributes
 from pipeline.protocol.lsn import LSN
+
+if TYPE_CHECKING:
+    from pipeline.postgres.attributes import CatalogHorizon, TableAttributes
 
 MAX_HORIZONS = 512
 
