@@ -9,7 +9,7 @@ AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 check test slow stores matrix spark-matrix faults races soak bench growth demo dist airflow notebook docs clean
+.PHONY: help setup setup-s3 check quick test slow stores matrix spark-matrix faults races soak bench growth demo dist airflow notebook docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -29,19 +29,29 @@ $(READY): pyproject.toml pipeline/delta/spark/jars.py pipeline/delta/spark/relea
 setup-s3: $(READY) ## setup, with Hadoop's client for S3 (12 MB), for a storage.root on S3
 	@$(VENV)/bin/python -m pipeline.delta.spark.jars s3
 
-check: $(READY) ## lint, types and the pure tests: seconds
+# All processes of tests, and the commands that they start, use what the first one compiled, also where the
+# environment turns that off. Twice as many processes as two cores: most tests wait for another process.
+check quick test slow: export PYTHONDONTWRITEBYTECODE :=
+WORKERS ?= 4
+PYTEST := $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# one of the parts of the slow tests, such as faults-1; all of them if empty
+PART ?=
+
+check: WORKERS = 2
+check: $(READY) ## lint, types and the pure tests that take no time: a minute
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/pytest -q -m "not spark and not postgres and not slow"
+	$(PYTEST) -q -m "not (spark or postgres or costly or slow)" tests/unit
 
-# two processes of tests, each with a Spark session and servers of its own: one leaves a core idle; in the order
-# of the files, which begins with the long ones, so that short ones are left for the end
-test: $(READY) ## every test but the slow ones
-	$(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder
+quick: $(READY) ## the pure tests, and a good and a bad path of each topic: five minutes
+	$(PYTEST) -m "quick or not (spark or postgres or slow)"
 
-slow: $(READY) ## the tests that take minutes
-	$(VENV)/bin/pytest -m slow
+test: $(READY) ## every promise: all tests but the slow ones
+	$(PYTEST)
+
+slow: $(READY) ## the tests that take minutes; PART=faults-1 is one part of them, of half an hour at most
+	$(VENV)/bin/pytest -m slow $(if $(PART),--part $(PART))
 
 # what both jobs promise, as far as tests do not look into the folder of a lake; the test that is left out
 # applies without a lease first, and the first lease of a lake commits to each table
@@ -104,7 +114,7 @@ notebook: $(READY) ## execute the notebook on the demo's lake, or on one it make
 	$(VENV)/bin/python -m tools.notebook_run notebooks/explore.ipynb
 
 docs: $(READY) ## build the documentation's site into build/site; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
 
 clean: ## remove the environment and what the tools left

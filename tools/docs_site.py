@@ -1,4 +1,7 @@
-"""Hooks of the documentation's build: options stay on one line, and nothing is loaded from a network.
+"""Hooks of the documentation's build.
+
+Options stay on one line, nothing is loaded from a network, and the page of guarantees ends with the tests of
+each promise.
 
 MkDocs calls `on_page_content` with the HTML of each page's text, and `on_post_page` with the whole page.
 Links that a reader may follow are fine; scripts, styles, fonts, images and frames have to come with the site.
@@ -11,6 +14,8 @@ from html.parser import HTMLParser
 from typing import Any
 
 from mkdocs.exceptions import PluginError
+
+from tools.promises import PAGE, read_tests, table
 
 # tag → attribute that makes a browser load what it names
 _LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "object": "data"}
@@ -46,6 +51,15 @@ def keep_options(html: str) -> str:
     return _CODE_SPANS.sub(
         lambda span: span[1] or _OPTION.sub(r'<span class="option">\g<0></span>', span[0]), html
     )
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Append the tests of each promise to the page of guarantees."""
+    if not PAGE.match(f"*/{page.file.src_uri}"):
+        return markdown
+    rows = table(markdown, read_tests())
+    heading = '\n\n## The tests of each promise\n\n<div class="long-names" markdown>\n\n'
+    return f"{markdown}{heading}{rows}\n\n</div>\n"
 
 
 def on_page_content(html: str, **_: Any) -> str:

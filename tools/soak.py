@@ -152,7 +152,7 @@ class Soak:
         tables = self._pipeline.path("silver", "load").glob("*")
         for path in (*tables, self._pipeline.path("bronze", "changes")):
             try:
-                self._pipeline.spark.sql(f"OPTIMIZE delta.`{path}`")
+                self._pipeline.session.sql(f"OPTIMIZE delta.`{path}`")
             except Exception as error:  # apply, which commits faster, was there first
                 if not is_conflict(error):
                     raise
@@ -202,7 +202,7 @@ def soak(server: EmbeddedServer, link: Proxy, folder: Path, minutes: float, cycl
     spark = start_session("soak")
     config = database.config(*RULES, root=str(folder / "lake"), protocol=RICH)
     source = database.connect()
-    pipeline = Pipeline(database, spark, config, source)
+    pipeline = Pipeline(database, config, source, spark=spark)
     schema = create_schema(source, rng, name="load")
     create_tables(database)
     pipeline.ingest()
@@ -236,7 +236,7 @@ def soak(server: EmbeddedServer, link: Proxy, folder: Path, minutes: float, cycl
     if load.error:
         raise load.error
     source = database.connect()  # the first one may not have outlived a crash
-    pipeline = Pipeline(database, spark, config, source)
+    pipeline = Pipeline(database, config, source, spark=spark)
     assert load.sessions is not None
     load.sessions.finish()
     pipeline.catch_up()

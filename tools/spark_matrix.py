@@ -30,7 +30,7 @@ TOPICS = {
     "commits": (
         "tests/integration/delta/test_log_store.py",
         "tests/integration/delta/test_s3_log_store_races.py"
-        "::test_a_commit_whose_answer_is_lost_is_told_to_its_process",
+        "::test_a_commit_whose_answer_is_lost_is_acknowledged_to_its_process",
     ),
     "types": ("tests/unit/silver/test_types.py",),
     "life of a lake": ("tests/integration/operate/test_whole_life.py",),

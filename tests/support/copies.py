@@ -38,7 +38,7 @@ FILL_BAG = "INSERT INTO bag SELECT i % 50, repeat('x', i % 3) FROM generate_seri
 
 @contextmanager
 def load(pipeline: Pipeline, seed: int) -> Iterator[None]:
-    """Change orders and bag all the time, by two sessions."""
+    """Change `orders` and the multiset all the time, by two sessions."""
 
     def change(random: Random, stop: threading.Event) -> None:
         with pipeline.database.connect() as source:

@@ -1,8 +1,8 @@
 """An ingest that holds itself up: `python -m tests.support.held_ingest FILE MOMENT`.
 
 It runs continuously and lands several times a second. At its third bronze commit with changes it stops its
-process group, as SIGSTOP does: before the commit, amid it (the transaction has begun, the
-log entry is not written), or after it, before the slot is told. `any` leaves the moment to its parent.
+process group, as SIGSTOP does: before the commit, during it (the transaction has begun, the
+log entry is not written), or after it, before the acknowledgement. `any` leaves the moment to its parent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random histories of a table: the changes PostgreSQL would send, and the rows that must come of them.
 
-`random_changes` plays PostgreSQL: it keeps a source table of some shape and tells what would be sent for each
+`random_changes` plays PostgreSQL: it keeps a source table of some shape and returns what it would send for a
 statement, by replica identity and TOAST. It applies nothing that was sent, so the rows at the end are the
 source's own. The same seed makes the same history.
 """

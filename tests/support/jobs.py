@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, and a load beside them."""
+"""Jobs in processes of their own, and a load that runs meanwhile."""
 
 import os
 import signal
@@ -80,7 +80,7 @@ class Job:
         return 0
 
     def is_working(self) -> bool:
-        """Tell whether the job does what it is for."""
+        """Return whether the job does its work."""
         if self.name == "ingest":
             query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()"
             return any(pid is not None for [pid] in self._pipeline.source.execute(query))

@@ -1,10 +1,10 @@
 """What applying bronze rows to a table means, in plain Python and one row at a time.
 
 The fold on Spark must give the same rows as `Table.apply` over the same changes. A row is a dict of column
-name to PostgreSQL text, None for NULL. Slow on purpose: a table is a list, and every look-up walks it.
+name to PostgreSQL text, None for NULL. Slow on purpose: a table is a list, and every search walks it.
 
-Identity `d` and `i` know a row by the columns the relation flags; `f` by the primary key when the catalog
-named one, else by the whole row, of which there may be several; `n`, and `d` or `i` with nothing flagged,
+Identity `d` and `i` identify a row by the columns the relation flags; `f` by the primary key if the catalog
+named one, else by the whole row, which may occur several times; `n`, and `d` or `i` with nothing flagged,
 never by anything.
 """
 
@@ -33,7 +33,7 @@ class Shape:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Positions that know a row; empty for a bag and for a table that is only appended to."""
+        """Positions that identify a row; empty for a multiset and for a table that is only appended to."""
         return self.primary_key if self.identity == "f" else self.flagged if self.identity in "di" else ()
 
     @property

@@ -11,10 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.delta.store.store import is_store
 from pipeline.table_name import TableName
 from tests.support.comparable import delta_rs
+from tests.support.comparable.arrow import comparable_rows
+from tests.support.comparable.mapped import MappedTable
 from tests.support.comparable.silver import frame_rows, silver_path, silver_type
 from tests.support.comparable.source import (
     Connection,
@@ -25,6 +29,7 @@ from tests.support.comparable.source import (
     source_columns,
     source_rows,
 )
+from tests.support.spark_sessions import shared_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +61,7 @@ class Found:
 
 def assert_silver_equals_source(
     conn: Connection,
-    spark: SparkSession,
+    spark: SparkSession | None,
     root: str,
     tables: Iterable[TableName],
     *,
@@ -64,15 +69,15 @@ def assert_silver_equals_source(
     overrides: Mapping[str, str] | None = None,
     metadata_columns: bool = True,
     ignore_left_columns: bool = False,
-    by_delta_rs: bool = False,
+    by_spark: bool = False,
 ) -> None:
     """Assert that every silver table equals its source in one snapshot; else name the first rows that differ.
 
     `targets` are configured silver paths. `overrides` are Spark types by column name, for columns with a
     configured type. With `ignore_left_columns` silver may keep columns that the source has dropped. A column
     that silver lacks is forgiven while it is NULL in every row of the source: no change has announced it yet.
-    A source without rows may have no silver table. Spark reads silver, or with `by_delta_rs` only the tables
-    that delta-rs cannot read.
+    A source without rows may have no silver table. Other readers than pgdelta's read silver: with `by_spark`
+    Spark, else whichever can do so without a JVM.
     """
     faults: list[str] = []
     with snapshot(conn):
@@ -84,14 +89,14 @@ def assert_silver_equals_source(
                 f"{schema}.{table}: {fault}"
                 for fault in table_faults(
                     spark, root, schema, table, columns, source, target, dict(overrides or {}),
-                    metadata_columns, ignore_left_columns, by_delta_rs=by_delta_rs,
+                    metadata_columns, ignore_left_columns, by_spark=by_spark,
                 )
             ]  # fmt: skip
     assert not faults, "silver differs from the source\n" + "\n".join(faults)
 
 
 def table_faults(
-    spark: SparkSession,
+    spark: SparkSession | None,
     root: str,
     schema: str,
     table: str,
@@ -102,10 +107,10 @@ def table_faults(
     metadata_columns: bool,
     ignore_left_columns: bool,
     *,
-    by_delta_rs: bool = False,
+    by_spark: bool = False,
 ) -> Iterator[str]:
     path = silver_path(root, schema, table, target)
-    silver = found_table(spark, path, by_delta_rs=by_delta_rs)
+    silver = found_table(spark, path, by_spark=by_spark)
     if silver is None:
         if source:
             yield f"{source.total()} rows at the source and no silver table at {path}"
@@ -135,12 +140,19 @@ def table_faults(
     yield from row_faults(shared, projected(source, positions), projected(whole, range(len(shared))))
 
 
-def found_table(spark: SparkSession, path: str, *, by_delta_rs: bool) -> Found | None:
-    """Return a table, or None if there is none; Spark reads it, or what can if `by_delta_rs`."""
+def found_table(spark: SparkSession | None, path: str, *, by_spark: bool) -> Found | None:
+    """Return a table, or None if there is none; Spark reads it with `by_spark`, or if nothing else can."""
+    if not by_spark:
+        if (read := delta_rs.open_table(path)) is not None:
+            return Found(delta_rs.column_types(read), partial(delta_rs.table_rows, read))
+        if (mapped := MappedTable.open(path)) is not None:
+            types = {each["name"]: delta_rs.type_name(each["type"]) for each in mapped.fields}
+            return Found(types, lambda names: comparable_rows(mapped.read().select(list(names))))
+    if not is_store(path) and not Path(path, "_delta_log").exists():
+        return None
     from delta.tables import DeltaTable
 
-    if by_delta_rs and (read := delta_rs.open_table(path)) is not None:
-        return Found(delta_rs.column_types(read), partial(delta_rs.table_rows, read))
+    spark = spark or shared_session()
     if not DeltaTable.isDeltaTable(spark, path):
         return None
     frame = spark.read.format("delta").load(path)
@@ -171,25 +183,28 @@ def shortened(value: Value) -> str:
     return text if len(text) <= 60 else f"{text[:40]}…{text[-8:]} ({len(text)} characters)"
 
 
-def bronze_has_no_duplicates(spark: SparkSession, root: str, *, by_delta_rs: bool = False) -> None:
-    """Assert that bronze holds every transaction once and whole, as far as bronze alone can tell.
+def bronze_has_no_duplicates(spark: SparkSession | None, root: str, *, by_spark: bool = False) -> None:
+    """Assert that bronze holds every transaction once and whole, as far as bronze alone can show.
 
     Row changes of one commit are numbered 0 to n-1 without gap or repeat and agree on xid and end LSN;
-    logical messages are numbered apart, each once, and so are copied rows, of which a copy that was cut off
+    logical messages are numbered apart, each once, and so are copied rows; a copy that was cut off
     has only those of some ranges.
     """
-    faults = _bronze_faults(spark, f"{root}/bronze/changes", by_delta_rs=by_delta_rs)
+    faults = _bronze_faults(spark, f"{root}/bronze/changes", by_spark=by_spark)
     assert not faults, "bronze holds transactions twice or in part\n" + "\n".join(
         ", ".join(f"{name}={value}" for name, value in fault.items()) for fault in faults
     )
 
 
-def _bronze_faults(spark: SparkSession, path: str, *, by_delta_rs: bool) -> list[dict[str, Any]]:
-    from delta.tables import DeltaTable
-
-    if by_delta_rs and (read := delta_rs.open_table(path)) is not None:
+def _bronze_faults(spark: SparkSession | None, path: str, *, by_spark: bool) -> list[dict[str, Any]]:
+    if not by_spark and (read := delta_rs.open_table(path)) is not None:
         found: list[dict[str, Any]] = delta_rs.query(read, _BRONZE_FAULTS).to_pylist()
         return found
+    if not is_store(path) and not Path(path, "_delta_log").exists():
+        return []
+    from delta.tables import DeltaTable
+
+    spark = spark or shared_session()
     if not DeltaTable.isDeltaTable(spark, path):
         return []
     rows = spark.read.format("delta").load(path)

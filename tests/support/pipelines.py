@@ -23,7 +23,9 @@ from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.comparable import delta_rs
+from tests.support.frames import Frame
 from tests.support.servers import Database
+from tests.support.spark_sessions import shared_session
 from tests.support.stores.run import RunStore
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 
 class Crash(BaseException):
     """The process ends here."""
+
+
+BOTH_WRITERS = ["native", pytest.param("spark", marks=pytest.mark.slow)]
+"""Cases of what both writers of silver do alike; test_writers_agree.py holds by default that they do."""
 
 
 def crash(*arguments: object, **options: object) -> Any:
@@ -50,10 +56,15 @@ class Pipeline:
     """
 
     database: Database
-    spark: SparkSession
     config: Config
     source: psycopg.Connection[Any] = field(repr=False)
     starts_query: bool = False
+    spark: SparkSession | None = None
+
+    @property
+    def session(self) -> SparkSession:
+        """The process's Spark session, which starts now if there is none yet."""
+        return shared_session()
 
     @property
     def root(self) -> str:
@@ -84,14 +95,14 @@ class Pipeline:
         """Capture all that is committed."""
         from pipeline.ingest.job import run_ingest
 
-        return run_ingest(self.config, spark=self.spark, **options)
+        return run_ingest(self.config, **options)
 
     def apply(self, **options: Any) -> ApplySummary:
         """Apply all that bronze holds; what it says of the tables in `_pgdelta/status` is left out."""
         from pipeline.apply.job import run_apply
 
         defaults = {"records_status": False, "starts_query": self.starts_query}
-        return run_apply(self.config, spark=self.spark, **{**defaults, **options})
+        return run_apply(self.config, **{**defaults, **options})
 
     def catch_up(self, *, unpublished: Collection[str] = ()) -> ApplySummary:
         """Capture and apply all there is; no copy may fail, and no table may fail or be held.
@@ -108,29 +119,31 @@ class Pipeline:
     def assert_equal(self, *tables: str | TableName, **options: Any) -> None:
         """Assert that tables equal their source, and that bronze has no duplicates.
 
-        Names without a schema are of public. What delta-rs can read it reads; tests that are about readers
-        call the judge themselves, with Spark.
+        Names without a schema are of public.
         """
         names = [table if isinstance(table, TableName) else TableName("public", table) for table in tables]
-        options = {"by_delta_rs": True, **options}
         oracle.assert_silver_equals_source(self.source, self.spark, self.root, names, **options)
-        oracle.bronze_has_no_duplicates(self.spark, self.root, by_delta_rs=options["by_delta_rs"])
+        oracle.bronze_has_no_duplicates(self.spark, self.root)
 
-    def frame(self, *names: str) -> DataFrame:
+    def frame(self, *names: str) -> Frame:
         """Return a Delta table of the lake."""
-        return self.spark.read.format("delta").load("/".join([self.root, *names]))
+        return Frame("/".join([self.root, *names]))
+
+    def spark_frame(self, *names: str) -> DataFrame:
+        """Return a Delta table of the lake as Spark reads it."""
+        return self.session.read.format("delta").load("/".join([self.root, *names]))
 
     def version(self, table: str) -> int:
         """Return the version of a silver table of schema public."""
         path = "/".join([self.root, "silver", "public", table])
         if (read := delta_rs.open_table(path)) is not None:
             return int(read.version())
-        row = self.spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").head()
+        row = self.session.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").head()
         assert row is not None
         return int(row.version)
 
     def changes(self) -> list[dict[str, Any]]:
-        """Return bronze's rows in order, but for the column that tells how they came."""
+        """Return bronze's rows in order, without the column that shows how they came."""
         rows = [row.asDict(recursive=True) for row in self.frame("bronze", "changes").drop("gid").collect()]
         return sorted(rows, key=lambda row: (row["commit_lsn"], row["op"] == "M", row["ordinal"]))
 
@@ -146,7 +159,7 @@ class Pipeline:
         return [(row.kind, row.sentence) for row in rows]
 
     def confirmed_lsn(self) -> LSN:
-        """Return the position that the slot was told."""
+        """Return the LSN that the slot confirmed."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
         row = self.source.execute(query, (self.config.source.slot,)).fetchone()
         assert row is not None
@@ -154,7 +167,7 @@ class Pipeline:
 
 
 class MakePipeline(Protocol):
-    """Make a pipeline; `name` tells apart several of one database, each with a lake of its own."""
+    """Make a pipeline; `name` distinguishes several of one database, each with a lake of its own."""
 
     def __call__(
         self, *rules: str, name: str = "", database: Database | None = None, **source: Any
@@ -163,7 +176,7 @@ class MakePipeline(Protocol):
 
 @pytest.fixture
 def make_pipeline(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, run_store: RunStore | None
+    request: pytest.FixtureRequest, tmp_path: Path, run_store: RunStore | None
 ) -> Iterator[MakePipeline]:
     """Give a function that makes a pipeline of a fresh database, or of the one given."""
     with ExitStack() as sources:
@@ -177,7 +190,7 @@ def make_pipeline(
             config = database.config(*rules, root=root, **source)
             if name:
                 config = replace(config, pipeline=f"{database.name}_{name}")
-            return Pipeline(database, spark, config, sources.enter_context(database.connect()))
+            return Pipeline(database, config, sources.enter_context(database.connect()))
 
         yield make
 

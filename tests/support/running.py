@@ -85,7 +85,6 @@ def both_watched(pipeline: Pipeline, observers: Observers) -> Iterator[None]:
             pipeline.config,
             trigger="continuous",
             stop=stop,
-            spark=pipeline.spark,
             ingest_progress=observers.on_ingest,
             apply_progress=observers.on_apply,
         )

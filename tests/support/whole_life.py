@@ -50,28 +50,28 @@ def live(pipeline: Pipeline) -> None:
     """Let a new pipeline with table copies live its life."""
     pipeline.run(*SOURCE)
     pipeline.catch_up()
-    before = as_of(pipeline.spark, pipeline.root)
+    before = as_of(pipeline.session, pipeline.root)
     rows = rows_of(before)
     pipeline.run(*CHANGES)
     pipeline.catch_up()
     pipeline.run(*WIDER)
     pipeline.catch_up()
     pipeline.assert_equal(*TABLES)
-    assert rows_of(as_of(pipeline.spark, pipeline.root)) != rows
-    assert rows_of(as_of(pipeline.spark, pipeline.root, lsn=before.lsn)) == rows
+    assert rows_of(as_of(pipeline.session, pipeline.root)) != rows
+    assert rows_of(as_of(pipeline.session, pipeline.root, lsn=before.lsn)) == rows
 
     injure(pipeline, "orders", "UPDATE {} SET item = 'wrong' WHERE id BETWEEN 150 AND 160")
     injure(pipeline, "lines", "DELETE FROM {} WHERE n = 7")
     assert differing(pipeline) == set(TABLES)
     ranges = [KeyRange(("150",), ("160",))]
-    run_resync(pipeline.config, ["public.orders"], key_ranges=ranges, spark=pipeline.spark)
-    run_resync(pipeline.config, ["public.lines"], spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.orders"], key_ranges=ranges)
+    run_resync(pipeline.config, ["public.lines"])
     pipeline.run("UPDATE lines SET v = 'after' WHERE n = 7", "UPDATE orders SET price = 1 WHERE id < 155")
     pipeline.catch_up()
     assert differing(pipeline) == set()
 
-    run_rebuild(pipeline.config, ["public.orders"], spark=pipeline.spark)
-    run_maintenance(pipeline.config, by_spark=True, spark=pipeline.spark)
+    run_rebuild(pipeline.config, ["public.orders"])
+    run_maintenance(pipeline.config, by_spark=True)
     pipeline.run("UPDATE orders SET item = 'last' WHERE id > 250", "TRUNCATE lines")
     pipeline.run("INSERT INTO lines VALUES (1, 'last')")
     pipeline.catch_up()
@@ -86,6 +86,6 @@ def rows_of(silver: AsOf) -> dict[str, Counter[Any]]:
 
 def differing(pipeline: Pipeline) -> set[str]:
     """Return the tables that reconciliation finds different; the others are equal."""
-    verdicts = run_reconcile(pipeline.config, spark=pipeline.spark, runs=True).verdicts
+    verdicts = run_reconcile(pipeline.config, runs=True).verdicts
     assert {verdict.verdict for verdict in verdicts} <= {EQUAL, DIFFERENT}
     return {verdict.name.table for verdict in verdicts if verdict.verdict == DIFFERENT}

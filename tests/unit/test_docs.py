@@ -1,4 +1,4 @@
-"""The pages and the README: their words, and what they say of commands, files, settings and the code."""
+"""The pages, the README and the tests: their words, and what pages say of commands, files and settings."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
 README_WORDS = 1000
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+TEST_NAME_LETTERS = 70
 
 # Words that the glossary replaced. Names of tests, columns and options are in code spans, which are left out.
 WORDS = (
@@ -47,6 +49,10 @@ WORDS = (
     r"bag",
 )
 OLD_WORDS = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
+# what names and docstrings of tests say in other words, too
+TEST_WORDS = re.compile(
+    rf"\b(?:{'|'.join(WORDS)}|told|look(?:s|ed)?|wants?|goes on|went away)\b", re.IGNORECASE
+)
 OF_TABLE = re.compile(r"(?:^|[.:] )Of (?:a|an|each|the) \w+(?: \w+)? (?:with|that|whose)\b", re.MULTILINE)
 # commands, keys and states that no release had
 OLD_NAMES = re.compile(r"pgdelta retry|--rewrite|--prove|silver\.leaving|type_changes: rewrite|`left`")
@@ -105,6 +111,18 @@ def test_pages_are_in_the_glossarys_words(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_pages_have_the_names_of_this_release(page: Path) -> None:
     assert not OLD_NAMES.findall(read(page))
+
+
+def test_tests_are_in_the_glossarys_words() -> None:
+    found = []
+    for file in TESTS:
+        for node in ast.walk(ast.parse(read(file))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                name = getattr(node, "name", "")
+                texts = [ast.get_docstring(node) or "", name.replace("_", " ") * name.startswith("test_")]
+                found += [f"{ids(file)}: {name}: {m[0]}" for text in texts for m in TEST_WORDS.finditer(text)]
+                found += [f"{ids(file)}: {name} is too long"] * (len(name) > TEST_NAME_LETTERS)
+    assert not found
 
 
 def test_old_words_are_found() -> None:

@@ -339,7 +339,7 @@ def test_a_job_only_calls_the_command(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*FILES, *JOBS], ids=of_package)
-def test_every_module_says_what_it_is_for(path: Path) -> None:
+def test_every_module_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 

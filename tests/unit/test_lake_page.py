@@ -63,13 +63,13 @@ def told_of(table: str) -> set[str]:
 
 
 @pytest.mark.parametrize("table", SCHEMAS)
-def test_every_field_of_a_column_is_told(table: str) -> None:
+def test_every_field_of_a_column_is_documented(table: str) -> None:
     section = PAGE.split(f"## `{table}`\n", 1)[1].split("\n## ", 1)[0]
     assert set(re.findall(r"(\w+):", SCHEMAS[table])) <= set(re.findall(r"`([^`]+)`", section))
 
 
 @pytest.mark.parametrize("table", SCHEMAS)
-def test_every_column_is_told(table: str) -> None:
+def test_every_column_is_documented(table: str) -> None:
     assert told_of(table) == columns_of(SCHEMAS[table])
 
 
@@ -78,5 +78,5 @@ def test_every_table_is_maintained() -> None:
     assert maintained == set(SCHEMAS) | {"bronze/prepared"}  # whose columns are those of `changes`
 
 
-def test_every_table_has_its_columns_told() -> None:
+def test_every_table_has_a_section_of_its_own() -> None:
     assert set(re.findall(r"^## `([^`]+)`$", PAGE, re.MULTILINE)) == set(SCHEMAS)

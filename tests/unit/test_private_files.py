@@ -85,6 +85,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.promise("private files")
 def test_a_private_folder_is_closed_and_what_is_above_cannot_be_changed(tmp_path: Path, umask: int) -> None:
     make_private_folder(tmp_path / "a" / "b" / "c")
     assert mode_of(tmp_path / "a" / "b" / "c") == 0o700
@@ -96,6 +97,7 @@ def test_a_private_folder_is_closed_and_what_is_above_cannot_be_changed(tmp_path
     assert mode_of(tmp_path / "d") == 0o711 & ~umask
 
 
+@pytest.mark.promise("private files")
 @pytest.mark.usefixtures("umask")
 def test_a_private_file_is_closed_and_no_link_is_followed(tmp_path: Path) -> None:
     file = tmp_path / "lock"
@@ -110,6 +112,7 @@ def test_a_private_file_is_closed_and_no_link_is_followed(tmp_path: Path) -> Non
     assert file.read_text() == "xx"
 
 
+@pytest.mark.promise("private files")
 @pytest.mark.postgres
 def test_a_server_of_ours_is_closed(tmp_path: Path, umask: int) -> None:
     # the folder that pytest made must be open for the server's own account
@@ -142,8 +145,9 @@ def test_binaries_are_not_taken_from_a_link(tmp_path: Path, monkeypatch: pytest.
         copy_binaries(find_binaries())
 
 
+@pytest.mark.promise("private files")
 @pytest.mark.parametrize("is_local", [True, False])
-def test_what_is_staged_is_closed_and_what_lands_is_as_the_umask_says(
+def test_staged_files_are_private_and_landed_files_follow_the_umask(
     tmp_path: Path, umask: int, is_local: bool
 ) -> None:
     nothing: Any = None
@@ -234,6 +238,7 @@ def made_by(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.promise("private files")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_else_is_made_with_the_mode_that_the_umask_leaves(path: Path) -> None:
     assert made_by(path) == BY_UMASK.get(path.relative_to(ROOT).as_posix(), set())

@@ -63,7 +63,7 @@ def test_spaces_before_a_closing_line_indent_all_of_it() -> None:
     ]
 
 
-def test_pairs_have_their_texts_beside_their_labels() -> None:
+def test_pairs_have_their_texts_next_to_their_labels() -> None:
     out, text = console(40)
     print_pairs(out, [("wal_level", "wal_level is replica; set it to logical"), ("", "→ restart")], indent=2)
     assert text.getvalue().splitlines() == [

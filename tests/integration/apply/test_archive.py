@@ -44,6 +44,7 @@ def rows_of(pipeline: StorePipeline) -> list[int]:
     return sorted(row["id"] for row in lake.table_at(path).rows(["id"]).to_pylist())
 
 
+@pytest.mark.promise("tables that are gone")
 def test_a_run_that_ends_before_a_move_is_registered_leaves_the_rows(
     archiving: StorePipeline,
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_run_that_ends_before_a_move_is_registered_leaves_the_rows(
     assert archiving.silver("followed", "id") == {(1,): 1, (2,): 1}
 
 
+@pytest.mark.promise("archived tables")
 def test_a_table_that_cannot_be_moved_stops_no_other(
     archiving: StorePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

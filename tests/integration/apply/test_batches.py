@@ -11,9 +11,10 @@ import pytest
 from tests.support.orders import FILL, LINES, LOG, ORDERS, TABLES
 from tests.support.pipelines import Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_truncate_between_inserts_leaves_what_came_after_it(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG, "CREATE TABLE emptied (id int PRIMARY KEY)")
@@ -67,6 +68,7 @@ def test_replica_identity_may_change_inside_a_batch_and_a_transaction(pipeline: 
     pipeline.assert_equal("a", "b")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_table_created_again_under_its_name_takes_the_place_of_the_first(pipeline: Pipeline) -> None:
     create = "CREATE TABLE {} (id int PRIMARY KEY, v text)"
@@ -83,6 +85,7 @@ def test_a_table_created_again_under_its_name_takes_the_place_of_the_first(pipel
     pipeline.assert_equal("a", "b")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_rows_older_than_the_slot_are_no_trouble(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *FILL[:2])
@@ -105,6 +108,8 @@ def test_rows_older_than_the_slot_are_no_trouble(pipeline: Pipeline) -> None:
     assert sorted(line[0] for line in lines) == [1, 1, 1, 2]
 
 
+@pytest.mark.quick
+@pytest.mark.promise("rows without a key")
 def test_null_and_equal_rows_under_full_identity_are_counted(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (x int, y float8, z text)", "ALTER TABLE t REPLICA IDENTITY FULL")
     pipeline.ingest()
@@ -128,6 +133,7 @@ def test_null_and_equal_rows_under_full_identity_are_counted(pipeline: Pipeline)
     pipeline.assert_equal("t")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_added_columns_show_what_the_source_shows(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES)

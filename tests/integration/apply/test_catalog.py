@@ -43,9 +43,9 @@ def shop(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Iterat
     pipeline.run(TABLE.format("a"), FILL.format("a", 1, 5), TABLE.format("b"), FILL.format("b", 1, 3))
     schema = f"{pipeline.database.name}_{{schema}}"
     yield replace(pipeline, config=replace(pipeline.config, catalog=Catalog(schema)))
-    for row in pipeline.spark.sql("SHOW SCHEMAS").collect():
+    for row in pipeline.session.sql("SHOW SCHEMAS").collect():
         if row.namespace.startswith(pipeline.database.name):
-            pipeline.spark.sql(f"DROP SCHEMA {row.namespace} CASCADE")
+            pipeline.session.sql(f"DROP SCHEMA {row.namespace} CASCADE")
 
 
 def schema_of(pipeline: Pipeline) -> str:
@@ -54,12 +54,12 @@ def schema_of(pipeline: Pipeline) -> str:
 
 def names_in(pipeline: Pipeline, schema: str | None = None) -> list[str]:
     """Return the tables that the catalog has."""
-    rows = pipeline.spark.sql(f"SHOW TABLES IN {schema or schema_of(pipeline)}").collect()
+    rows = pipeline.session.sql(f"SHOW TABLES IN {schema or schema_of(pipeline)}").collect()
     return sorted(row.tableName for row in rows if not row.isTemporary)
 
 
 def count_of(pipeline: Pipeline, table: str) -> int:
-    return pipeline.spark.table(f"{schema_of(pipeline)}.{table}").count()
+    return pipeline.session.table(f"{schema_of(pipeline)}.{table}").count()
 
 
 def recorded(pipeline: Pipeline) -> dict[str, CatalogEntry]:
@@ -95,41 +95,43 @@ def test_tables_are_queried_by_name(shop: Pipeline, writer: Any) -> None:
     summary = shop.catch_up()
     assert lines_of(summary) == ["catalog: 2 tables registered, 0 removed"]
     assert names_in(shop) == ["a", "b"]
-    rows = shop.spark.sql(f"SELECT a.id, b.v FROM {schema_of(shop)}.a JOIN {schema_of(shop)}.b USING (id)")
+    rows = shop.session.sql(f"SELECT a.id, b.v FROM {schema_of(shop)}.a JOIN {schema_of(shop)}.b USING (id)")
     assert {tuple(row) for row in rows.collect()} == {(1, "v1"), (2, "v2"), (3, "v3")}
     # changes, new columns and rebuilds are seen by the entry that exists
     shop.run("INSERT INTO a VALUES (100, 'new')", "ALTER TABLE a ADD extra int DEFAULT 7")
     shop.run("UPDATE a SET v = 'changed' WHERE id = 1")
     assert lines_of(shop.catch_up()) == []
     assert count_of(shop, "a") == 6
-    [row] = shop.spark.sql(f"SELECT v, extra FROM {schema_of(shop)}.a WHERE id = 1").collect()
+    [row] = shop.session.sql(f"SELECT v, extra FROM {schema_of(shop)}.a WHERE id = 1").collect()
     assert (row.v, row.extra) == ("changed", 7)
     shop.run("ALTER TABLE a DROP COLUMN extra", "ALTER TABLE a RENAME v TO w", "DELETE FROM a WHERE id > 3")
     shop.catch_up()
-    run_rebuild(shop.config, ["public.a"], spark=shop.spark)
-    assert [row.w for row in shop.spark.table(f"{schema_of(shop)}.a").orderBy("id").collect()] == [
+    run_rebuild(shop.config, ["public.a"])
+    assert [row.w for row in shop.session.table(f"{schema_of(shop)}.a").orderBy("id").collect()] == [
         *("changed", "v2", "v3")
     ]
 
 
+@pytest.mark.slow
 def test_registering_commits_nothing_to_a_table(shop: Pipeline) -> None:
     without = replace(shop, config=replace(shop.config, catalog=Catalog()))
     without.catch_up()
     before = versions(shop)
     assert lines_of(shop.apply()) == ["catalog: 2 tables registered, 0 removed"]
     assert versions(shop) == before
-    shop.spark.sql(f"DROP TABLE {schema_of(shop)}.a")
+    shop.session.sql(f"DROP TABLE {schema_of(shop)}.a")
     assert lines_of(shop.apply()) == ["catalog: 1 table registered, 0 removed"]
     assert versions(shop) == before
     assert names_in(shop) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_status_and_plan_show_the_name(shop: Pipeline) -> None:
     without = replace(shop, config=replace(shop.config, catalog=Catalog()))
     without.catch_up()
     shop.run(TABLE.format('"Order items"'))
     shop.ingest()
-    found = {table.name.table: table.steps for table in make_plan(shop.config, spark=shop.spark).tables}
+    found = {table.name.table: table.steps for table in make_plan(shop.config).tables}
     schema = schema_of(shop)
     digits = sha256(b"public\0Order items").hexdigest()[:8]
     name = f"{schema}.order_items_{digits}"
@@ -137,8 +139,8 @@ def test_status_and_plan_show_the_name(shop: Pipeline) -> None:
     for table, planned in (("a", f"{schema}.a"), ("Order items", name)):
         assert found[table][-1].sentence == f"The table is registered in the catalog of Spark as {planned}."
     shop.apply()
-    assert make_plan(shop.config, spark=shop.spark).tables == ()
-    status = read_status(shop.config, spark=shop.spark, is_offline=True).as_json()
+    assert make_plan(shop.config).tables == ()
+    status = read_status(shop.config, is_offline=True).as_json()
     assert {table["table"]: table["catalog"]["name"] for table in status["tables"]} == {
         "a": f"{schema}.a",
         "b": f"{schema}.b",
@@ -146,6 +148,8 @@ def test_status_and_plan_show_the_name(shop: Pipeline) -> None:
     }
 
 
+@pytest.mark.slow
+@pytest.mark.promise("names in the metastore")
 def test_a_batch_without_new_tables_calls_no_catalog(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.catch_up()
     called: list[str] = []
@@ -163,6 +167,7 @@ def test_a_batch_without_new_tables_calls_no_catalog(shop: Pipeline, monkeypatch
     applier.close()
 
 
+@pytest.mark.slow
 def test_scheduled_runs_compare_entries_once_an_hour(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.catch_up()
     monkeypatch.setattr(catalog_registrar, "COMPARED_EVERY", timedelta(hours=1))
@@ -172,7 +177,7 @@ def test_scheduled_runs_compare_entries_once_an_hour(shop: Pipeline, monkeypatch
     shop.run("INSERT INTO a VALUES (100, 'x')")
     shop.catch_up()
     assert called == []
-    shop.spark.sql(f"DROP TABLE {schema_of(shop)}.a")
+    shop.session.sql(f"DROP TABLE {schema_of(shop)}.a")
     stop = threading.Event()
     running = threading.Thread(target=lambda: shop.apply(trigger="continuous", stop=stop))
     running.start()
@@ -203,6 +208,7 @@ def test_renamed_dropped_and_archived_tables_follow(shop: Pipeline) -> None:
     assert shop.frame("archive", "public", "b").count() == 3
 
 
+@pytest.mark.slow
 def test_another_target_or_template_replaces_the_entry(shop: Pipeline) -> None:
     shop.catch_up()
     rule = replace(shop.config.tables[0], source="public.a", target="moved")
@@ -219,6 +225,7 @@ def test_another_target_or_template_replaces_the_entry(shop: Pipeline) -> None:
     assert shop.frame("silver", "moved").count() == 6
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_outside", [False, True])
 def test_tables_of_many_sources_are_registered_one_by_one(shop: Pipeline, is_outside: bool) -> None:
     for number, schema in enumerate(("one", "two")):
@@ -229,18 +236,21 @@ def test_tables_of_many_sources_are_registered_one_by_one(shop: Pipeline, is_out
     rules = (TableRule("*.orders", target="{table}"),)
     many = replace(shop, config=replace(shop.config, silver=silver, tables=rules))
     many.catch_up()
-    counts = [shop.spark.table(f"{shop.database.name}_{schema}.orders").count() for schema in ("one", "two")]
+    counts = [
+        shop.session.table(f"{shop.database.name}_{schema}.orders").count() for schema in ("one", "two")
+    ]
     assert counts == [2, 3]
     other = replace(many, config=replace(many.config, catalog=Catalog(f"{shop.database.name}_all")))
     assert lines_of(other.apply()) == ["catalog: 2 tables registered, 2 removed"]
     assert len(names_in(shop, f"{shop.database.name}_all")) == 2
 
 
+@pytest.mark.promise("names in the metastore")
 def test_an_entry_of_others_is_never_touched(shop: Pipeline) -> None:
-    shop.spark.sql(f"CREATE SCHEMA {schema_of(shop)}")
+    shop.session.sql(f"CREATE SCHEMA {schema_of(shop)}")
     elsewhere = str(shop.path().parent / "elsewhere")
-    shop.spark.range(2).write.format("delta").save(elsewhere)
-    shop.spark.sql(f"CREATE TABLE {schema_of(shop)}.a USING delta LOCATION '{elsewhere}'")
+    shop.session.range(2).write.format("delta").save(elsewhere)
+    shop.session.sql(f"CREATE TABLE {schema_of(shop)}.a USING delta LOCATION '{elsewhere}'")
     shop.ingest()
     summary = shop.apply()
     assert names_in(shop) == ["a", "b"]
@@ -254,17 +264,18 @@ def test_an_entry_of_others_is_never_touched(shop: Pipeline) -> None:
     assert states(shop) == {"a": "refused", "b": "registered"}
     shop.assert_equal("a", "b")
     # dropped by its owner, it is registered, and stays when another session makes the same entry
-    shop.spark.sql(f"DROP TABLE {schema_of(shop)}.a")
+    shop.session.sql(f"DROP TABLE {schema_of(shop)}.a")
     assert lines_of(shop.apply()) == ["catalog: 1 table registered, 0 removed"]
     assert count_of(shop, "a") == 5
 
 
+@pytest.mark.slow
 def test_an_entry_that_another_session_made_is_used_and_stays(shop: Pipeline) -> None:
     without = replace(shop, config=replace(shop.config, catalog=Catalog()))
     without.catch_up()
-    shop.spark.sql(f"CREATE SCHEMA {schema_of(shop)}")
+    shop.session.sql(f"CREATE SCHEMA {schema_of(shop)}")
     path = shop.path("silver", "public", "a")
-    shop.spark.sql(f"CREATE TABLE {schema_of(shop)}.a USING delta LOCATION '{path}'")
+    shop.session.sql(f"CREATE TABLE {schema_of(shop)}.a USING delta LOCATION '{path}'")
     shop.apply()
     assert states(shop) == {"a": "found", "b": "registered"}
     other = replace(shop, config=replace(shop.config, catalog=Catalog(f"{shop.database.name}_other")))
@@ -273,17 +284,19 @@ def test_an_entry_that_another_session_made_is_used_and_stays(shop: Pipeline) ->
     assert names_in(shop, f"{shop.database.name}_other") == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_view_and_a_managed_table_are_left(shop: Pipeline) -> None:
-    shop.spark.sql(f"CREATE SCHEMA {schema_of(shop)}")
-    shop.spark.sql(f"CREATE TABLE {schema_of(shop)}.a USING delta AS SELECT 1 AS mine")
-    shop.spark.sql(f"CREATE VIEW {schema_of(shop)}.b AS SELECT 2 AS mine")
+    shop.session.sql(f"CREATE SCHEMA {schema_of(shop)}")
+    shop.session.sql(f"CREATE TABLE {schema_of(shop)}.a USING delta AS SELECT 1 AS mine")
+    shop.session.sql(f"CREATE VIEW {schema_of(shop)}.b AS SELECT 2 AS mine")
     shop.ingest()
     shop.apply()
     shop.apply()
     assert states(shop) == {"a": "refused", "b": "refused"}
-    assert [shop.spark.table(f"{schema_of(shop)}.{name}").head()[0] for name in "ab"] == [1, 2]  # type: ignore[index]
+    assert [shop.session.table(f"{schema_of(shop)}.{name}").head()[0] for name in "ab"] == [1, 2]  # type: ignore[index]
 
 
+@pytest.mark.promise("hostile catalog names")
 def test_hostile_names_are_registered_and_queried(shop: Pipeline) -> None:
     names = ["Order items", "order_items", "ORDER_ITEMS", "`; DROP TABLE a; -- '\"", "größe/%2F ${env:HOME}"]
     for number, name in enumerate(names):
@@ -295,7 +308,7 @@ def test_hostile_names_are_registered_and_queried(shop: Pipeline) -> None:
     assert {entry.state for entry in entries.values()} == {"registered"}
     for number, name in enumerate(names):
         entry = entries[name]
-        frame = shop.spark.sql(f"SELECT * FROM `{entry.catalog_schema}`.`{entry.catalog_table}`")
+        frame = shop.session.sql(f"SELECT * FROM `{entry.catalog_schema}`.`{entry.catalog_table}`")
         assert frame.count() == number + 1
     before = {name: entry.catalog_table for name, entry in entries.items()}
     shop.run("INSERT INTO a VALUES (70, 'x')")
@@ -303,6 +316,8 @@ def test_hostile_names_are_registered_and_queried(shop: Pipeline) -> None:
     assert {name: entry.catalog_table for name, entry in recorded(shop).items()} == before
 
 
+@pytest.mark.sample(1)
+@pytest.mark.promise("names in the metastore")
 @pytest.mark.parametrize("call", ["create_schema", "create_table"])
 @pytest.mark.parametrize("is_after", [False, True])
 def test_a_run_that_ends_within_a_change_is_continued(
@@ -337,6 +352,7 @@ def end_within(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, call: str, *
     assert stop.is_set()
 
 
+@pytest.mark.promise("names in the metastore")
 def test_a_catalog_that_fails_delays_no_table(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("jdbc:postgresql://metastore?password=secret")
@@ -356,6 +372,7 @@ def test_a_catalog_that_fails_delays_no_table(shop: Pipeline, monkeypatch: pytes
     assert names_in(shop) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_an_attempt_that_failed_is_repeated_in_the_same_run(
     shop: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +399,7 @@ def test_an_attempt_that_failed_is_repeated_in_the_same_run(
     assert names_in(shop) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_catalog_that_does_not_answer_is_left(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = threading.Event()
     monkeypatch.setattr(Metastore, "check", lambda self: answer.wait())
@@ -395,6 +413,7 @@ def test_a_catalog_that_does_not_answer_is_left(shop: Pipeline, monkeypatch: pyt
     shop.assert_equal("a", "b")
 
 
+@pytest.mark.slow
 def test_a_catalog_in_memory_is_refused(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Metastore, "check", IN_MEMORY)
     shop.ingest()
@@ -407,17 +426,19 @@ def with_root(pipeline: Pipeline, root: str) -> Pipeline:
     return replace(pipeline, config=replace(pipeline.config, storage=Storage(root)))
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_lake_leaves_the_entries_of_the_original(shop: Pipeline) -> None:
     shop.catch_up()
     copied = with_root(shop, f"{shop.root}_copy")
     shutil.copytree(shop.root, copied.root)
     copied.apply()
     assert states(copied) == {"a": "refused", "b": "refused"}
-    files = shop.spark.table(f"{schema_of(shop)}.a").inputFiles()
+    files = shop.session.table(f"{schema_of(shop)}.a").inputFiles()
     assert files
     assert all(f"{shop.root}/silver/" in file for file in files), files
 
 
+@pytest.mark.slow
 def test_a_moved_lake_takes_its_entries_along(shop: Pipeline) -> None:
     shop.catch_up()
     moved = with_root(shop, f"{shop.root}_moved")

@@ -1,4 +1,4 @@
-"""Somebody else rewrites a silver table's files while it is written: it is written once more, a few times."""
+"""Foreign commits rewrite a silver table's files during a write: it is retried a few times."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def outrun(pipeline: Pipeline) -> Pipeline:
 
 
 def optimize(pipeline: Pipeline) -> None:
-    """Rewrite the table's files, as somebody may at any time."""
+    """Rewrite the table's files, as a foreign OPTIMIZE may at any time."""
     path = pipeline.path("silver", "public", "t")
-    pipeline.spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+    pipeline.session.sql(f"OPTIMIZE delta.`{path}`").collect()
 
 
 def test_a_table_that_was_optimized_meanwhile_is_written_again(
@@ -63,7 +63,8 @@ def test_a_table_that_was_optimized_meanwhile_is_written_again(
     outrun.assert_equal("t")
 
 
-def test_a_table_that_is_outrun_each_time_fails_and_goes_on_later(
+@pytest.mark.slow
+def test_a_table_with_a_conflict_in_each_attempt_fails_and_continues_later(
     outrun: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outrunning = Outrun(monkeypatch, 4, ConcurrentAppendException)
@@ -87,13 +88,14 @@ def test_another_apply_is_not_raced(outrun: Pipeline, monkeypatch: pytest.Monkey
     assert str(summary.tables[TableName("public", "t")].failure).startswith("Another apply wrote the table")
 
 
-def test_rows_that_somebody_else_deleted_meanwhile_are_told(
+@pytest.mark.slow
+def test_a_foreign_delete_during_the_write_fails_the_table_and_is_named(
     outrun: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = outrun.path("silver", "public", "t")
 
     def delete() -> None:
-        outrun.spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 7").collect()
+        outrun.session.sql(f"DELETE FROM delta.`{path}` WHERE id = 7").collect()
 
     Outrun(monkeypatch, 1, ConcurrentAppendException, delete)
     summary = Applier(outrun.spark, outrun.config).apply_pending()

@@ -19,7 +19,7 @@ from pipeline.protocol.lsn import LSN
 from tests.support.pipelines import Pipeline, with_writer
 from tests.support.running import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
@@ -37,10 +37,11 @@ def filled(pipeline: Pipeline) -> Pipeline:
 def start_held(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Hold Spark's start until the event is set, at the latest at the end of the block."""
     may_start = threading.Event()
+    session = pipeline.session
 
     def start(name: str) -> object:
         assert may_start.wait(60)
-        return pipeline.spark
+        return session
 
     monkeypatch.setattr("pipeline.delta.spark.session.start_session", start)
     try:
@@ -83,6 +84,7 @@ def test_a_run_with_nothing_to_do_starts_no_spark(filled: Pipeline, monkeypatch:
         run_apply(filled.config)
 
 
+@pytest.mark.spark
 def test_small_tables_are_written_while_spark_starts(
     filled: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +105,7 @@ def test_small_tables_are_written_while_spark_starts(
     filled.assert_equal("t")
 
 
+@pytest.mark.spark
 def test_columns_are_added_while_spark_starts(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
         wait_until(lambda: silver_offset(filled) is not None, 60)
@@ -121,6 +124,7 @@ def test_columns_are_added_while_spark_starts(filled: Pipeline, monkeypatch: pyt
     filled.assert_equal("t")
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("trigger", ["available-now", "continuous"])
 def test_an_error_of_a_first_batch_ends_the_run(
     filled: Pipeline, monkeypatch: pytest.MonkeyPatch, trigger: str
@@ -134,9 +138,10 @@ def test_an_error_of_a_first_batch_ends_the_run(
 
     monkeypatch.setattr(Applier, "apply_pending", fail)
     with pytest.raises(LakeError, match="The lake is full"):
-        run_apply(filled.config, trigger=trigger, spark=filled.spark)
+        run_apply(filled.config, trigger=trigger)
 
 
+@pytest.mark.spark
 def test_a_stop_while_spark_starts_ends_the_run(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
         wait_until(lambda: silver_offset(filled) is not None, 60)

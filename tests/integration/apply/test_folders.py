@@ -1,4 +1,4 @@
-"""Silver folders that go away, come back from an older copy, or hold another table, while apply goes on.
+"""Silver folders that go away, come back from an older copy, or hold another table, while apply runs.
 
 What is true at the end of each: silver equals the source, or the table is held with a sentence. A table that
 is said to be current never lacks rows.
@@ -27,7 +27,7 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.servers import Database
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 CREATE = "CREATE TABLE {0} (id int PRIMARY KEY, body text)"
 FIRST = "INSERT INTO {0} SELECT i, 'before ' || i FROM generate_series(1, 200) i"
@@ -56,7 +56,7 @@ def shop(request: pytest.FixtureRequest, make_pipeline: MakePipeline, database: 
 
 @contextmanager
 def applying(shop: Pipeline) -> Iterator[threading.Event]:
-    """Apply on a thread of its own, by one process that goes on; give what ends it."""
+    """Apply on a thread of its own, by one long-running process; give what ends it."""
     stop, errors = threading.Event(), []
 
     def run() -> None:
@@ -124,6 +124,8 @@ def applying_despite(shop: Pipeline, harm: Callable[[Pipeline], None], is_restar
         yield
 
 
+@pytest.mark.spark
+@pytest.mark.promise("silver folders that lack rows")
 @pytest.mark.parametrize(
     ("harm", "is_restarted"),
     [
@@ -151,8 +153,11 @@ def test_a_table_whose_folder_lacks_rows_is_built_again(
     shop.assert_equal(*TABLES)
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.promise("silver folders that lack rows")
 @pytest.mark.parametrize("harm", [pytest.param(remove, marks=pytest.mark.slow), put_back])
-def test_a_table_that_nothing_comes_for_is_looked_at_too(
+def test_a_damaged_table_without_new_changes_is_found_and_rebuilt_too(
     shop: Pipeline, harm: Callable[[Pipeline], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planner, "POLL_SECONDS", 0.5)
@@ -173,6 +178,8 @@ def test_a_table_that_nothing_comes_for_is_looked_at_too(
     shop.assert_equal(*TABLES)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("silver folders that lack rows")
 @pytest.mark.parametrize(
     "is_restarted",
     [False, pytest.param(True, marks=pytest.mark.slow)],
@@ -195,6 +202,7 @@ def test_a_folder_with_another_table_is_held_and_left_alone(shop: Pipeline, is_r
     shop.assert_equal(*TABLES)
 
 
+@pytest.mark.promise("silver folders that lack rows")
 def test_a_folder_that_goes_away_at_the_moment_of_the_write_is_found(
     shop: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,8 +224,9 @@ def test_a_folder_that_goes_away_at_the_moment_of_the_write_is_found(
     shop.assert_equal(*TABLES)
 
 
+@pytest.mark.promise("silver folders that lack rows")
 @pytest.mark.parametrize(("writer", "method"), [("spark", "append"), ("native", "commit")])
-def test_an_append_to_a_table_that_went_away_does_not_begin_it_in_the_middle(
+def test_an_append_to_a_deleted_table_does_not_create_it_without_old_rows(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, writer: WriterSetting, method: str
 ) -> None:
     pipeline = make_pipeline(create_publication="all", copy="never")
@@ -244,14 +253,16 @@ def test_an_append_to_a_table_that_went_away_does_not_begin_it_in_the_middle(
     pipeline.assert_equal("t")
 
 
-def test_a_rebuild_wants_all_rows_of_its_copy(make_pipeline: MakePipeline, database: Database) -> None:
+@pytest.mark.spark
+@pytest.mark.promise("copies that lost rows")
+def test_a_rebuild_requires_all_rows_of_its_copy(make_pipeline: MakePipeline, database: Database) -> None:
     with database.connect() as source:
         source.execute(CREATE.format("t").encode())
         source.execute(FIRST.format("t").encode())
     pipeline = make_pipeline(create_publication="all", copy="initial")
     pipeline.catch_up()
     bronze = Bronze(Lake(pipeline.root, pipeline.spark), pipeline.config.pipeline)
-    pipeline.spark.sql(f"DELETE FROM {bronze.changes.identifier} WHERE op = 'R' AND ordinal % 2 = 0")
+    pipeline.session.sql(f"DELETE FROM {bronze.changes.identifier} WHERE op = 'R' AND ordinal % 2 = 0")
     remove(pipeline)
     pipeline.run(AFTER.format("t", 1))
     pipeline.ingest()
@@ -262,6 +273,8 @@ def test_a_rebuild_wants_all_rows_of_its_copy(make_pipeline: MakePipeline, datab
     assert any("bronze has only 100 of the 200 rows" in sentence for sentence in sentences), sentences
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_a_creation_by_spark_that_was_cut_off_is_repeated(make_pipeline: MakePipeline) -> None:
     pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
     pipeline.ingest()

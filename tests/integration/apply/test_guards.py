@@ -1,4 +1,4 @@
-"""Guards: a table of which one pass would take too much is held, and it alone, until somebody confirms."""
+"""Guards: a table for which one batch would change too much is held, alone, until a person confirms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 TABLES = ("guarded", "whole", "free")
 RULES = (
@@ -53,16 +53,18 @@ def apply_or_rebuild(
 ) -> ApplySummary:
     globs = [f"public.{table}" for table in tables]
     run = run_rebuild if rebuilds else apply_tables
-    return run(pipeline.config, globs, confirms=confirms, spark=pipeline.spark)
+    return run(pipeline.config, globs, confirms=confirms)
 
 
-def test_too_many_deletes_hold_a_table_and_no_other_until_somebody_confirms(pipeline: Pipeline) -> None:
+@pytest.mark.quick
+@pytest.mark.promise("guards")
+def test_too_many_deletes_hold_only_that_table_until_a_person_confirms(pipeline: Pipeline) -> None:
     pipeline = guarded(pipeline, "guarded", "free")
     pipeline.run(
         "UPDATE guarded SET v = 'w'", *(f"DELETE FROM {t} WHERE id <= 6" for t in ("guarded", "free"))
     )
     pipeline.ingest()
-    steps = {table.name[1]: table.steps for table in make_plan(pipeline.config, spark=pipeline.spark).tables}
+    steps = {table.name[1]: table.steps for table in make_plan(pipeline.config).tables}
     [step] = steps.pop("guarded")
     assert step.holds
     assert step.sentence == (
@@ -79,13 +81,15 @@ def test_too_many_deletes_hold_a_table_and_no_other_until_somebody_confirms(pipe
     assert pipeline.events("guarded") == [("held", step.sentence)]
     pipeline.assert_equal("free")
     with pytest.raises(ConfigError, match="--table"):
-        apply_tables(pipeline.config, confirms=True, spark=pipeline.spark)
+        apply_tables(pipeline.config, confirms=True)
     with pytest.raises(ConfigError, match="No table of the lake"):
         apply_or_rebuild(pipeline, "gaurded")
     assert held(apply_or_rebuild(pipeline, "guarded")) == set()
     pipeline.assert_equal("guarded", "free")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("guards")
 @pytest.mark.slow
 def test_a_confirmation_is_for_the_tables_that_it_names_and_once(pipeline: Pipeline) -> None:
     pipeline = guarded(pipeline)
@@ -94,7 +98,7 @@ def test_a_confirmation_is_for_the_tables_that_it_names_and_once(pipeline: Pipel
     )
     pipeline.ingest()
     assert held(pipeline.apply()) == {"guarded", "whole"}
-    status = read_status(pipeline.config, spark=pipeline.spark)
+    status = read_status(pipeline.config)
     states = {table.name[1]: table.state for table in status.tables}
     assert states == {"free": "current", "guarded": "held", "whole": "held"}
     pipeline.run("INSERT INTO guarded VALUES (21, 'new')", "DELETE FROM free")
@@ -114,10 +118,11 @@ def test_a_confirmation_is_for_the_tables_that_it_names_and_once(pipeline: Pipel
     assert held(pipeline.apply()) == {"guarded", "whole"}
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_table_that_fails_otherwise_is_guarded_all_the_same(pipeline: Pipeline) -> None:
     pipeline = guarded(pipeline, "guarded")
-    pipeline.spark.sql(f"DELETE FROM delta.`{pipeline.path('silver', 'public', 'guarded')}` WHERE id = 20")
+    pipeline.session.sql(f"DELETE FROM delta.`{pipeline.path('silver', 'public', 'guarded')}` WHERE id = 20")
     pipeline.run("DELETE FROM guarded WHERE id <= 6")
     pipeline.ingest()
     summary = apply_or_rebuild(pipeline, "guarded", rebuilds=True, confirms=False)
@@ -129,8 +134,10 @@ def test_a_table_that_fails_otherwise_is_guarded_all_the_same(pipeline: Pipeline
     pipeline.assert_equal("guarded")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("guards")
 @pytest.mark.slow
-def test_what_begins_anew_is_not_guarded(make_pipeline: MakePipeline) -> None:
+def test_a_resync_or_a_rebuild_of_a_table_is_not_guarded(make_pipeline: MakePipeline) -> None:
     pipeline = guarded(make_pipeline(create_publication="all"))
     pipeline.run("DELETE FROM guarded WHERE id <= 6")
     pipeline.ingest()
@@ -140,7 +147,7 @@ def test_what_begins_anew_is_not_guarded(make_pipeline: MakePipeline) -> None:
     copying = replace(
         pipeline, config=replace(pipeline.config, source=replace(pipeline.config.source, copy="initial"))
     )
-    run_resync(copying.config, ["public.guarded"], spark=copying.spark)
+    run_resync(copying.config, ["public.guarded"])
     copying.catch_up()  # the copy is the source as somebody asked for it
     copying.assert_equal("guarded")
     pipeline.run("DELETE FROM whole WHERE id <= 6", "TRUNCATE whole", "INSERT INTO whole VALUES (1)")
@@ -151,6 +158,8 @@ def test_what_begins_anew_is_not_guarded(make_pipeline: MakePipeline) -> None:
     copying.assert_equal(*TABLES)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("guards")
 @pytest.mark.slow
 def test_changes_around_copied_keys_are_guarded(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(create_publication="all", copy="initial")
@@ -162,9 +171,9 @@ def test_changes_around_copied_keys_are_guarded(make_pipeline: MakePipeline) -> 
     pipeline.ingest()
     assert held(pipeline.apply()) == {"guarded"}
     keys = KeyRange(("101",), ("103",))
-    run_resync(pipeline.config, ["public.guarded"], key_ranges=[keys], spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.guarded"], key_ranges=[keys])
     pipeline.ingest()
-    [plan] = make_plan(pipeline.config, spark=pipeline.spark).tables
+    [plan] = make_plan(pipeline.config).tables
     assert "6 deletes (guards.deletes is 5)" in plan.steps[0].sentence
     assert held(pipeline.apply()) == {"guarded"}
     assert rows(pipeline, "guarded") == 20
@@ -172,8 +181,9 @@ def test_changes_around_copied_keys_are_guarded(make_pipeline: MakePipeline) -> 
     pipeline.assert_equal(*TABLES)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_a_table_that_stays_held_says_so_again_only_where_its_input_has_doubled(pipeline: Pipeline) -> None:
+def test_a_held_table_records_another_event_only_if_its_input_has_doubled(pipeline: Pipeline) -> None:
     from pipeline.apply.applier import Applier
 
     pipeline = guarded(pipeline)

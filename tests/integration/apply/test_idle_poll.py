@@ -1,4 +1,4 @@
-"""What a look costs that finds nothing to do: as much of ten tables as of three."""
+"""The cost of a poll that finds nothing to do: the same for ten tables as for three."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UPTO = LSN(100)
 
 
 def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
-    """Return an apply of a lake of so many tables, each of which was copied and shows all that bronze has."""
+    """Return an applier for a lake of `count` tables that are copied and show all that bronze has."""
     lake = Lake(str(folder), spark)
     bronze, records, manifests = Bronze(lake, "shop"), Records(lake), Manifests(lake)
     bronze.ensure()
@@ -61,7 +61,8 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
     return Applier(spark, Config("shop", source, Storage(str(folder)), Silver(), rules, "pipeline.yaml"))
 
 
-def test_a_look_that_finds_nothing_asks_as_many_logs_whatever_the_number_of_tables(
+@pytest.mark.slow
+def test_a_poll_without_changes_reads_as_many_logs_for_3_as_for_10_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

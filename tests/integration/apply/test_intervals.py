@@ -20,7 +20,7 @@ from pipeline.silver.decision import Step
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 SLOW, FAST = TableName("public", "slow"), TableName("public", "fast")
 
@@ -71,7 +71,7 @@ def test_a_table_waits_for_its_interval_and_holds_back_no_other(
         assert applier.manifest.behind == {SLOW: manifest.lsn}
         assert pipeline.version("slow") == version
         pipeline.assert_equal("fast")
-    states = {table.name: table.state for table in read_status(pipeline.config, spark=pipeline.spark).tables}
+    states = {table.name: table.state for table in read_status(pipeline.config).tables}
     assert states[SLOW] == BEHIND
     newest = pipeline.frame("_pgdelta", "manifests").count()
     apply_all(applier)  # bronze has nothing new

@@ -18,9 +18,9 @@ from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.modes.oracle import assert_equals_model
-from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 NAME = TableName("public", "t")
 MODES: tuple[RowMode, ...] = ("soft_delete", "append", "history")
@@ -48,7 +48,9 @@ def rows(pipeline: Pipeline, table: str, columns: str = "id, v") -> list[tuple[A
     return sorted(tuple(row) for row in found)
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.spark
+@pytest.mark.promise("ignored deletes")
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_deletes_and_truncates_that_are_ignored_leave_the_rows(pipeline: Pipeline, writer: Any) -> None:
     pipeline = with_writer(with_rules(pipeline, IGNORING), writer)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE bag (id int, v text)")
@@ -67,10 +69,11 @@ def test_deletes_and_truncates_that_are_ignored_leave_the_rows(pipeline: Pipelin
     pipeline.catch_up()
     assert rows(pipeline, "t") == [(1, "again"), (2, "v"), (4, "v"), (30, "v")]
     assert rows(pipeline, "bag") == [(1, "again"), (1, "v"), (2, "v"), (4, "v"), (30, "v")]
-    [verdict] = run_reconcile(pipeline.config, ["public.t"], runs=True, spark=pipeline.spark).verdicts
+    [verdict] = run_reconcile(pipeline.config, ["public.t"], runs=True).verdicts
     assert (verdict.verdict, "ignores deletes" in (verdict.sentence or "")) == (UNPROVEN, True)
 
 
+@pytest.mark.promise("modes", "switched modes")
 def test_a_mode_is_switched_by_a_rebuild_and_back(pipeline: Pipeline) -> None:
     begin(pipeline)
     mirror = pipeline
@@ -79,22 +82,22 @@ def test_a_mode_is_switched_by_a_rebuild_and_back(pipeline: Pipeline) -> None:
         pipeline.run("DELETE FROM t WHERE id = 1")
         pipeline.ingest()
         before = pipeline.version("t")
-        plan = make_plan(pipeline.config, spark=pipeline.spark)
+        plan = make_plan(pipeline.config)
         assert [step.holds for table in plan.tables for step in table.steps] == [True]
         summary = pipeline.apply()
         assert summary.exit_code(strict=False) == 0
         assert f"its rule has mode {mode}" in (summary.tables[NAME].held or "")
         assert pipeline.version("t") == before
-        status = read_status(pipeline.config, spark=pipeline.spark, is_offline=True)
+        status = read_status(pipeline.config, is_offline=True)
         assert [(table.state, table.name) for table in status.tables] == [("held", NAME)]
-        rebuilt = run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+        rebuilt = run_rebuild(pipeline.config, ["public.t"])
         assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
         assert_is_model(pipeline, mode)
         assert Records(Lake(pipeline.root)).tables.read()[NAME].mode == mode
         pipeline.run("INSERT INTO t VALUES (1, 'again')", "DELETE FROM t WHERE id = 2")
         pipeline.catch_up()
         assert_is_model(pipeline, mode)
-    run_rebuild(mirror.config, ["public.t"], spark=pipeline.spark)
+    run_rebuild(mirror.config, ["public.t"])
     mirror.assert_equal("t")
 
 
@@ -102,23 +105,28 @@ def test_a_switched_table_without_changes_is_held_too(pipeline: Pipeline) -> Non
     begin(pipeline)
     pipeline = in_mode(pipeline, MODES[0])
     assert "its rule has mode" in (pipeline.apply().tables[NAME].held or "")
-    run_rebuild(pipeline.config, spark=pipeline.spark)
+    run_rebuild(pipeline.config)
     assert pipeline.apply().exit_code(strict=True) == 0
     assert_is_model(pipeline, MODES[0])
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spark
+@pytest.mark.promise("comparison in every mode")
 @pytest.mark.parametrize("mode", WITH_ROWS)
 def test_the_current_rows_of_a_mode_are_compared_with_the_source(pipeline: Pipeline, mode: RowMode) -> None:
     pipeline = in_mode(pipeline, mode)
     begin(pipeline)
     pipeline.run("INSERT INTO t VALUES (8, 'again')", "UPDATE t SET id = 20 WHERE id = 1")
-    [verdict] = run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).verdicts
+    [verdict] = run_reconcile(pipeline.config, runs=True).verdicts
     assert (verdict.verdict, verdict.source_rows) == (EQUAL, 8), verdict
     pipeline.catch_up()
-    [verdict] = run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).verdicts
+    [verdict] = run_reconcile(pipeline.config, runs=True).verdicts
     assert (verdict.verdict, verdict.silver_rows) == (EQUAL, 8), verdict
 
 
+@pytest.mark.sample(3)
+@pytest.mark.promise("modes")
 @pytest.mark.parametrize("key_ranges", [(), (KeyRange(("1",), ("2",)),)])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_later_copy_corrects_a_table_and_keeps_its_past(
@@ -131,7 +139,7 @@ def test_a_later_copy_corrects_a_table_and_keeps_its_past(
     pipeline.catch_up()
     assert_is_model(pipeline, mode)
     before = rows(pipeline, "t", "id, v, _deleted_at") if mode == "soft_delete" else []
-    run_resync(pipeline.config, ["public.t"], key_ranges=key_ranges, spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.t"], key_ranges=key_ranges)
     for number in (3, 4):  # of keys, a copy of all rows is requested at first
         pipeline.ingest()
         pipeline.run(f"INSERT INTO t VALUES ({number}, 'c')")
@@ -141,7 +149,7 @@ def test_a_later_copy_corrects_a_table_and_keeps_its_past(
     )
     assert_is_model(pipeline, mode)
     assert {*before} <= {*(rows(pipeline, "t", "id, v, _deleted_at") if before else [])}
-    rebuilt = run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    rebuilt = run_rebuild(pipeline.config, ["public.t"])
     assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
     assert_is_model(pipeline, mode)
     pipeline.run("DELETE FROM t WHERE id = 1")
@@ -166,6 +174,8 @@ def test_a_table_without_a_key_is_held_where_its_mode_needs_one(
     assert "finds rows by a key" in (pipeline.apply().tables[NAME].held or "")
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "rule", [TableRule("public.*", mode="soft_delete"), TableRule("public.*", on_delete="ignore")]
 )
@@ -193,12 +203,12 @@ def test_another_key_holds_a_table_that_keeps_rows_by_key(
     assert "its key was (code, number) and is (code)" in held
     assert {(1, "a", 1), (2, "a", 4 if is_one_batch else 3)} == set(rows(pipeline, "t", "number, code, v"))
     assert held == pipeline.apply().tables[NAME].held
-    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.t"])
     pipeline.ingest()
     pipeline.run("INSERT INTO t VALUES (3, 'b', 6)")
     pipeline.ingest()
     assert pipeline.apply().tables[NAME].held
-    rebuilt = run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    rebuilt = run_rebuild(pipeline.config, ["public.t"])
     assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
     pipeline.run("UPDATE t SET code = 'c' WHERE code = 'a'")
     pipeline.catch_up()
@@ -213,10 +223,12 @@ def test_a_table_that_was_created_again_is_held(pipeline: Pipeline) -> None:
     pipeline.run("INSERT INTO t VALUES (5, 'new')")
     pipeline.ingest()
     assert "it was created again" in (pipeline.apply().tables[NAME].held or "")
-    run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    run_rebuild(pipeline.config, ["public.t"])
     assert rows(pipeline, "t", "id, v, _deleted") == [(5, "new", False)]
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_pgdelta_s_columns_give_way_to_the_source_s(pipeline: Pipeline) -> None:
     pipeline = in_mode(pipeline, "soft_delete")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, _deleted text)")
@@ -257,6 +269,7 @@ def test_values_that_were_not_sent_are_those_of_earlier_rows(pipeline: Pipeline)
     assert all(row._unchanged is None for row in found)
 
 
+@pytest.mark.spark
 def test_spark_marks_the_rows_that_a_truncate_removes(pipeline: Pipeline) -> None:
     rules = (TableRule(f"public.{mode}", mode=mode) for mode in MODES)
     pipeline = with_writer(with_rules(pipeline, *rules), "spark")

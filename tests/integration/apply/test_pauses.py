@@ -20,7 +20,7 @@ from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, Pipeline, crash, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 A, B = TableName("public", "a"), TableName("public", "b")
 
@@ -50,16 +50,16 @@ def change(pipeline: Pipeline, number: int) -> None:
 
 
 def states(pipeline: Pipeline) -> dict[TableName, str]:
-    return {table.name: table.state for table in read_status(pipeline.config, spark=pipeline.spark).tables}
+    return {table.name: table.state for table in read_status(pipeline.config).tables}
 
 
 def events(pipeline: Pipeline, *kinds: str) -> list[tuple[str, str]]:
     return [(kind, sentence) for kind, sentence in pipeline.events("a") if kind in kinds]
 
 
-def test_a_paused_table_stays_as_it_is_and_has_everything_after_it_is_resumed(life: Pipeline) -> None:
+def test_a_paused_table_is_not_written_and_has_all_changes_when_resumed(life: Pipeline) -> None:
     before = life.version("a")
-    summary = pause_tables(life.config, ["public.a"], reason="a report", spark=life.spark)
+    summary = pause_tables(life.config, ["public.a"], reason="a report")
     assert summary.done == (A,)
     for number in (1, 2):
         change(life, number)
@@ -71,13 +71,13 @@ def test_a_paused_table_stays_as_it_is_and_has_everything_after_it_is_resumed(li
         life.assert_equal("b")
     assert life.version("a") == before
     assert states(life) == {A: "paused", B: "current"}
-    [shown] = [table for table in read_status(life.config, spark=life.spark).tables if table.name == A]
+    [shown] = [table for table in read_status(life.config).tables if table.name == A]
     assert "(a report)" in (shown.notice or "")
     assert "pgdelta resume --table public.a" in (shown.notice or "")
-    planned = {table.name: table for table in make_plan(life.config, spark=life.spark).tables}
+    planned = {table.name: table for table in make_plan(life.config).tables}
     assert any(step.holds and "is paused" in step.sentence for step in planned[A].steps)
 
-    assert resume_tables(life.config, ["public.*"], spark=life.spark).done == (A,)
+    assert resume_tables(life.config, ["public.*"]).done == (A,)
     change(life, 3)
     life.catch_up()
     life.assert_equal("a", "b")
@@ -90,14 +90,14 @@ def test_a_continuous_run_pauses_and_resumes_a_table_while_it_runs(life: Pipelin
     applier = Applier(life.spark, life.config)
     applier.run_continuously()
     applier.apply_pending()
-    pause_tables(life.config, ["public.a"], spark=life.spark)
+    pause_tables(life.config, ["public.a"])
     change(life, 1)
     life.ingest()
     applier.apply_pending()
     assert applier.decisions[A].step is Step.PAUSE
     assert applier.summary.tables[A].paused is not None
     life.assert_equal("b")
-    resume_tables(life.config, ["public.a"], spark=life.spark)
+    resume_tables(life.config, ["public.a"])
     applier._batch_at -= 3600
     applier.retry_when_due()  # bronze has nothing new
     while applier._pool.busy:
@@ -111,39 +111,39 @@ def test_a_table_stays_paused_when_it_is_renamed(life: Pipeline) -> None:
     source = replace(life.config.source, copy="initial")  # silver follows names: it copies the new one
     life = replace(life, config=replace(life.config, source=source))
     life.catch_up()
-    pause_tables(life.config, ["public.a"], spark=life.spark)
+    pause_tables(life.config, ["public.a"])
     change(life, 1)
     life.run("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (1000, 'renamed')")
     life.ingest()
     life.apply()
     assert not life.path("silver", "public", "c").exists()
-    assert resume_tables(life.config, ["public.c"], spark=life.spark).done == (A,)
+    assert resume_tables(life.config, ["public.c"]).done == (A,)
     life.catch_up()
     life.assert_equal("b", "c")
 
 
 def test_a_rebuild_leaves_a_paused_table_as_it_is(life: Pipeline) -> None:
-    pause_tables(life.config, ["public.a"], spark=life.spark)
+    pause_tables(life.config, ["public.a"])
     change(life, 1)
     life.ingest()
     before = life.version("a")
-    summary = run_rebuild(life.config, spark=life.spark)
+    summary = run_rebuild(life.config)
     assert summary.rebuilt == [B]
     assert summary.tables[A].paused is not None
     assert life.version("a") == before
-    resume_tables(life.config, ["public.a"], spark=life.spark)
+    resume_tables(life.config, ["public.a"])
     life.catch_up()
     life.assert_equal("a", "b")
 
 
 def test_what_is_done_twice_is_recorded_once(life: Pipeline) -> None:
-    pause_tables(life.config, ["public.a"], spark=life.spark)
-    assert pause_tables(life.config, ["public.a"], spark=life.spark).done == ()
+    pause_tables(life.config, ["public.a"])
+    assert pause_tables(life.config, ["public.a"]).done == ()
     assert len(events(life, "paused")) == 1
-    resume_tables(life.config, ["public.a"], spark=life.spark)
+    resume_tables(life.config, ["public.a"])
     assert len(events(life, "resumed")) == 1
     with pytest.raises(ConfigError, match="No table is paused, so there is nothing to resume"):
-        resume_tables(life.config, ["public.a"], spark=life.spark)
+        resume_tables(life.config, ["public.a"])
 
 
 def test_a_command_that_is_killed_between_its_commits_is_repeated(
@@ -152,28 +152,28 @@ def test_a_command_that_is_killed_between_its_commits_is_repeated(
     with monkeypatch.context() as patch:
         patch.setattr(EventLog, "record", crash)
         with pytest.raises(Crash):
-            pause_tables(life.config, ["public.a"], spark=life.spark)
+            pause_tables(life.config, ["public.a"])
     assert states(life)[A] == "paused"
-    pause_tables(life.config, ["public.a"], spark=life.spark)
+    pause_tables(life.config, ["public.a"])
     assert len(events(life, "paused")) == 1
     with monkeypatch.context() as patch:
         patch.setattr(PauseTable, "resume", crash)
         with pytest.raises(Crash):
-            resume_tables(life.config, ["public.a"], spark=life.spark)
+            resume_tables(life.config, ["public.a"])
     assert states(life)[A] == "paused"
-    resume_tables(life.config, ["public.a"], spark=life.spark)
+    resume_tables(life.config, ["public.a"])
     assert len(events(life, "resumed")) == 1
     life.catch_up()
 
 
 def test_a_table_that_does_not_exist_is_refused(life: Pipeline) -> None:
     with pytest.raises(ConfigError, match="No table of the lake"):
-        pause_tables(life.config, ["public.nothing"], spark=life.spark)
+        pause_tables(life.config, ["public.nothing"])
     with pytest.raises(ConfigError, match="--reason is one line"):
-        pause_tables(life.config, ["public.a"], reason="two\nlines", spark=life.spark)
+        pause_tables(life.config, ["public.a"], reason="two\nlines")
 
 
-def test_the_hours_of_a_schedule_are_in_status_and_decide_how_often_tables_are_written(
+def test_a_schedule_is_in_status_and_limits_how_often_tables_are_written(
     life: Pipeline,
 ) -> None:
     def scheduled(seconds: int) -> Pipeline:
@@ -196,13 +196,13 @@ def test_the_hours_of_a_schedule_are_in_status_and_decide_how_often_tables_are_w
         assert (applier.decisions[A].step is Step.POSTPONE) == (each is slow)
         [row] = life.frame("silver", "public", "a").where("id = 1").collect()
         assert row.name == str(shown)
-    status = read_status(slow.config, spark=life.spark).as_json()
+    status = read_status(slow.config).as_json()
     assert status["schedule"] == {
         "time_zone": "Europe/Berlin",
         "hours": "00:00-24:00",
         "min_interval": 3600,
         "until": None,
     }
-    assert read_status(life.config, spark=life.spark).as_json()["schedule"] is None
+    assert read_status(life.config).as_json()["schedule"] is None
     life.catch_up()
     life.assert_equal("a", "b")

@@ -24,7 +24,7 @@ from tests.support.workload.transactions import run_workload
 if TYPE_CHECKING:
     from pipeline.apply.applier import Applier
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 ROUTES = ("walsender", "sql")
 WAYS = ("one batch", "one transaction a batch", "random cuts")
@@ -36,6 +36,7 @@ def test_silver_equals_the_source_after_random_workloads(make_pipeline: MakePipe
     prove(make_pipeline, FIXED_SEED, workloads=6, transactions=3)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_silver_equals_the_source_after_a_hundred_random_workloads(
     make_pipeline: MakePipeline,

@@ -15,7 +15,7 @@ from pipeline.silver.batch_writer import BatchWriter
 from tests.support.bronze_reads import bronze_reads
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 TABLES = [f"t{number}" for number in range(12)]
 CHANGES = 20
@@ -52,6 +52,7 @@ def files(pipeline: Pipeline) -> set[str]:
     return {path.name for path in pipeline.path("bronze", "changes").glob("*.parquet")}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("place", ["memory", "disk"])
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_rows_of_a_batch_are_read_once(

@@ -19,7 +19,7 @@ from tests.support.fault_points import crash_at
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.support.pipelines import Crash, MakePipeline, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def apply_in_new_process(pipeline: Pipeline) -> Any:
@@ -38,6 +38,8 @@ def log_versions(pipeline: Pipeline, folder: str) -> dict[str, str]:
 # Runs that are repeated -------------------------------------------------------------------------------------
 
 
+@pytest.mark.spark
+@pytest.mark.promise("apply ends anywhere")
 def test_a_lost_checkpoint_and_repeated_runs_change_nothing(pipeline: Pipeline) -> None:
     pipeline = replace(pipeline, starts_query=True)
     pipeline.run(*ORDERS, *LINES, *LOG)
@@ -59,6 +61,7 @@ def test_a_lost_checkpoint_and_repeated_runs_change_nothing(pipeline: Pipeline) 
     pipeline.assert_equal(*TABLES)
 
 
+@pytest.mark.promise("acknowledged after bronze")
 @pytest.mark.parametrize("route", ["walsender", pytest.param("sql", marks=pytest.mark.slow)])
 def test_changes_landed_but_not_acknowledged_are_not_landed_again(
     make_pipeline: MakePipeline, route: str
@@ -83,6 +86,7 @@ def test_changes_landed_but_not_acknowledged_are_not_landed_again(
     pipeline.assert_equal(*TABLES)
 
 
+@pytest.mark.promise("acknowledged after bronze")
 def test_changes_staged_but_not_landed_come_again(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
@@ -118,7 +122,7 @@ PLACES = {
         for place in PLACES
     ],
 )
-def test_apply_goes_on_after_a_crash(pipeline: Pipeline, place: str) -> None:
+def test_apply_continues_after_a_crash(pipeline: Pipeline, place: str) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
     pipeline.run(*FILL)
@@ -141,6 +145,7 @@ def test_apply_goes_on_after_a_crash(pipeline: Pipeline, place: str) -> None:
     assert [kind for kind, _ in pipeline.events("orders")] == ["evolved"]
 
 
+@pytest.mark.promise("apply ends anywhere")
 def test_a_crash_between_two_writes_of_one_table_repeats_neither(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL UNIQUE, v text)")
     pipeline.ingest()
@@ -164,6 +169,7 @@ def test_a_crash_between_two_writes_of_one_table_repeats_neither(pipeline: Pipel
     pipeline.assert_equal("t")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_crash_while_a_table_created_again_is_applied_loses_neither(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -181,6 +187,7 @@ def test_a_crash_while_a_table_created_again_is_applied_loses_neither(pipeline: 
     pipeline.assert_equal("t")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -202,7 +209,9 @@ def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(pipel
 # A run that is stopped --------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_comes_while_apply_stops_neither_delays_it_nor_is_lost(
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_batch_during_the_stop_of_apply_neither_delays_it_nor_is_lost(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pipeline.apply.applier import Applier
@@ -242,7 +251,8 @@ def test_a_batch_that_comes_while_apply_stops_neither_delays_it_nor_is_lost(
     pipeline.assert_equal("t")
 
 
-def test_what_ends_the_query_is_said_in_its_own_sentence(pipeline: Pipeline) -> None:
+@pytest.mark.spark
+def test_an_error_that_ends_the_query_is_raised_with_its_own_message(pipeline: Pipeline) -> None:
     pipeline = replace(pipeline, starts_query=True)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()

@@ -30,7 +30,7 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, Pipeline, with_rules, with_writer
 from tests.support.running import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 SLOW, FAST = TableName("public", "slow"), TableName("public", "fast")
 PATIENCE = 3.0  # seconds in which a busy machine writes the fast table, too
@@ -146,17 +146,19 @@ def let_through(gate: Gate, applier: Applier) -> None:
 
 def counts(pipeline: Pipeline, lsn: LSN) -> Mapping[str, int]:
     """Return the rows of each table as of a manifest."""
-    silver = as_of(pipeline.spark, pipeline.root, lsn=lsn)
+    silver = as_of(pipeline.session, pipeline.root, lsn=lsn)
     return {name.table: silver[name].count() for name in silver}
 
 
 def states(pipeline: Pipeline) -> dict[TableName, str]:
-    status = read_status(pipeline.config, spark=pipeline.spark)
+    status = read_status(pipeline.config)
     assert all(table.lag_bytes is not None for table in status.tables)
     return {table.name: table.state for table in status.tables}
 
 
-def test_others_go_on_while_a_table_is_being_written(tables: Pipeline, gate: Gate) -> None:
+@pytest.mark.spark
+@pytest.mark.promise("slow tables")
+def test_other_tables_continue_while_one_is_being_written(tables: Pipeline, gate: Gate) -> None:
     applier = continuous(tables)
     before, version, count = newest(applier), tables.version("slow"), gate.count
     gate.close()
@@ -187,6 +189,8 @@ def test_others_go_on_while_a_table_is_being_written(tables: Pipeline, gate: Gat
     assert counts(tables, manifests[2]) == {"slow": 5, "fast": 5}
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_a_manifest_shows_nothing_of_a_write_that_has_committed_a_part(tables: Pipeline, gate: Gate) -> None:
     applier = continuous(tables)
     before, version = newest(applier), tables.version("slow")
@@ -208,7 +212,7 @@ def test_a_manifest_shows_nothing_of_a_write_that_has_committed_a_part(tables: P
     assert manifest.behind == {SLOW: before.lsn}
     assert counts(tables, manifest.lsn) == {"fast": 4}
     entry = manifest.by_name[SLOW]
-    rows = tables.spark.read.format("delta").option("versionAsOf", entry.version).load(entry.path).collect()
+    rows = tables.session.read.format("delta").option("versionAsOf", entry.version).load(entry.path).collect()
     assert [row.v for row in rows] == ["new", "new"]
     let_through(gate, applier)
     tables.assert_equal("slow", "fast")
@@ -265,6 +269,8 @@ def test_closing_waits_for_the_write_and_records_it(tables: Pipeline, gate: Gate
     tables.assert_equal("slow", "fast")
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_a_run_that_is_stopped_ends_after_the_write(tables: Pipeline, gate: Gate) -> None:
     gate.close()
     stop = threading.Event()
@@ -298,6 +304,9 @@ def test_a_run_that_applies_what_there_is_waits_for_all(tables: Pipeline, gate: 
     assert not manifest.behind
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spark
+@pytest.mark.promise("slow tables")
 @pytest.mark.parametrize("ends", ["well", "in a crash"])
 def test_a_batch_that_must_be_whole_shows_the_others_while_it_waits(
     tables: Pipeline, gate: Gate, ends: str
@@ -336,6 +345,9 @@ def test_a_batch_that_must_be_whole_shows_the_others_while_it_waits(
     assert states(tables) == {SLOW: CURRENT, FAST: CURRENT}
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spark
+@pytest.mark.promise("slow tables")
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_a_crash_while_a_table_is_being_written_leaves_the_others_right(
     tables: Pipeline, gate: Gate, is_committed: bool
@@ -376,6 +388,9 @@ def test_a_resync_of_the_table_meanwhile_follows(tables: Pipeline, gate: Gate) -
     assert any("starts from a copy" in sentence for _, sentence in tables.events("slow"))
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.promise("slow tables")
 def test_the_copy_of_a_large_table_does_not_delay_the_others(tables: Pipeline, gate: Gate) -> None:
     source = replace(tables.config.source, copy="initial")
     tables = replace(tables, config=replace(tables.config, source=source))
@@ -412,7 +427,7 @@ def test_changes_of_the_table_in_the_meantime_follow(tables: Pipeline, gate: Gat
 
 
 @pytest.mark.parametrize("policy", ["keep", "archive"])
-def test_a_table_that_is_dropped_meanwhile_is_detached_once_it_has_its_last_changes(
+def test_a_table_dropped_while_written_is_detached_after_its_last_changes(
     tables: Pipeline, gate: Gate, policy: Any
 ) -> None:
     source = replace(tables.config.source, copy="initial")  # records tables that are dropped
@@ -450,7 +465,9 @@ def test_a_name_that_a_busy_table_had_meanwhile_needs_a_resync(tables: Pipeline,
     assert [kind for kind, sentence in tables.events("slow") if "public.other" in sentence] == ["resync"]
 
 
-def test_a_table_that_is_renamed_meanwhile_says_where_its_rows_are(tables: Pipeline, gate: Gate) -> None:
+def test_a_rename_during_a_write_records_an_event_and_keeps_the_old_rows(
+    tables: Pipeline, gate: Gate
+) -> None:
     applier = while_slow_is_written(tables, gate)
     tables.run("ALTER TABLE slow RENAME TO renamed", "INSERT INTO renamed VALUES (11, 'new name')")
     change(tables, "fast")

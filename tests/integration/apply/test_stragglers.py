@@ -1,6 +1,6 @@
 """A table that stays behind stops no other.
 
-One whose changes cannot be followed is held and says so; one that fails, or that somebody else changed, fails
+A table whose changes cannot be followed is held. One that fails, or that a foreign commit changed, fails
 alone until it is restored (maintenance is no change); one that is configured later catches up from bronze.
 """
 
@@ -20,10 +20,11 @@ from pipeline.silver.table import SilverTable
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
-def test_what_cannot_be_followed_is_held_and_says_so(pipeline: Pipeline) -> None:
+@pytest.mark.promise("one bad table")
+def test_a_type_change_that_cannot_be_followed_is_held_with_an_event(pipeline: Pipeline) -> None:
     tables = ("retyped", "floating", "followed")
     pipeline.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)" for table in tables))
     pipeline.ingest()
@@ -48,6 +49,7 @@ def test_what_cannot_be_followed_is_held_and_says_so(pipeline: Pipeline) -> None
         assert [kind for kind, _ in pipeline.events(table)] == ["held"]
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_table_configured_later_gets_its_history_from_bronze(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline("public.orders", create_publication="all")
@@ -63,6 +65,7 @@ def test_a_table_configured_later_gets_its_history_from_bronze(make_pipeline: Ma
     wider.assert_equal(*TABLES)
 
 
+@pytest.mark.promise("one bad table")
 def test_a_table_that_fails_stops_no_other_and_catches_up_alone(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
@@ -85,14 +88,16 @@ def test_a_table_that_fails_stops_no_other_and_catches_up_alone(pipeline: Pipeli
     pipeline.assert_equal(*TABLES)
 
 
-def test_a_table_changed_by_somebody_else_is_refused_until_restored(pipeline: Pipeline) -> None:
+@pytest.mark.spark
+@pytest.mark.promise("foreign changes")
+def test_a_table_with_a_foreign_commit_fails_until_it_is_restored(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
     pipeline.run(*FILL)
     pipeline.catch_up()
     table = f"delta.`{pipeline.path('silver', 'public', 'orders')}`"
-    version = pipeline.spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0].version
-    pipeline.spark.sql(f"DELETE FROM {table} WHERE id = 20")
+    version = pipeline.session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0].version
+    pipeline.session.sql(f"DELETE FROM {table} WHERE id = 20")
     pipeline.run(*CHANGE)
     pipeline.ingest()
     summary = pipeline.apply(records_status=True)
@@ -101,20 +106,22 @@ def test_a_table_changed_by_somebody_else_is_refused_until_restored(pipeline: Pi
     assert "public.orders" in line
     assert "DELETE at version" in line
     pipeline.assert_equal("lines", "log")
-    status = read_status(pipeline.config, spark=pipeline.spark, is_offline=True)
+    status = read_status(pipeline.config, is_offline=True)
     states = {table.name[1]: (table.state, table.sentence) for table in status.tables}
     assert states["orders"][0] == "failed"
     assert "DELETE at version" in (states["orders"][1] or "")
     assert states["lines"] == states["log"] == ("current", None)
     assert status.is_held
-    pipeline.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {version}")
+    pipeline.session.sql(f"RESTORE TABLE {table} TO VERSION AS OF {version}")
     assert pipeline.apply().exit_code(strict=True) == 0
-    assert not read_status(pipeline.config, spark=pipeline.spark, is_offline=True).is_held
+    assert not read_status(pipeline.config, is_offline=True).is_held
     pipeline.assert_equal(*TABLES)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("foreign commits in manifests")
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.slow), "after"])
-def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
+def test_a_foreign_commit_during_a_run_is_in_no_manifest(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
@@ -127,7 +134,7 @@ def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
     write, bring = SilverTable.apply, Applier._write_table
 
     def disturb() -> None:
-        pipeline.spark.sql(f"DELETE FROM {table} WHERE id = 20")
+        pipeline.session.sql(f"DELETE FROM {table} WHERE id = 20")
 
     def disturbed_write(writer: SilverTable, *given: Any) -> Any:
         if writer.name == ("public", "orders"):
@@ -152,21 +159,22 @@ def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
         assert "A foreign commit (DELETE at version" in line
         assert "changed rows of silver table public.orders." in line
         assert ("RESTORE" in line) == (moment == "after")
-    silver = as_of(pipeline.spark, pipeline.root)
+    silver = as_of(pipeline.session, pipeline.root)
     assert set(silver.behind) == {("public", "orders")}
     pipeline.assert_equal("lines", "log")
     if moment == "after":
         good = re.search(r"RESTORE it to version (\d+)", line)
         assert good
-        pipeline.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {good[1]}")
+        pipeline.session.sql(f"RESTORE TABLE {table} TO VERSION AS OF {good[1]}")
         assert pipeline.apply().exit_code(strict=True) == 0
     else:
-        run_resync(pipeline.config, ["public.orders"], spark=pipeline.spark)
+        run_resync(pipeline.config, ["public.orders"])
         pipeline.catch_up()
     pipeline.assert_equal(*TABLES)
-    assert not as_of(pipeline.spark, pipeline.root).behind
+    assert not as_of(pipeline.session, pipeline.root).behind
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_maintenance_of_silver_is_not_a_change(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
@@ -177,8 +185,8 @@ def test_maintenance_of_silver_is_not_a_change(pipeline: Pipeline) -> None:
     pipeline.catch_up()
     for name in TABLES:
         table = f"delta.`{pipeline.path('silver', 'public', name)}`"
-        pipeline.spark.sql(f"OPTIMIZE {table}")
-        pipeline.spark.sql(f"VACUUM {table}")
+        pipeline.session.sql(f"OPTIMIZE {table}")
+        pipeline.session.sql(f"VACUUM {table}")
     pipeline.run("UPDATE orders SET item = 'last'", "DELETE FROM lines", "INSERT INTO log VALUES ('last')")
     pipeline.catch_up()
     pipeline.assert_equal(*TABLES)

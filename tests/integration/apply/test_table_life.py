@@ -1,4 +1,4 @@
-"""Tables join, leave, come back, and are copied anew."""
+"""Tables join, are detached, come back, and are copied again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def publish(pipeline: Pipeline, change: str) -> None:
@@ -27,7 +27,7 @@ def publish(pipeline: Pipeline, change: str) -> None:
 
 
 def states(pipeline: Pipeline) -> dict[str, str]:
-    status = read_status(pipeline.config, spark=pipeline.spark)
+    status = read_status(pipeline.config)
     return {table.name[1]: table.state for table in status.tables}
 
 
@@ -38,6 +38,7 @@ def with_silver(pipeline: Pipeline, **options: Any) -> Pipeline:
     return replace(pipeline, config=replace(config, silver=silver, tables=rules))
 
 
+@pytest.mark.promise("tables join and leave")
 def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
     publish(life, "ADD TABLE b")
@@ -65,6 +66,8 @@ def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
     assert any(kind == "resync" and "came back" in sentence for kind, sentence in life.events("b"))
 
 
+@pytest.mark.spark
+@pytest.mark.promise("tables that are gone")
 @pytest.mark.slow
 def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
@@ -88,6 +91,9 @@ def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
     assert life.frame("archive", "public", "b").count() == 69
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.promise("tables join and leave")
 def test_a_table_that_a_copy_described_before_the_stream_came_there_waits(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,14 +104,16 @@ def test_a_table_that_a_copy_described_before_the_stream_came_there_waits(
         forbid_copies(patch)
         life.ingest()
     relations = f"delta.`{life.path('bronze', 'relations')}`"
-    life.spark.sql(f"UPDATE {relations} SET lsn = {2**62} WHERE table_name = 'b'")
+    life.session.sql(f"UPDATE {relations} SET lsn = {2**62} WHERE table_name = 'b'")
     life.apply()
     assert not life.path("silver", "public", "b").exists(), "it would have the changed rows only"
-    life.spark.sql(f"UPDATE {relations} SET lsn = 1 WHERE table_name = 'b'")
+    life.session.sql(f"UPDATE {relations} SET lsn = 1 WHERE table_name = 'b'")
     life.catch_up()
     life.assert_equal("a", "b")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("tables join and leave")
 @pytest.mark.slow
 @pytest.mark.parametrize("detached_tables", ["keep", "archive"])
 def test_a_table_that_came_back_waits_for_its_new_copy(
@@ -132,8 +140,10 @@ def test_a_table_that_came_back_waits_for_its_new_copy(
     life.assert_equal("a", "b")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("tables join and leave")
 @pytest.mark.slow
-def test_a_table_that_came_back_between_two_passes_is_behind_until_its_new_copy(
+def test_a_table_published_again_between_two_runs_is_behind_until_its_copy(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
@@ -148,19 +158,22 @@ def test_a_table_that_came_back_between_two_passes_is_behind_until_its_new_copy(
         patch.setattr(ReaderPool, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
         life.ingest()
     life.apply()
-    silver = as_of(life.spark, life.root)
+    silver = as_of(life.session, life.root)
     assert ([*silver], [*silver.behind]) == ([TableName("public", "a")], [TableName("public", "b")])
-    rewritten = run_rebuild(life.config, ["public.b"], spark=life.spark)
+    rewritten = run_rebuild(life.config, ["public.b"])
     assert "waits for its copy" in (rewritten.tables[TableName("public", "b")].held or "")
-    assert [*as_of(life.spark, life.root).behind] == [TableName("public", "b")]
+    assert [*as_of(life.session, life.root).behind] == [TableName("public", "b")]
     life.catch_up()
     life.assert_equal("a", "b")
-    assert as_of(life.spark, life.root).behind == {}
+    assert as_of(life.session, life.root).behind == {}
     with pytest.raises(LakeError, match="the other tables show"):
-        as_of(life.spark, life.root, lsn=silver.lsn)[TableName("public", "b")]
+        as_of(life.session, life.root, lsn=silver.lsn)[TableName("public", "b")]
 
 
-def test_a_table_that_was_created_again_between_two_looks_waits_for_its_copy(
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.promise("tables join and leave")
+def test_a_table_created_again_between_two_polls_waits_for_its_copy(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publication = life.config.source.publication
@@ -177,13 +190,14 @@ def test_a_table_that_was_created_again_between_two_looks_waits_for_its_copy(
     for _ in range(2):
         life.apply()
         assert life.frame("silver", "public", "a").count() == 50, "the old table's rows"
-        assert [*as_of(life.spark, life.root).behind] == [TableName("public", "a")]
+        assert [*as_of(life.session, life.root).behind] == [TableName("public", "a")]
     life.catch_up()
     life.assert_equal("a")
-    assert as_of(life.spark, life.root).behind == {}
+    assert as_of(life.session, life.root).behind == {}
     assert life.frame("bronze", "copies").where("state = 'complete'").count() == 2, "copied once more"
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_name_that_another_table_had_for_a_moment_has_its_table_copied(life: Pipeline) -> None:
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
@@ -197,7 +211,7 @@ def test_a_name_that_another_table_had_for_a_moment_has_its_table_copied(life: P
         life.ingest()
         life.apply()
     life.assert_equal("a", "b")
-    assert as_of(life.spark, life.root).behind == {}
+    assert as_of(life.session, life.root).behind == {}
 
 
 def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -> None:
@@ -213,7 +227,7 @@ def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -
     [(kind, sentence)] = life.events("b")
     assert kind == "held"
     assert f'GRANT SELECT ON … TO "{role}"' in sentence
-    status = read_status(reading.config, spark=life.spark)
+    status = read_status(reading.config)
     assert {table.name[1]: (table.state, table.sentence) for table in status.tables}["b"] == (kind, sentence)
     assert status.is_held
     life.run(f"GRANT SELECT ON b TO {role}")
@@ -229,6 +243,7 @@ def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -
     assert "c" not in states(life)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_table_that_cannot_be_described_is_held_until_it_can_be(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
@@ -245,8 +260,9 @@ def test_a_table_that_cannot_be_described_is_held_until_it_can_be(
     assert states(life) == {"a": "current", "b": "current"}
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_a_table_that_had_another_name_for_a_while_says_what_it_lacks(life: Pipeline) -> None:
+def test_changes_under_another_name_of_a_table_are_an_event_and_are_copied(life: Pipeline) -> None:
     auto = with_silver(life, resync="auto")
     away = "ALTER TABLE a RENAME TO c"
     back = "ALTER TABLE c RENAME TO a"
@@ -269,6 +285,8 @@ def test_a_table_that_had_another_name_for_a_while_says_what_it_lacks(life: Pipe
         life.assert_equal("a")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("tables join and leave")
 @pytest.mark.slow
 def test_a_table_out_of_the_configuration_and_back(life: Pipeline) -> None:
     rules = life.config.tables
@@ -282,8 +300,10 @@ def test_a_table_out_of_the_configuration_and_back(life: Pipeline) -> None:
     life.assert_equal("a")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("resyncs")
 @pytest.mark.slow
-def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
+def test_a_table_is_copied_again_on_request(life: Pipeline) -> None:
     # silver differs from the source, which nobody but an operator knows
     life.run("ALTER TABLE a DISABLE TRIGGER ALL")
     publish(life, "SET (publish = 'insert')")
@@ -291,7 +311,7 @@ def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
     publish(life, "SET (publish = 'insert, update, delete, truncate')")
     life.catch_up()
     assert life.frame("silver", "public", "a").where("id = 5").count() == 1
-    summary = run_resync(life.config, ["public.a"], spark=life.spark)
+    summary = run_resync(life.config, ["public.a"])
     assert summary.tables == (TableName("public", "a"),)
     assert states(life) == {"a": "current"}
     life.apply()
@@ -300,7 +320,7 @@ def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
     assert version == 50
     life.catch_up()
     life.assert_equal("a")
-    history = life.spark.sql(
+    history = life.session.sql(
         f"DESCRIBE HISTORY delta.`{life.path('silver', 'public', 'a')}` LIMIT 1"
     ).collect()
     assert history[0].operation == "WRITE"  # by one commit
@@ -309,9 +329,9 @@ def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
     life.assert_equal("a")
 
 
-def test_what_no_message_tells_behind_a_copy_is_told_though_silver_never_showed_it(life: Pipeline) -> None:
+def test_a_volatile_default_added_after_an_unapplied_copy_is_an_event(life: Pipeline) -> None:
     auto = with_silver(life, resync="auto")
-    run_resync(life.config, ["public.a"], spark=life.spark)
+    run_resync(life.config, ["public.a"])
     life.ingest()  # the copy is complete, and silver has not got it
     life.run(
         "ALTER TABLE a ADD c timestamptz DEFAULT clock_timestamp()", "INSERT INTO a VALUES (100, 'behind it')"
@@ -324,6 +344,7 @@ def test_what_no_message_tells_behind_a_copy_is_told_though_silver_never_showed_
     life.assert_equal("a")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_what_the_stream_cannot_carry_is_copied_by_policy(life: Pipeline) -> None:
     auto = with_silver(life, resync="auto")

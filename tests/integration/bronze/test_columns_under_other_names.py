@@ -190,7 +190,7 @@ def make(database: Database, folder: Path, route: str) -> NativePipeline:
 
 @contextmanager
 def scanned_spool(patch: pytest.MonkeyPatch, found: list[str]) -> Iterator[None]:
-    """Let everything go to disk as soon as it can, and look for planted values in what lies there."""
+    """Let everything go to disk as soon as it can, and search it for planted values."""
     patch.setattr(streamed_transactions, "STREAM_ROWS", 5)
     patch.setattr(spool, "ROW_LIMIT", 7)
     move = streamed_transactions.OpenStream.move_to_disk
@@ -263,7 +263,7 @@ def page_and_capsule(config: Config, folder: Path) -> str:
 
 @contextmanager
 def running(config: Config, is_continuous: bool) -> Iterator[Any]:
-    """Give a function that captures what there is, by runs of their own or one that goes on."""
+    """Give a function that captures what there is, by a run each or by one continuous run."""
     run_ingest(config)
     if not is_continuous:
         yield lambda: run_ingest(config)
@@ -305,6 +305,8 @@ by_both_ways = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.sample(1)
+@pytest.mark.promise("protected columns")
 @by_both_ways
 def test_planted_values_are_nowhere(
     make_server: MakeServer,
@@ -319,6 +321,7 @@ def test_planted_values_are_nowhere(
     prove(database, tmp_path / "run", monkeypatch, caplog, route, range(seeds, seeds + 15), is_continuous)
 
 
+@pytest.mark.promise("protected columns")
 @pytest.mark.slow
 @both_routes
 @pytest.mark.parametrize("is_continuous", [False, True], ids=["scheduled", "continuous"])
@@ -393,6 +396,8 @@ def small_memory(
     server.stop()
 
 
+@pytest.mark.sample(3)
+@pytest.mark.promise("protected columns")
 @by_both_ways
 def test_a_column_that_gives_its_name_to_another_one_keeps_its_rule(
     small_memory: EmbeddedServer, tmp_path: Path, route: str, is_continuous: bool

@@ -19,7 +19,7 @@ NAME = TableName("public", "t")
 ROW = {"copy_id": 1, "schema_name": NAME[0], "table_name": NAME[1]}
 
 
-def test_each_look_sees_what_was_recorded_before_it(
+def test_each_read_returns_what_was_recorded_before_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, reader = (Copies(Lake(str(tmp_path), spark)) for _ in range(2))

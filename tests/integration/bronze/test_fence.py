@@ -55,6 +55,7 @@ def move(writer: BronzeWriter, start: int, end: int, staging: Any = None) -> Non
     writer.land(StagedTransactions(LSN(start), LSN(end)), staging)
 
 
+@pytest.mark.promise("a suspended ingest writes nothing")
 def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -82,7 +83,9 @@ def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
     assert json.loads(newest["commitInfo"]["userMetadata"])["epoch"] == 2
 
 
-def test_two_starts_of_one_number_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_two_starts_with_the_same_number_only_the_first_can_claim(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     one, two = opened(spark, tmp_path), opened(spark, tmp_path)
     one.claim()
     with pytest.raises(FencedError, match="has taken over"):
@@ -90,9 +93,7 @@ def test_two_starts_of_one_number_are_told_apart(spark: SparkSession, tmp_path: 
     one.claim()
 
 
-def test_a_table_beside_changes_is_claimed_by_what_is_written_there(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_write_to_copies_or_prepared_claims_that_table(spark: SparkSession, tmp_path: Path) -> None:
     first, second = opened(spark, tmp_path), opened(spark, tmp_path)
     first.claim()
     second = opened(spark, tmp_path)
@@ -106,6 +107,7 @@ def test_a_table_beside_changes_is_claimed_by_what_is_written_there(
         commit_files.commit_files(first.prepared.table, [], epoch=first.epoch)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("table", ["copies", "prepared"])
 def test_a_start_after_one_that_died_once_it_had_claimed_a_single_table(
     spark: SparkSession, tmp_path: Path, table: str
@@ -123,8 +125,9 @@ def test_a_start_after_one_that_died_once_it_had_claimed_a_single_table(
         died.record_copies([ROW])
 
 
+@pytest.mark.promise("a suspended ingest writes nothing")
 @pytest.mark.parametrize("start", [50, 150])
-def test_a_range_that_does_not_go_on_from_what_is_recorded_is_refused(
+def test_a_range_that_does_not_continue_the_recorded_offset_is_refused(
     spark: SparkSession, tmp_path: Path, start: int
 ) -> None:
     writer = opened(spark, tmp_path)
@@ -136,7 +139,7 @@ def test_a_range_that_does_not_go_on_from_what_is_recorded_is_refused(
     assert writer.bronze.changes.offset(writer.bronze.txn) == LSN(100)
 
 
-def test_a_copy_goes_on_from_the_range_that_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_copy_continues_only_from_the_recorded_chunk(spark: SparkSession, tmp_path: Path) -> None:
     writer = opened(spark, tmp_path)
     copy = writer.bronze.copy_txn(TableName("public", "orders"))
     writer.commit([], TableCommit(copy, LSN(3), expected_offset=INVALID))
@@ -146,7 +149,7 @@ def test_a_copy_goes_on_from_the_range_that_is_recorded(spark: SparkSession, tmp
     assert writer.bronze.changes.offset(copy) == LSN(3)
 
 
-def test_who_is_overtaken_amid_a_commit_is_told_so(
+def test_an_ingest_that_is_overtaken_during_its_commit_is_fenced(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = opened(spark, tmp_path)
@@ -158,7 +161,8 @@ def test_who_is_overtaken_amid_a_commit_is_told_so(
     assert first.bronze.changes.offset(first.bronze.txn) == LSN(150)
 
 
-def test_a_commit_that_the_storage_lost_is_seen_before_anything_is_acknowledged(
+@pytest.mark.promise("lost commits are found first")
+def test_a_commit_that_the_storage_lost_is_found_before_an_acknowledgement(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = opened(spark, tmp_path)

@@ -15,8 +15,6 @@ from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
-pytestmark = pytest.mark.spark
-
 ROW = "commit_lsn BIGINT, end_lsn BIGINT, ordinal BIGINT, op STRING, schema_name STRING, table_name STRING"
 
 
@@ -86,6 +84,7 @@ def test_rows_that_came_before_the_position_they_belong_to_are_read(land: Land) 
     assert land.seen(20, 40) == [30, 40]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "statement",
     ["OPTIMIZE {}", "DELETE FROM {} WHERE end_lsn = 10", "RESTORE {} TO VERSION AS OF 2"],

@@ -30,9 +30,9 @@ from pipeline.silver.writer_choice import WriterSetting
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.files import places_of
 from tests.support.paths import ROOT
-from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 KEY = "the key of the tests, 123"
 SECRET = "xyzzySecret"
@@ -112,7 +112,8 @@ def with_protection(pipeline: Pipeline, rules: ColumnRules, key: str = KEY) -> P
     return replace(made, config=replace(made.config, source=source))
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.promise("columns kept out", "protected columns")
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_no_way_of_a_value_leads_into_the_lake(
     protected: Pipeline, writer: WriterSetting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,9 +165,9 @@ def test_no_way_of_a_value_leads_into_the_lake(
         session.execute("COMMIT")
     pipeline.catch_up()
     assert_protected(pipeline)
-    run_resync(pipeline.config, ["public.person"], spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.person"])
     pipeline.catch_up()
-    run_rebuild(pipeline.config, ["public.*"], spark=pipeline.spark)
+    run_rebuild(pipeline.config, ["public.*"])
     assert_protected(pipeline)
     assert places_of(temporary, SECRET) == []
     assert places_of(Path(pipeline.root), KEY) == []
@@ -175,6 +176,8 @@ def test_no_way_of_a_value_leads_into_the_lake(
 KILLS = (CrashStep.SEAL_CHANGES, CrashStep.COMMIT_BRONZE, CrashStep.STAGE_COPIED_ROWS, CrashStep.WRITE_TABLE)
 
 
+@pytest.mark.sample(1)
+@pytest.mark.promise("protected columns")
 @pytest.mark.parametrize("step", KILLS, ids=lambda step: step.name.lower())
 def test_a_run_that_is_killed_leaves_no_value(protected: Pipeline, step: CrashStep, tmp_path: Path) -> None:
     pipeline = protected
@@ -228,6 +231,8 @@ tables:
     return file
 
 
+@pytest.mark.quick
+@pytest.mark.promise("protected columns")
 def test_a_rule_that_changes_holds_the_table_until_it_is_copied(protected: Pipeline) -> None:
     pipeline = protected
     pipeline.run(*PERSON, *(insert(table, "1", 1) for table in TABLES))
@@ -235,7 +240,7 @@ def test_a_rule_that_changes_holds_the_table_until_it_is_copied(protected: Pipel
     other = replace(RULES, exclude=("later",), hash={"id": "hmac-sha256", "out": "hmac-sha256"})
     changed = with_protection(pipeline, replace(other, mask={**RULES.mask, "mail": None, "age": None}))
     changed.run(*(f"UPDATE {table} SET n = 9" for table in TABLES))
-    planned = make_plan(changed.config, spark=changed.spark).tables
+    planned = make_plan(changed.config).tables
     assert {table.name.table for table in planned} == set(TABLES)
     assert all("the rule of column" in table.steps[0].sentence for table in planned)
     changed.ingest()
@@ -246,7 +251,7 @@ def test_a_rule_that_changes_holds_the_table_until_it_is_copied(protected: Pipel
         [held] = [sentence for kind, sentence in changed.events(table) if kind == "resync"]
         assert "the rule of column" in held
         assert f"resync --table public.{table}" in held
-    run_resync(changed.config, ["public.*"], spark=changed.spark)
+    run_resync(changed.config, ["public.*"])
     changed.catch_up()
     row = changed.frame("silver", "public", "person").collect()[0]
     assert (row["n"], row["mail"], row["age"]) == (9, None, None)
@@ -259,13 +264,15 @@ def test_a_rule_that_changes_holds_the_table_until_it_is_copied(protected: Pipel
     rekeyed.ingest()
     rekeyed.apply()
     assert rekeyed.frame("silver", "public", "person").collect()[0]["n"] == 9
-    run_resync(rekeyed.config, ["public.person"], spark=rekeyed.spark)
+    run_resync(rekeyed.config, ["public.person"])
     rekeyed.catch_up()
     found = rekeyed.frame("silver", "public", "person").collect()[0]
     assert found["n"] == 10
     assert found["id"] != row["id"]
 
 
+@pytest.mark.spark
+@pytest.mark.promise("protected columns")
 def test_a_renamed_column_or_table_stays_protected(protected: Pipeline) -> None:
     pipeline = protected
     pipeline.run(*PERSON, insert("person", "1", 1))
@@ -316,31 +323,34 @@ def checks(pipeline: Pipeline) -> list[Check]:
         return list(check_tables(connection, pipeline.config, None))
 
 
-def test_reconcile_says_what_it_left_out(protected: Pipeline) -> None:
+@pytest.mark.slow
+@pytest.mark.spark
+def test_reconcile_lists_the_columns_that_it_left_out(protected: Pipeline) -> None:
     pipeline = protected
     pipeline.run(*PERSON, *(insert(table, str(n), n) for table in TABLES for n in range(3)))
     pipeline.catch_up()
-    found = run_reconcile(pipeline.config, ["public.person"], runs=True, spark=pipeline.spark)
+    found = run_reconcile(pipeline.config, ["public.person"], runs=True)
     [verdict] = found.verdicts
     assert verdict.verdict == "equal"
     assert set(verdict.left_out) == {"id", "out", "mail", "age", "card", "note", "name", "odd"}
     assert places_of(Path(pipeline.root), SECRET) == []
 
 
+@pytest.mark.promise("protected columns")
 def test_a_hashed_key_is_erased_by_its_value_and_copied_by_none(protected: Pipeline) -> None:
     pipeline = protected
     pipeline.run(*PERSON, insert("person", "1", 1), insert("person", "2", 2))
     pipeline.catch_up()
     one = KeyRange((f"{SECRET}1",), (f"{SECRET}1",))
     with pytest.raises(ConfigError, match="a column of its key is hashed"):
-        run_resync(pipeline.config, ["public.person"], key_ranges=[one], spark=pipeline.spark)
+        run_resync(pipeline.config, ["public.person"], key_ranges=[one])
     pipeline.run(f"DELETE FROM person WHERE id = '{SECRET}1'")
     pipeline.catch_up()
     erased = str(hashed(f"{SECRET}1"))
     assert places_of(Path(pipeline.root), erased)
     rekeyed = with_protection(pipeline, RULES, "another key, 456789")
     with pytest.raises(LakeError, match="hashed with another"):
-        run_forget(rekeyed.config, "public.person", [(f"{SECRET}1",)], spark=pipeline.spark)
-    run_forget(pipeline.config, "public.person", [(f"{SECRET}1",)], spark=pipeline.spark)
+        run_forget(rekeyed.config, "public.person", [(f"{SECRET}1",)])
+    run_forget(pipeline.config, "public.person", [(f"{SECRET}1",)])
     assert places_of(Path(pipeline.root), erased) == places_of(Path(pipeline.root), SECRET) == []
     assert shown(pipeline, "person") == expected(pipeline, "person")

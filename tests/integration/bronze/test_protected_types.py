@@ -31,6 +31,7 @@ def kinds(pipeline: NativePipeline, table: str) -> list[str]:
     return [kind for kind, _ in pipeline.events(table)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history"])
 def test_a_key_whose_type_has_other_texts_holds_its_table(
     database: Database, tmp_path: Path, mode: RowMode
@@ -81,7 +82,7 @@ def test_a_column_whose_type_has_other_texts_is_an_event(database: Database, tmp
     assert len(pipeline.events("t")) == 2
 
 
-def test_a_default_that_is_gone_is_an_event(database: Database, tmp_path: Path) -> None:
+def test_a_dropped_default_of_an_added_column_is_an_event(database: Database, tmp_path: Path) -> None:
     rules = {
         "plain": ColumnRules(),
         "hashed": ColumnRules(hash={"e": "hmac-sha256"}),

@@ -51,6 +51,7 @@ def test_a_column_that_is_renamed_between_runs(
     assert len(bronze_rows(config, "relations")) == recorded, "nothing is recorded twice"
 
 
+@pytest.mark.quick
 def test_a_table_that_joins_a_run(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

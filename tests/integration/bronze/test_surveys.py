@@ -22,8 +22,6 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 from tests.support.native_lakes import START, NativeLake, change, write_file
 
-pytestmark = pytest.mark.spark
-
 A, B = TableName("public", "t0000"), TableName("public", "t0001")
 ODD = [TableName("s'x", "a\\b{c}"), TableName("${env:HOME}", 'q"`%'), TableName("ü", "T 1"), A, B]
 END = LSN(4008)

@@ -18,8 +18,6 @@ from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.protocol.lsn import LSN
 from tests.support.commits import commit_by_spark, do_before_commit
 
-pytestmark = pytest.mark.spark
-
 ONE, TWO = TxnId("one"), TxnId("two")
 FIRST, SECOND = TableCommit(ONE, LSN(5)), TableCommit(TWO, LSN(7))
 

@@ -1,4 +1,4 @@
-"""Delta's log in the JVM: its names are looked up once for each JVM."""
+"""Delta's log in the JVM: its names are resolved once for each JVM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.protocol.lsn import LSN
 
 
 class Jvm:
-    """Stands for py4j's view of the JVM, and writes down the names that it is asked for."""
+    """A stand-in for py4j's view of the JVM that records which names are read from it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -44,7 +44,7 @@ class Session:
         self._jsparkSession = object()
 
 
-def test_names_are_looked_up_once_for_each_jvm() -> None:
+def test_names_are_resolved_once_for_each_jvm() -> None:
     first, second = Session(), Session()
     for session in (first, second):
         delta_log(cast(SparkSession, session), "a")

@@ -20,7 +20,7 @@ LOG_STORE = LOG_STORES["hdfs"]
 def race(
     hdfs: Hdfs, folder: Path, racer: Path, *, store: str, processes: int, races: int, natives: int = 0
 ) -> Outcome:
-    """Race for versions of a log of its own, and compare what processes were told with what is in it."""
+    """Race for versions of a log of its own, and compare the acknowledged commits with the log."""
     log = f"{folder.name}/_delta_log"
     hdfs.make_folder(log)
     meeting = folder / "meeting"
@@ -32,9 +32,10 @@ def race(
     return Outcome.of(races, told)
 
 
+@pytest.mark.promise("HDFS")
 @pytest.mark.parametrize("races", [50, 1000])
 @pytest.mark.parametrize(("processes", "natives"), [(2, 0), (3, 0), (2, 1), (3, 2)])
-def test_each_version_is_told_to_one_process(
+def test_each_version_is_acknowledged_to_one_process(
     hdfs: Hdfs, racer: Path, tmp_path: Path, processes: int, natives: int, races: int
 ) -> None:
     options = {"processes": processes, "races": races, "natives": natives}

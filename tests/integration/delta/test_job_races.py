@@ -28,8 +28,6 @@ from pipeline.delta.txn import TxnId
 from tests.support.paths import ROOT
 from tests.support.races.jobs import NAME, PIPELINE, SLOT, prepare
 
-pytestmark = pytest.mark.spark
-
 # each pair of jobs, at a table that both write; optimize meets each job where that writes most
 PAIRS = [
     (("ingest", "optimize"), "changes"),
@@ -57,7 +55,7 @@ COLUMNS = {"requests": "request_id", "events": "sentence", "reconciliations": "r
 
 @dataclass(slots=True)
 class Outcome:
-    """What jobs were told of their commits, and what the table has of these."""
+    """The commits acknowledged to jobs, the refused ones, and those that are lost or doubled in the table."""
 
     told: Counter[str]
     refused: list[str]
@@ -149,7 +147,7 @@ def raced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def race(lake: Lake, racers: Racers, jobs: Sequence[str], table: str, races: int) -> Outcome:
-    """Race, and hold what was told against what is there."""
+    """Race, and compare the acknowledged commits with the table."""
     said = racers.race(jobs, table, races)
     told = Counter(answer["told"] for answer in said if "told" in answer)
     rows = {tag for tag in told if not tag.startswith("optimize-")}
@@ -174,7 +172,7 @@ def _tags(lake: Lake, table: str) -> Counter[str]:
 
 
 def _positions(lake: Lake, *segments: str) -> Counter[str]:
-    """Count the commits of a table's log by what they were told under."""
+    """Count the commits of a table's log by the tags under which they were acknowledged."""
     table = lake.table(*(segments or ("bronze", "changes")))
     job, kind = ("apply", "silver") if segments else ("ingest", "changes")
     found = [operation.metadata.get("lsn") for operation in table.operations_after(-1)]
@@ -182,6 +180,8 @@ def _positions(lake: Lake, *segments: str) -> Counter[str]:
     return Counter(f"{job}-{kind}-{(int(high, 16) << 32 | int(low, 16)) - 1}" for high, low in texts)
 
 
+@pytest.mark.sample(1)
+@pytest.mark.promise("one winner of each version")
 @pytest.mark.parametrize("races", [2, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("jobs", "table"), PAIRS, ids=lambda value: "-".join(value) if isinstance(value, tuple) else value
@@ -196,6 +196,7 @@ def test_no_acknowledged_commit_is_lost(
     print(f"{' and '.join(jobs)} at {table}: {races} races, {outcome.told.total()} acknowledged, 0 lost")
 
 
+@pytest.mark.promise("one winner of each version")
 def test_the_race_finds_what_a_store_loses(spark: SparkSession, racer: Path, tmp_path: Path) -> None:
     root = tmp_path / "lake"
     lake = Lake.for_writing(str(root), spark)

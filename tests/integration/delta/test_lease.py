@@ -87,6 +87,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
+@pytest.mark.quick
 def test_a_holder_that_renews_refuses_others_and_releases_to_the_next(server: S3Server) -> None:
     with holder(server) as (process, number, suspect):
         assert suspect < number
@@ -104,6 +105,7 @@ def test_a_holder_that_renews_refuses_others_and_releases_to_the_next(server: S3
     assert record(server)["is_released"]
 
 
+@pytest.mark.promise("one job at a time")
 def test_the_lease_of_a_killed_process_is_taken_over_after_its_length(server: S3Server) -> None:
     with holder(server) as (process, number, _):
         process.send_signal(signal.SIGKILL)
@@ -175,7 +177,7 @@ def test_changes_whose_answers_are_lost_are_recognized() -> None:
         assert record(server)["is_released"]
 
 
-def test_a_change_that_the_client_gives_up_although_it_was_made_is_recognized(server: S3Server) -> None:
+def test_a_renewal_that_was_made_is_recognized_although_the_client_gave_up(server: S3Server) -> None:
     lease = lease_of(server)
     lease.acquire()
     lost: list[str] = []
@@ -209,10 +211,9 @@ def record_now(lease: Lease) -> int:
     return lease._record.renewals
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fault", ["500", "503", "silent", "cut"])
-def test_a_store_that_fails_for_too_long_ends_the_holder_and_one_that_recovers_does_not(
-    server: S3Server, fault: str
-) -> None:
+def test_a_store_that_fails_too_long_ends_the_holder_unless_it_recovers(server: S3Server, fault: str) -> None:
     lease = lease_of(server)
     lease.acquire()
     server.fault = lambda request: fault
@@ -224,6 +225,7 @@ def test_a_store_that_fails_for_too_long_ends_the_holder_and_one_that_recovers_d
     lease.release()
 
 
+@pytest.mark.quick
 def test_credentials_that_expire_end_the_holder_with_a_sentence(server: S3Server) -> None:
     lease = lease_of(server)
     lease.acquire()
@@ -235,7 +237,7 @@ def test_credentials_that_expire_end_the_holder_with_a_sentence(server: S3Server
         lease_of(server, 60).acquire()
 
 
-def test_a_lease_that_was_removed_ends_the_holder_and_the_next_number_is_greater(server: S3Server) -> None:
+def test_a_deleted_lease_ends_the_holder_and_the_next_number_is_greater(server: S3Server) -> None:
     lease = lease_of(server)
     lease.acquire()
     store_of(server).delete([NAME])
@@ -297,6 +299,7 @@ def run_races(server: S3Server, rounds: int) -> None:
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.promise("one job at a time")
 def test_of_many_that_compete_one_holds_the_lease(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_FIRST_POLL", 0.01)
     run_races(server, 12)

@@ -14,7 +14,6 @@ from pipeline.delta.spark.jars import check_java, spark_folder
 from pipeline.delta.spark.settings import LOG_STORES
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.spark
 SOURCE = ROOT / "tests" / "support" / "races" / "link_errors.c"
 NO_LINKS = [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV]
 OTHERS = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES]
@@ -49,6 +48,7 @@ def error_of_commit(racer: Path, library: Path, log: Path, number: int) -> str:
     return done.stdout
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", NO_LINKS)
 def test_a_file_system_without_hard_links_is_named(
     racer: Path, failing_links: Path, tmp_path: Path, number: int
@@ -56,6 +56,7 @@ def test_a_file_system_without_hard_links_is_named(
     assert "has no hard links" in error_of_commit(racer, failing_links, tmp_path, number)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", OTHERS)
 def test_another_failure_is_passed_on(racer: Path, failing_links: Path, tmp_path: Path, number: int) -> None:
     found = error_of_commit(racer, failing_links, tmp_path, number)

@@ -72,7 +72,7 @@ def test_an_entry_has_the_mode_that_hadoop_gives_files(
     assert modes[0] == modes[1] == 0o666 & ~int(umask, 8)
 
 
-def test_a_folder_that_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_folder_raises_file_not_found(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="FileNotFoundException"):
         write(spark, tmp_path / "gone" / "00000000000000000007.json")
 

@@ -1,8 +1,8 @@
 """The log store for local folders, raced: processes that write the same versions at the same moments.
 
 Each process is a JVM of its own. Before each version they meet in shared memory, so that every version is
-contested. What a store tells a process is held against what all processes were told: a version that two were
-told of is a lost commit.
+contested. The versions that a store acknowledges to the processes are compared: a version that two of
+them have is a lost commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DELTAS_OWN = "io.delta.storage.HDFSLogStore"  # what Delta takes for `file:` unl
 def race(
     racer: Path, log: Path, store: str, *, processes: int, races: int, first: int = 0, natives: int = 0
 ) -> Outcome:
-    """Race for versions of a log in a folder, and compare what processes were told with what is in it."""
+    """Race for versions of a log in a folder, and compare the acknowledged commits with the log."""
     log.mkdir(parents=True, exist_ok=True)
     meeting = log.parent / f"meeting-{first}"
     told = Race(str(racer), f"file:{log}", store, meeting, processes, races, first, natives).run()
@@ -31,9 +31,13 @@ def race(
     return Outcome.of(races, told)
 
 
+@pytest.mark.sample(1)
+@pytest.mark.promise("one winner of each version")
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize("races", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_each_version_is_told_to_one_process(racer: Path, tmp_path: Path, processes: int, races: int) -> None:
+def test_each_version_is_acknowledged_to_one_process(
+    racer: Path, tmp_path: Path, processes: int, races: int
+) -> None:
     log = tmp_path / "_delta_log"
     found = race(racer, log, LOG_STORE, processes=processes, races=races)
     print(f"\n{races:,} races of {processes} processes: {found.lost} commits lost")
@@ -41,9 +45,11 @@ def test_each_version_is_told_to_one_process(racer: Path, tmp_path: Path, proces
     assert len(list(log.iterdir())) == races  # and no temporary file is left
 
 
+@pytest.mark.sample(1)
+@pytest.mark.promise("one winner of each version")
 @pytest.mark.parametrize(("processes", "natives"), [(2, 2), (2, 1), (3, 2)])
 @pytest.mark.parametrize("races", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_each_version_is_told_to_one_process_with_spark_or_without(
+def test_each_version_is_acknowledged_to_one_process_with_or_without_spark(
     racer: Path, tmp_path: Path, processes: int, natives: int, races: int
 ) -> None:
     log = tmp_path / "_delta_log"
@@ -53,6 +59,7 @@ def test_each_version_is_told_to_one_process_with_spark_or_without(
     assert len(list(log.iterdir())) == races
 
 
+@pytest.mark.promise("one winner of each version")
 def test_the_same_race_finds_what_a_store_loses_whose_window_is_held_open(
     racer: Path, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ def count(sessions: SparkProvider, group: str, tasks: int, rows: int) -> int:
     return len(numbers.where(f"id % {rows} = 0").collect())
 
 
+@pytest.mark.promise("slow tables")
 def test_a_small_job_ends_while_a_large_one_has_tasks_that_wait(spark: SparkSession) -> None:
     sessions, tracker = SparkProvider(spark), spark.sparkContext.statusTracker()
 

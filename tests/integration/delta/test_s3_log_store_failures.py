@@ -11,9 +11,9 @@ from pipeline.delta.spark.jars import check_java, spark_folder
 from pipeline.delta.spark.settings import LOG_STORES
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.spark
 
-
+@pytest.mark.sample(1)
+@pytest.mark.promise("a failed upload leaves nothing")
 @pytest.mark.parametrize("mode", ["create", "overwrite"])
 @pytest.mark.parametrize(("stream", "called"), [("abortable", ["aborted"]), ("plain", [])])
 def test_an_upload_that_fails_is_aborted_and_not_completed(

@@ -91,7 +91,7 @@ def test_one_of_several_threads_replaces_an_entry(store: Store) -> None:
 
 
 @pytest.mark.spark
-def test_a_late_process_that_creates_a_number_that_is_gone_replaces_nothing(hdfs: Hdfs) -> None:
+def test_a_late_process_that_creates_a_deleted_number_replaces_nothing(hdfs: Hdfs) -> None:
     store = open_store(f"{hdfs.url}/late")
     entry = store.entry("lease")
     tag = entry.create(b"0")

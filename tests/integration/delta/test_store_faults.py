@@ -73,6 +73,7 @@ def store_of(server: S3Server, patience: float) -> ObjectStore:
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("fault", "name"), EACH)
 def test_a_request_that_fails_twice_is_repeated(server: S3Server, files: Path, name: str, fault: str) -> None:
     store = store_of(server, 20)
@@ -95,6 +96,7 @@ def test_a_request_without_an_answer_is_repeated(server: S3Server, files: Path, 
     assert REQUESTS[name](store, files) is not None or name in ("delete", "copy")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("fault", "name"), [*WITH_500, ("503", "create"), ("silent", "create")])
 def test_a_store_that_fails_always_ends_with_a_sentence_in_time(
     server: S3Server, files: Path, name: str, fault: str

@@ -19,7 +19,6 @@ from tests.support.processes import ended
 from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.s3 import BUCKET, s3_server
 
-pytestmark = pytest.mark.spark
 NAME = "_pgdelta/locks/apply"
 
 
@@ -59,6 +58,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield Place(f"s3://{BUCKET}/lake", f"s3a://{BUCKET}/lake", server.options, f"{tmp_path}:{jars}/*:")
 
 
+@pytest.mark.sample(1)
+@pytest.mark.promise("one job at a time")
 def test_a_commit_after_another_process_has_taken_over_is_refused(place: Place, racer: Path) -> None:
     lease = place.lease()
     lease.acquire()

@@ -39,7 +39,7 @@ def test_a_listing_has_the_etag_that_an_object_was_created_with() -> None:
         assert store.read("log/1") == (b"1", etag)
 
 
-def test_objects_are_deleted_although_others_are_gone() -> None:
+def test_objects_are_deleted_although_others_do_not_exist() -> None:
     with google_store(20) as store:
         names = [f"data/{number}" for number in range(20)]
         for name in names[::2]:

@@ -38,7 +38,7 @@ def start_demo(root: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def is_running(server: Path) -> bool:
-    """Tell whether a server still has its data folder: it removes this file last."""
+    """Return whether a server still has its data folder: it removes this file last."""
     return (server / "data" / "postmaster.pid").exists()
 
 
@@ -90,8 +90,9 @@ def wait_until(is_so: Any, seconds: float) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.quick
 @pytest.mark.postgres
-def test_the_load_counts_what_the_server_says_it_changed(database: Database) -> None:
+def test_the_load_counts_the_rows_that_the_server_changed(database: Database) -> None:
     with database.connect() as connection:
         create_shop(connection)
         load = Load(connection)
@@ -114,6 +115,7 @@ def test_the_load_counts_what_the_server_says_it_changed(database: Database) -> 
         assert size > 300 * least
 
 
+@pytest.mark.quick
 def test_a_folder_that_no_demo_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     with pytest.raises(ConfigError, match="not the folder of an earlier demo"):

@@ -22,7 +22,7 @@ from pipeline.operate.rebuild import run_rebuild
 from tests.support.orders_load import change
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = pytest.mark.postgres
 
 DAY = 86_400
 # Delta keeps its log for 30 days, and looks at it each time that it writes a checkpoint: after ten commits.
@@ -35,10 +35,13 @@ def shift(pipeline: Pipeline, seconds: float) -> None:
     for path in Path(pipeline.root).rglob("*"):
         if path.is_file():
             os.utime(path, (stamp, stamp))
-    jvm: Any = pipeline.spark._jvm
+    jvm: Any = pipeline.session._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
+@pytest.mark.promise("jumping clocks")
+@pytest.mark.slow
+@pytest.mark.spark
 def test_a_clock_that_jumps_by_years_changes_nothing(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +74,7 @@ def test_a_clock_that_jumps_by_years_changes_nothing(
     assert not all((log / f"{0:020}.json").exists() for log in logs), "the times did not count"
 
 
+@pytest.mark.promise("jumping clocks")
 def test_a_table_is_rewritten_again_while_the_clock_goes_back(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +87,7 @@ def test_a_table_is_rewritten_again_while_the_clock_goes_back(
     for number, types in enumerate(({"n": "STRING"}, {}, {"n": "STRING"}, {})):
         monkeypatch.setattr(time, "time_ns", lambda number=number: now - number * 10**15)
         other = with_rules(pipeline, TableRule("*.*", types=types, type_changes="rebuild"))
-        summary = run_rebuild(other.config, ["public.t"], spark=other.spark)
+        summary = run_rebuild(other.config, ["public.t"])
         assert summary.exit_code(strict=True) == 0
         found.append(dict(other.frame("silver", "public", "t").dtypes)["n"])
         assert other.frame("silver", "public", "t").count() == 5

@@ -14,7 +14,7 @@ from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 A, B, BAG, PAST = (TableName("public", name) for name in ("a", "b", "bag", "past"))
 TOAST = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 400)"
 
@@ -41,6 +41,8 @@ def begin(make_pipeline: MakePipeline, writer: WriterSetting = "auto") -> Pipeli
     return life
 
 
+@pytest.mark.spark
+@pytest.mark.promise("gaps are never silent")
 @pytest.mark.parametrize("writer", ["native", pytest.param("spark", marks=pytest.mark.slow)])
 def test_only_the_keys_that_differ_are_copied(make_pipeline: MakePipeline, writer: WriterSetting) -> None:
     life = begin(make_pipeline, writer)
@@ -73,10 +75,11 @@ def test_only_the_keys_that_differ_are_copied(make_pipeline: MakePipeline, write
     again = life.ingest()
     assert not again.copies
     assert not again.compared
-    run_rebuild(life.config, ["public.a"], spark=life.spark)
+    run_rebuild(life.config, ["public.a"])
     life.assert_equal("a")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_key_that_changed_after_the_gap_without_its_long_value(make_pipeline: MakePipeline) -> None:
     life = begin(make_pipeline)

@@ -1,4 +1,4 @@
-"""A run may end between any two messages that begin or end something: the next one goes on as if it had not.
+"""A run may end between any two messages that begin or end something: the next continues as if it had not.
 
 Each run is cut off after the first such message at which none was cut off before, until all have been.
 """
@@ -21,7 +21,7 @@ from tests.support.fault_points import observed
 from tests.support.pipelines import Crash, MakePipeline, crash
 from tests.support.servers import Database
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 RICH = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
 BOUNDARIES = b"BCSEcAbPpKr"
@@ -104,6 +104,7 @@ def interleave(database: Database) -> None:
         session.close()
 
 
+@pytest.mark.promise("transactions are complete and once")
 @pytest.mark.parametrize(
     "when",
     [
@@ -112,7 +113,7 @@ def interleave(database: Database) -> None:
         pytest.param("after it acknowledged", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_that_ends_between_any_two_messages_loses_and_repeats_nothing(
+def test_a_run_ended_between_any_two_messages_loses_and_repeats_nothing(
     make_pipeline: MakePipeline, database: Database, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     judge = make_pipeline(name="judge", protocol=Protocol(version=1), create_publication="all")

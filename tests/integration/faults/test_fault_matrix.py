@@ -1,13 +1,11 @@
-"""A fault at any step of a run: the next run goes on, silver equals the source, bronze has no repeats.
+"""A fault at any step of a run: the next run continues, silver equals the source, bronze has no repeats.
 
 The cells share one lake, one after the other, so that what one leaves behind is there for the next. Between
-two of them tables change, get columns, come and go. `make faults` runs all cells, or those from number
-PGDELTA_FIRST_CELL to number PGDELTA_LAST_CELL.
+two of them tables change, get columns, come and go. `make faults` runs all cells.
 """
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -24,7 +22,7 @@ from tests.support.orders_load import KEPT, change
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.seeds import seed_of_run
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 CONFIG = """\
 pipeline: {name}
@@ -63,7 +61,7 @@ def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 
         change(pipeline, number)
         change_modes(pipeline, number)
         if cell.step is CrashStep.SWAP_TABLE:  # which only takes a new copy of a table that silver has
-            run_resync(pipeline.config, ["public.keyed"], spark=pipeline.spark)
+            run_resync(pipeline.config, ["public.keyed"])
         if cell.step is CrashStep.RECORD_CATALOG:  # whose state changes with the partitions of a root
             bounds = f"FROM ({number}) TO ({number + 1})"
             pipeline.run(
@@ -113,6 +111,7 @@ def hurt(make_pipeline: MakePipeline) -> Pipeline:
     return with_rules(pipeline, *rules, TableRule("public.*"))
 
 
+@pytest.mark.promise("a fault at any step")
 def test_a_fault_at_some_steps(hurt: Pipeline, tmp_path: Path) -> None:
     rng = Random(seed_of_run())
     killed = [cell for cell in CELLS if cell.fault == "killed"]
@@ -120,8 +119,10 @@ def test_a_fault_at_some_steps(hurt: Pipeline, tmp_path: Path) -> None:
     run_cells(hurt, tmp_path, [rng.choice(killed), rng.choice(others)])
 
 
+@pytest.mark.spark
+@pytest.mark.promise("a fault at any step")
 @pytest.mark.slow
-def test_every_fault_at_every_step(hurt: Pipeline, tmp_path: Path) -> None:
-    first = int(os.environ.get("PGDELTA_FIRST_CELL", "1"))
-    last = int(os.environ.get("PGDELTA_LAST_CELL", len(CELLS)))
-    run_cells(hurt, tmp_path, list(CELLS[first - 1 : last]), first)
+@pytest.mark.parametrize("quarter", range(4))
+def test_every_fault_at_every_step(hurt: Pipeline, tmp_path: Path, quarter: int) -> None:
+    first, last = (len(CELLS) * number // 4 for number in (quarter, quarter + 1))
+    run_cells(hurt, tmp_path, list(CELLS[first:last]), first + 1)

@@ -1,4 +1,4 @@
-"""What goes wrong around ingest ends in one sentence; nothing is lost, and the next run goes on."""
+"""A fault around ingest ends in one sentence; nothing is lost, and the next run continues."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from tests.support.servers import Database, MakeServer
 if TYPE_CHECKING:
     pass
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 # The slot ---------------------------------------------------------------------------------------------------
 
 
-def test_a_slot_that_somebody_else_moved_is_refused(
+@pytest.mark.promise("gaps are never silent")
+def test_a_slot_that_another_reader_moved_is_refused(
     pipeline: Pipeline, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from pipeline.cli.main import main
@@ -62,7 +63,8 @@ def test_a_slot_that_somebody_else_moved_is_refused(
     assert said.err.count("\n") == 1
 
 
-def test_a_slot_that_is_gone_is_named_and_one_made_anew_is_refused(pipeline: Pipeline) -> None:
+@pytest.mark.promise("gaps are never silent")
+def test_a_missing_slot_is_named_and_a_slot_created_again_is_refused(pipeline: Pipeline) -> None:
     slot = pipeline.config.source.slot
     pipeline.run(ITEMS)
     pipeline.ingest()
@@ -112,6 +114,7 @@ def test_an_idle_publication_advances_the_slot(make_pipeline: MakePipeline) -> N
 # The server -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("server crashes")
 def test_a_server_that_crashes_mid_stream_loses_nothing(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
@@ -135,6 +138,8 @@ def test_a_server_that_crashes_mid_stream_loses_nothing(
     pipeline.assert_equal("items")
 
 
+@pytest.mark.quick
+@pytest.mark.promise("server crashes")
 def test_a_session_that_is_terminated_loses_nothing(pipeline: Pipeline) -> None:
     pipeline.run(ITEMS)
     pipeline.ingest()
@@ -153,6 +158,8 @@ def test_a_session_that_is_terminated_loses_nothing(pipeline: Pipeline) -> None:
     pipeline.assert_equal("items")
 
 
+@pytest.mark.quick
+@pytest.mark.promise("hostile bytes")
 def test_a_malformed_message_is_refused_and_nothing_of_it_acknowledged(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +185,7 @@ def test_a_malformed_message_is_refused_and_nothing_of_it_acknowledged(
 # Signals ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("signals")
 def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.run(ITEMS)
     pipeline.ingest()
@@ -217,8 +225,9 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
 # Slow -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_a_short_sender_timeout_outlasts_a_large_transaction_and_slow_commits(
+def test_a_large_transaction_and_slow_commits_cause_no_sender_timeout(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
     rows = 5_000_000

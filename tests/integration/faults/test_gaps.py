@@ -15,7 +15,7 @@ from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def crossing(pipeline: Pipeline) -> Pipeline:
@@ -31,6 +31,7 @@ def move_slot(pipeline: Pipeline) -> None:
     pipeline.run(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())")
 
 
+@pytest.mark.promise("gaps are never silent")
 @pytest.mark.parametrize("loss", ["dropped", pytest.param("moved", marks=pytest.mark.slow)])
 def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -> None:
     life.run("INSERT INTO a VALUES (100, 'in bronze')")
@@ -56,6 +57,8 @@ def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -
     life.assert_equal("a")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("gaps are never silent")
 @pytest.mark.slow
 def test_silver_does_not_go_back_to_a_gap_that_it_crossed(make_pipeline: MakePipeline) -> None:
     life = make_pipeline(copy="initial", create_publication="all")
@@ -83,8 +86,9 @@ def test_silver_does_not_go_back_to_a_gap_that_it_crossed(make_pipeline: MakePip
     assert lsns == sorted(lsns)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
+def test_silver_stops_at_a_gap_until_the_table_is_copied(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life.run("INSERT INTO a VALUES (100, 'before the gap')")
@@ -103,13 +107,15 @@ def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
     rows = {row.id for row in life.frame("silver", "public", "a").collect()}
     assert rows == {*range(1, 51), 100}
     assert any("gap" in sentence for kind, sentence in life.events("a") if kind == "resync")
-    rewritten = run_rebuild(healed.config, ["public.a"], spark=life.spark)
+    rewritten = run_rebuild(healed.config, ["public.a"])
     assert "gap" in (rewritten.tables[TableName("public", "a")].held or "")
     assert {row.id for row in life.frame("silver", "public", "a").collect()} == rows
     healed.catch_up()
     life.assert_equal("a")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("gaps are never silent")
 @pytest.mark.slow
 def test_a_table_that_came_behind_a_gap_lacks_nothing(make_pipeline: MakePipeline) -> None:
     life = make_pipeline(copy="never", create_publication="all")
@@ -125,8 +131,10 @@ def test_a_table_that_came_behind_a_gap_lacks_nothing(make_pipeline: MakePipelin
     assert not any(kind == "resync" for kind, _ in life.events("b"))
 
 
+@pytest.mark.spark
+@pytest.mark.promise("gaps are never silent")
 @pytest.mark.slow
-def test_what_was_prepared_before_a_gap_is_landed_or_asked_for(
+def test_a_gap_refuses_prepared_transactions_in_it_but_not_earlier_ones(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
     server = make_server({"max_prepared_transactions": "5"})

@@ -26,7 +26,7 @@ from tests.support.processes import in_own_session, members, processes_with
 from tests.support.running import continuous, wait_until
 from tests.support.seeds import seed_of_run
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 ROUNDS = int(os.environ.get("PGDELTA_HELD_UP", "50"))
 TABLES = (
@@ -122,7 +122,7 @@ def check(pipeline: Pipeline, config: Path, moments: list[tuple[str, float]]) ->
             said.append(replace_one_that_is_held_up(pipeline, config, moment, delay))
     pipeline.catch_up()
     pipeline.assert_equal("items", "bag")
-    proof = run_audit(pipeline.config, spark=pipeline.spark)
+    proof = run_audit(pipeline.config)
     assert proof.findings == ()
     assert processes_with(str(config)) == []
     for sentence in said:
@@ -131,6 +131,7 @@ def check(pipeline: Pipeline, config: Path, moments: list[tuple[str, float]]) ->
     return said
 
 
+@pytest.mark.promise("a suspended ingest writes nothing")
 @pytest.mark.parametrize(
     "moments", [("amid",), pytest.param(MOMENTS, marks=pytest.mark.slow)], ids=["amid", "all"]
 )
@@ -145,6 +146,8 @@ def test_an_ingest_that_was_held_up_at_its_commit_writes_no_more(
             assert "Another ingest has taken over" in sentence
 
 
+@pytest.mark.spark
+@pytest.mark.promise("a suspended ingest writes nothing")
 @pytest.mark.slow
 def test_an_ingest_that_was_held_up_fifty_times_at_any_moment(
     make_pipeline: MakePipeline, tmp_path: Path

@@ -62,6 +62,7 @@ class Kills:
             job.start()
 
 
+@pytest.mark.promise("transactions are complete and once")
 @pytest.mark.parametrize(("is_rich", "count"), [(False, 20), (True, 14)], ids=["whole", "streamed"])
 def test_kills_at_random_times_lose_and_repeat_nothing(
     make_pipeline: MakePipeline, tmp_path: Path, is_rich: bool, count: int

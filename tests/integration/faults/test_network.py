@@ -1,4 +1,4 @@
-"""A link that breaks, or stands still, costs time only: the run ends in one sentence and the next goes on."""
+"""A link that breaks or stalls costs only time: the run ends with one error, and the next one continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.proxy import Proxy
 from tests.support.running import FILL, ITEMS, continuous, wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def through(pipeline: Pipeline, proxy: Proxy) -> Pipeline:
@@ -25,6 +25,7 @@ def through(pipeline: Pipeline, proxy: Proxy) -> Pipeline:
     return replace(pipeline, config=config)
 
 
+@pytest.mark.promise("cut links")
 def test_a_link_that_is_cut_loses_and_repeats_nothing(pipeline: Pipeline) -> None:
     pipeline.run(ITEMS)
     pipeline.ingest()
@@ -48,7 +49,8 @@ def test_a_link_that_is_cut_loses_and_repeats_nothing(pipeline: Pipeline) -> Non
     pipeline.assert_equal("items")
 
 
-def test_a_link_that_stands_still_ends_the_run(
+@pytest.mark.promise("cut links")
+def test_a_link_that_stalls_ends_the_run(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = make_server({"wal_sender_timeout": "3s"})
@@ -72,8 +74,10 @@ def test_a_link_that_stands_still_ends_the_run(
     pipeline.assert_equal("items")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("cut links")
 @pytest.mark.slow
-def test_a_copy_whose_link_is_cut_goes_on(make_pipeline: MakePipeline) -> None:
+def test_a_copy_whose_link_is_cut_continues(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
     pipeline.run(ITEMS, FILL.format(1, 80_000))
     with Proxy(pipeline.database.server.port) as proxy:

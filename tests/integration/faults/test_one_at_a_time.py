@@ -29,7 +29,7 @@ from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
 from tests.support.processes import in_own_session
 from tests.support.running import CONFIG, ITEMS, continuous, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 HOLDERS = (
     "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted "
@@ -54,6 +54,8 @@ def applying(pipeline: Pipeline) -> Iterator[None]:
         assert not thread.is_alive()
 
 
+@pytest.mark.spark
+@pytest.mark.promise("one job at a time")
 def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.ingest.job.lock_slot", functools.partial(lock_slot, busy_timeout=0.2))
     config, spark = pipeline.config, pipeline.spark
@@ -80,6 +82,7 @@ def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: py
     pipeline.assert_equal("items")
 
 
+@pytest.mark.promise("one job at a time")
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 def test_a_second_ingest_of_a_slot_is_refused(
     route: str, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
@@ -89,7 +92,7 @@ def test_a_second_ingest_of_a_slot_is_refused(
     monkeypatch.setattr("pipeline.ingest.job.lock_slot", impatient)
     with closing(connect(pipeline.config.source.conninfo)) as first:
         lock_slot(first, pipeline.config.source.slot)
-        for second in (pipeline.ingest, lambda: run_both(pipeline.config, spark=pipeline.spark)):
+        for second in (pipeline.ingest, lambda: run_both(pipeline.config)):
             with pytest.raises(SlotBusyError, match=f"is still busy .*PID {first.info.backend_pid}"):
                 second()
     query = "SELECT FROM pg_replication_slots WHERE database = current_database()"
@@ -99,6 +102,8 @@ def test_a_second_ingest_of_a_slot_is_refused(
         assert pipeline.ingest().captured_offset
 
 
+@pytest.mark.spark
+@pytest.mark.promise("one job at a time")
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 def test_an_ingest_whose_session_was_lost_takes_the_lock_again_or_ends(
@@ -135,8 +140,10 @@ def test_an_ingest_whose_session_was_lost_takes_the_lock_again_or_ends(
     pipeline.assert_equal("items", "other", "third")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("one job at a time")
 @pytest.mark.slow
-def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
+def test_jobs_are_refused_while_a_pipeline_runs_and_not_after_its_kill(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.run(ITEMS)
@@ -187,6 +194,6 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
             pipeline.apply()
         patch.setattr("pipeline.apply.applier.Applier._run_batch", crash)
         with pytest.raises(Crash):
-            apply_tables(pipeline.config, spark=pipeline.spark)
+            apply_tables(pipeline.config)
     pipeline.catch_up()
     pipeline.assert_equal("items")

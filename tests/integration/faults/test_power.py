@@ -16,7 +16,7 @@ from tests.support.power.recording import Recording, compile_recorder
 from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, name text)",
@@ -55,7 +55,7 @@ def database(make_server: MakeServer) -> Database:
 
 @pytest.fixture
 def recording(library: Path, database: Database, tmp_path: Path) -> Recording:
-    """Give a lake of which everything is recorded."""
+    """Give a lake in which every write is recorded."""
     (tmp_path / "disk").mkdir()
     folder = (tmp_path / "disk").resolve()
     return Recording(
@@ -64,7 +64,7 @@ def recording(library: Path, database: Database, tmp_path: Path) -> Recording:
 
 
 def is_reported(database: Database, lsn: str) -> bool:
-    """Say whether the slot stands beyond an LSN."""
+    """Return whether the slot is beyond an LSN."""
     query = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = 'power' AND confirmed_flush_lsn > '{lsn}'"
     return bool(database.run(query))
 
@@ -76,7 +76,7 @@ def await_while_running(process: subprocess.Popen[str], is_true: Callable[[], ob
 
 
 def change(process: subprocess.Popen[str], database: Database, *statements: str) -> None:
-    """Run statements, each in its own transaction, and wait until the slot stands beyond them."""
+    """Run statements, each in its own transaction, and wait until the slot is beyond them."""
     database.run(*statements)
     lsn = database.run("SELECT pg_current_wal_insert_lsn()::text")[0][0]
     database.run(f"INSERT INTO marks VALUES ('{lsn}')")
@@ -113,6 +113,7 @@ def work(recording: Recording, database: Database, *, syncs: bool) -> None:
         change(process, database, *CHANGES)
 
 
+@pytest.mark.promise("power failures")
 def test_at_no_cut_is_the_slot_ahead_of_what_is_on_disk(recording: Recording, database: Database) -> None:
     work(recording, database, syncs=True)
     verdict = recording.replay()
@@ -122,6 +123,8 @@ def test_at_no_cut_is_the_slot_ahead_of_what_is_on_disk(recording: Recording, da
     assert recording.versions > ROUNDS
 
 
+@pytest.mark.spark
+@pytest.mark.promise("power failures")
 @pytest.mark.slow
 def test_without_sync_the_replay_finds_cuts_ahead(recording: Recording, database: Database) -> None:
     work(recording, database, syncs=False)
@@ -131,6 +134,8 @@ def test_without_sync_the_replay_finds_cuts_ahead(recording: Recording, database
     assert len(verdict.torn) > ROUNDS
 
 
+@pytest.mark.spark
+@pytest.mark.promise("power failures")
 @pytest.mark.slow
 def test_the_sql_route(recording: Recording, database: Database) -> None:
     recording.configure(route="sql")
@@ -144,6 +149,8 @@ def test_the_sql_route(recording: Recording, database: Database) -> None:
     assert verdict.flushes
 
 
+@pytest.mark.spark
+@pytest.mark.promise("power failures")
 @pytest.mark.slow
 def test_a_commit_whose_writer_died_before_it_was_forced(recording: Recording, database: Database) -> None:
     """Kill ingest between the link of a log entry and the fsync of its folder; the next one relies on it."""

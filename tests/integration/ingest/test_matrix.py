@@ -22,7 +22,7 @@ from tests.support.servers import Database, MakeServer
 from tests.support.workload.tables import create_schema
 from tests.support.workload.transactions import run_workload
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 MAJORS = range(10, 19)
 
@@ -52,9 +52,11 @@ def lanes_of(make_pipeline: MakePipeline, database: Database, major: int) -> dic
     return lanes
 
 
+@pytest.mark.spark
+@pytest.mark.promise("every protocol version")
 @pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
-def test_every_way_to_ask_gives_the_same_bronze_and_silver_equals_the_source(
+def test_all_options_give_the_same_bronze_and_silver_equals_the_source(
     make_pipeline: MakePipeline, make_server: MakeServer, major: int
 ) -> None:
     server = make_server({"max_replication_slots": "40", "max_wal_senders": "40"}, major=major)

@@ -23,7 +23,7 @@ from tests.support.servers import Database, MakeServer
 from tools.bench.capture import create_schema
 from tools.bench.memory import measure_streams
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 COUNT = 50
 TURNS = 6
@@ -112,6 +112,7 @@ def spooled(pipeline: Pipeline) -> list[Path]:
     return list(pipeline.path("_pgdelta", "staging").glob("*/*"))
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("major", [14, 15, 16, 18])
 def test_fifty_open_streams_are_in_bronze_what_they_are_in_protocol_1(
@@ -190,6 +191,8 @@ def test_fifty_open_streams_are_in_bronze_what_they_are_in_protocol_1(
     )
 
 
+@pytest.mark.spark
+@pytest.mark.promise("bounded memory")
 @pytest.mark.slow
 def test_memory_and_open_files_do_not_grow_with_the_number_of_open_streams(
     make_server: MakeServer, tmp_path: Path

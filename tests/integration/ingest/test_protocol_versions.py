@@ -19,12 +19,13 @@ from tests.support.pipelines import Crash, MakePipeline, crash
 from tests.support.postgres.sessions import TABLES, Sessions, create_tables
 from tests.support.servers import Database
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 RICH = Protocol(two_phase=True, written=frozenset({"two_phase"}))
 STREAMED_SQL = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
 
 
+@pytest.mark.promise("every protocol version")
 @pytest.mark.parametrize("seed", [31])
 def test_every_protocol_lands_what_protocol_1_lands(
     make_pipeline: MakePipeline, database: Database, seed: int
@@ -64,6 +65,7 @@ def test_every_protocol_lands_what_protocol_1_lands(
     lanes["rich"].assert_equal(*TABLES, "filler")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_prepared_transaction_waits_for_its_end_in_the_lake(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
@@ -96,7 +98,8 @@ def test_a_prepared_transaction_waits_for_its_end_in_the_lake(make_pipeline: Mak
     ]  # fmt: skip
 
 
-def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
+@pytest.mark.promise("every protocol version")
+def test_a_crash_before_the_offset_of_a_prepared_transaction_lands_it_once(
     make_pipeline: MakePipeline,
 ) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
@@ -117,9 +120,10 @@ def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
     assert pipeline.frame("bronze", "prepared").count() == 0
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ["walsender", "sql"])
-def test_a_crash_after_the_position_of_an_end_leaves_nothing_of_the_prepared_transaction(
+def test_a_crash_after_the_offset_of_an_end_leaves_no_prepared_transaction(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:
     pipeline = make_pipeline(protocol=RICH, route=route, create_publication="all")
@@ -144,13 +148,14 @@ def test_a_crash_after_the_position_of_an_end_leaves_nothing_of_the_prepared_tra
     assert pipeline.frame("bronze", "prepared").count() == 0
 
 
+@pytest.mark.spark
 def test_prepared_transactions_that_were_removed_are_refused(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()
     pipeline.prepare("g", "INSERT INTO t VALUES (1)")
     pipeline.ingest()
-    pipeline.spark.sql(f"DELETE FROM delta.`{pipeline.root}/bronze/prepared`")
+    pipeline.session.sql(f"DELETE FROM delta.`{pipeline.root}/bronze/prepared`")
     pipeline.run("COMMIT PREPARED 'g'")
     with pytest.raises(GapError, match="0 of 1 prepared transactions"):
         pipeline.ingest()

@@ -10,7 +10,7 @@ from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 LARGE = "repeat('x', 2500)"
 
@@ -45,6 +45,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_partitions_are_tables_of_their_own(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
@@ -57,6 +58,7 @@ def test_partitions_are_tables_of_their_own(make_pipeline: MakePipeline) -> None
     pipeline.assert_equal("sales_north", "sales_south")
 
 
+@pytest.mark.quick
 def test_partitions_are_one_table_through_their_root(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     partitioned(pipeline)
@@ -79,7 +81,7 @@ def test_partitions_are_one_table_through_their_root(make_pipeline: MakePipeline
     pipeline.assert_equal("sales")
 
 
-def test_a_leaf_that_knows_its_rows_otherwise_than_the_root_is_refused_or_right(
+def test_a_partition_with_another_key_than_its_root_is_refused_or_correct(
     make_pipeline: MakePipeline,
 ) -> None:
     pipeline = make_pipeline()
@@ -103,7 +105,8 @@ def test_a_leaf_that_knows_its_rows_otherwise_than_the_root_is_refused_or_right(
         assert any("events" in line for line in summary.lines()), summary.lines()
 
 
-def test_a_leaf_that_logs_less_than_its_root_says_is_held_or_told(make_pipeline: MakePipeline) -> None:
+@pytest.mark.promise("updates without an old row")
+def test_a_partition_that_logs_less_than_its_root_is_held_or_diverged(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     for table in ("updated", "deleted"):
         pipeline.run(
@@ -130,8 +133,9 @@ def test_a_leaf_that_logs_less_than_its_root_says_is_held_or_told(make_pipeline:
     assert sentence.startswith("Silver lacks 1 rows that updates or deletes under REPLICA IDENTITY FULL")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_a_leaf_that_logs_more_than_its_root_says_is_followed(make_pipeline: MakePipeline) -> None:
+def test_a_partition_that_logs_more_than_its_root_is_followed(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     partitioned(pipeline)
     pipeline.run("ALTER TABLE sales_north REPLICA IDENTITY FULL")
@@ -144,7 +148,8 @@ def test_a_leaf_that_logs_more_than_its_root_says_is_followed(make_pipeline: Mak
     pipeline.assert_equal("sales")
 
 
-def test_a_delete_that_does_not_say_the_key_is_told(make_pipeline: MakePipeline) -> None:
+@pytest.mark.quick
+def test_a_delete_without_the_key_fails_the_table_with_the_reason(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial")
     pipeline.run(
         "CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL) PARTITION BY RANGE (id)",
@@ -162,7 +167,7 @@ def test_a_delete_that_does_not_say_the_key_is_told(make_pipeline: MakePipeline)
     assert "an update or delete has no key, because a partition has another replica identity" in failure
     # as it says
     pipeline.run("ALTER TABLE t_1 REPLICA IDENTITY FULL")
-    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.t"])
     pipeline.ingest()
     pipeline.catch_up()
     pipeline.run(
@@ -187,6 +192,7 @@ def test_columns_that_are_not_published_are_not_in_silver(make_pipeline: MakePip
     assert found == set(pipeline.source.execute("SELECT id, name FROM people").fetchall())
 
 
+@pytest.mark.promise("unchanged TOAST")
 def test_a_row_that_a_filter_lets_in_late_never_gets_a_silent_null(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     pipeline.run(

@@ -59,6 +59,7 @@ def test_versions_that_open_streams_describe(
     assert named <= recorded
 
 
+@pytest.mark.promise("protected columns")
 def test_a_left_out_column_that_was_dropped_and_added_again(database: Database, tmp_path: Path) -> None:
     database.run("CREATE TABLE t (id int PRIMARY KEY, secret text, note text)")
     config = database.config(root=str(tmp_path / "lake"), create_publication="all")

@@ -17,6 +17,7 @@ from tests.support.servers import Database
 pytestmark = pytest.mark.postgres
 
 
+@pytest.mark.promise("cut links")
 def test_a_row_that_takes_long_to_arrive(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

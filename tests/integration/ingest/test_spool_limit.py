@@ -25,7 +25,7 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 LIMIT = 2 << 20
 TABLE = "CREATE TABLE big (id int PRIMARY KEY, v text)"
@@ -72,6 +72,7 @@ def staged(pipeline: Pipeline) -> int:
     return size
 
 
+@pytest.mark.promise("bounded growth")
 def test_the_stream_waits_for_a_commit_that_hangs(limited: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture_module, "_MEASURE_SECONDS", 0.0)
     monkeypatch.setattr(spool_module, "BYTE_LIMIT", 256 << 10)  # what is more is on disk
@@ -90,6 +91,7 @@ def test_the_stream_waits_for_a_commit_that_hangs(limited: Pipeline, monkeypatch
     limited.assert_equal("big")
 
 
+@pytest.mark.promise("bounded growth")
 def test_a_copy_waits_for_a_commit_that_hangs(limited: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     limited.run(ROWS.format(1, 10_000))
     held = HeldCommits(monkeypatch, TxnKind.CHUNKS)

@@ -49,7 +49,7 @@ def test_files_are_merged_where_the_version_gets_to_a_multiple(
     assert (last.lsn, last.entries[0].version) == (LSN(19), 19)
 
 
-def test_a_process_that_begins_on_an_older_lake_merges_nothing_at_each_commit(
+def test_a_process_started_on_an_older_lake_does_not_merge_at_each_commit(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = Lake(str(tmp_path), spark).table("_pgdelta", "manifests")

@@ -52,7 +52,7 @@ def test_an_entry_is_read_back_as_recorded(
     assert Records(Lake(str(tmp_path), spark)).tables.read() == {TableName("public", "t"): entry}
 
 
-def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
+def test_events_that_need_a_copy_are_returned_until_they_are_forgotten(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     records = Records(Lake(str(tmp_path), spark))
@@ -74,7 +74,7 @@ def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
     assert after_a_crash.events.resyncs() == {}
 
 
-def test_an_event_is_recorded_once_and_looked_for_once_by_a_process(
+def test_an_event_is_recorded_once_and_searched_for_once_by_a_process(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(str(tmp_path), spark)

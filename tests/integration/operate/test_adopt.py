@@ -33,7 +33,7 @@ from tests.support.modes.oracle import assert_equals_model
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 from tests.support.servers import Database
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 A = TableName("public", "a")
 
 KILLED = CrashStep.STAGE_COPIED_ROWS, CrashStep.REGISTER_TABLE
@@ -56,7 +56,6 @@ def adopt(
         ignored=ignored,
         is_dry_run=is_dry_run,
         runs=runs,
-        spark=life.spark,
     )
 
 
@@ -74,6 +73,8 @@ def written_meanwhile(life: Pipeline, *statements: str) -> Iterator[None]:
             yield
 
 
+@pytest.mark.spark
+@pytest.mark.promise("adopted tables")
 @pytest.mark.parametrize(
     ("program", "writer"),
     [("deltalake", "native"), pytest.param("spark", "spark", marks=pytest.mark.slow)],
@@ -85,9 +86,9 @@ def test_only_the_rows_that_differ_are_copied(
     life.run(*foreign_tables.create("a"), FILL.format("a", 1, 2000))
     rows = foreign_tables.read(life.source, "a")
     folder = tmp_path / "old table"
-    foreign_tables.write(rows, folder, program, life.spark, partition_by=["small"])
+    foreign_tables.write(rows, folder, program, life.session, partition_by=["small"])
     extra = pa.concat_tables([foreign_tables.edited(rows, id=900_000), rows.slice(500, 1)])
-    path = foreign_tables.write(extra, folder, program, life.spark, mode="append")
+    path = foreign_tables.write(extra, folder, program, life.session, mode="append")
     life.run(
         "DELETE FROM a WHERE id IN (3, 700)",
         "UPDATE a SET n = -1 WHERE id BETWEEN 101 AND 107",
@@ -120,13 +121,14 @@ def test_only_the_rows_that_differ_are_copied(
     )
     life.catch_up()
     life.assert_equal("a")
-    run_rebuild(life.config, ["public.a"], spark=life.spark)
+    run_rebuild(life.config, ["public.a"])
     life.assert_equal("a")
     again = adopt(life, path)
     assert again.lines()[-1] == "adopt public.a: it was adopted before"
     assert again.exit_code(strict=True) == 0
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_dry_run_changes_nothing_and_what_cannot_be_adopted_is_refused(
     make_pipeline: MakePipeline, tmp_path: Path
@@ -136,7 +138,7 @@ def test_a_dry_run_changes_nothing_and_what_cannot_be_adopted_is_refused(
     life.run(f"CREATE PUBLICATION {life.config.source.publication} FOR ALL TABLES")
     rows = foreign_tables.read(life.source, "a")
     rows = rows.append_column("_airbyte_raw_id", pa.array(["x"] * 300))
-    path = foreign_tables.write(rows, tmp_path / "old", "deltalake", life.spark)
+    path = foreign_tables.write(rows, tmp_path / "old", "deltalake", life.session)
     life.run("UPDATE a SET n = 100 WHERE id = 4", "DELETE FROM a WHERE id = 5")
     with pytest.raises(LakeError, match=r"lacks its columns _airbyte_raw_id \(--ignore-column"):
         adopt(life, path, is_dry_run=True)
@@ -178,6 +180,7 @@ def test_a_table_that_ingest_will_not_publish_is_refused(database: Database, tmp
     assert not Path(config.storage.root).exists()
 
 
+@pytest.mark.quick
 def test_a_table_that_was_renamed_is_not_read_without_its_rules(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +201,7 @@ def test_a_table_that_was_renamed_is_not_read_without_its_rules(
     assert "planted" not in str(bronze.changes.rows().to_pylist())
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_long_texts_are_read_in_small_parts(make_pipeline: MakePipeline, tmp_path: Path) -> None:
     """The Delta table itself is small, because the texts repeat."""
@@ -211,7 +215,7 @@ def test_long_texts_are_read_in_small_parts(make_pipeline: MakePipeline, tmp_pat
         "INSERT INTO a SELECT i, i || repeat('x', 20000) FROM generate_series(0, 3999) i",
         f"CREATE PUBLICATION {source.publication} FOR ALL TABLES",
     )
-    lake = Lake(life.config.storage, life.spark)
+    lake = Lake(life.config.storage, life.session)
     with closing(SnapshotKeeper(source.snapshot_conninfo, key=source.snapshot_key)) as keeper:
         _, rows = adopt_rows(life.config, lake, keeper, A, Adoption(f"file:{path}", 0))
     assert rows is not None
@@ -221,12 +225,14 @@ def test_long_texts_are_read_in_small_parts(make_pipeline: MakePipeline, tmp_pat
     assert max(sizes) < 70 << 20
 
 
+@pytest.mark.spark
+@pytest.mark.promise("adopted tables")
 @pytest.mark.slow
 def test_tables_of_other_kinds(make_pipeline: MakePipeline, tmp_path: Path) -> None:
     """A table without a key, one with a history, an empty one, one that differs everywhere, and floats."""
     life = make_pipeline(copy="initial", create_publication="all")
     life = with_rules(life, TableRule("public.past", mode="history"), TableRule("*.*"))
-    spark = life.spark
+    spark = life.session
     life.run(
         "CREATE TABLE bag (n int, v text)",
         "ALTER TABLE bag REPLICA IDENTITY FULL",
@@ -273,6 +279,8 @@ def test_tables_of_other_kinds(make_pipeline: MakePipeline, tmp_path: Path) -> N
     assert assert_equals_model(*model) == 200
 
 
+@pytest.mark.spark
+@pytest.mark.promise("adopted tables")
 @pytest.mark.slow
 def test_a_command_that_is_killed_continues(make_pipeline: MakePipeline, tmp_path: Path) -> None:
     """One adoption, whose runs are killed in turn before and after rows are staged and silver registered."""
@@ -282,7 +290,7 @@ def test_a_command_that_is_killed_continues(make_pipeline: MakePipeline, tmp_pat
     config.write_text(CONFIG.format(**names))
     life.run(*foreign_tables.create("a"), FILL.format("a", 1, 300))
     rows = foreign_tables.read(life.source, "a")
-    path = foreign_tables.write(rows, tmp_path / "old", "deltalake", life.spark)
+    path = foreign_tables.write(rows, tmp_path / "old", "deltalake", life.session)
     life.run("UPDATE a SET n = -1 WHERE id = 3", "DELETE FROM a WHERE id = 4")
     for when in WHEN:
         with pytest.raises(Crash), crash_at(AdoptionStep.REQUEST_ADOPTION, when):

@@ -21,7 +21,7 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 from tests.support.webhooks import Receiver, receiver
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 ALERTS = Alerting(on=("held", "failed", "unpublished", "slot", "lag > 5 min", "wal > 1 GB"))
 DAY, T = TableName("public", "day"), TableName("public", "t")
@@ -46,7 +46,7 @@ def life(pipeline: Pipeline) -> Pipeline:
 
 def later(life: Pipeline, **duration: float) -> AlertFacts:
     """Return the facts as they are if nothing happens for some time."""
-    facts, by = read_facts(life.config, spark=life.spark), timedelta(**duration)
+    facts, by = read_facts(life.config), timedelta(**duration)
     pending = {name: age + by.total_seconds() for name, age in facts.pending.items()}
     return replace(facts, now=facts.now + by, pending=pending)
 
@@ -76,6 +76,7 @@ def run(life: Pipeline, job: str) -> None:
             life.apply(progress=watch.on_apply)
 
 
+@pytest.mark.promise("alerts")
 def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
     life: Pipeline, tmp_path: Path, hook: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +101,7 @@ def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
     for _ in range(2):
         run(life, "apply")
     assert hook.alerts() == [("began", "held", "day")]
-    assert read_facts(life.config, spark=life.spark).pending == {}
+    assert read_facts(life.config).pending == {}
     assert rules(later(life)) == [("held", DAY)]
     assert command(life, tmp_path) == 3
     line = " ".join(capsys.readouterr().out.split())  # a narrow terminal breaks it
@@ -127,7 +128,7 @@ def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
     assert f"No job has read the slot {life.config.source.slot} for 10 min" in found.sentence
     assert rules(replace(later(life), settings=Alerting(on=("wal > 1 kB",)))) == [("wal", None)]
     assert rules(replace(later(life), settings=Alerting(on=("wal > 1 GB",)))) == []
-    offline = read_alerts(life.config, spark=life.spark, is_offline=True)
+    offline = read_alerts(life.config, is_offline=True)
     assert offline.found == []
     assert "slot_missing" in offline.unknown
 

@@ -24,7 +24,7 @@ from pipeline.report.capsule import OWN_SHAPES, known_secrets, public_configurat
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.pipelines import Pipeline, with_rules
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 HASH_KEY = "planted-hash-key-0123456789"
 #: Values of rows, of every kind of place in which the lake has values, and secrets.
@@ -41,7 +41,7 @@ def parts(file: str) -> dict[str, str]:
 
 
 def plant(pipeline: Pipeline) -> Pipeline:
-    """Fill tables with planted values, and make everything happen that an event or a sentence tells of."""
+    """Fill tables with planted values, and cause everything that an event or an error text describes."""
     rule = TableRule(
         "public.planted",
         columns=ColumnRules(hash={"person": "hmac-sha256"}, mask={"card": "planted-mask"}),
@@ -80,15 +80,14 @@ def plant(pipeline: Pipeline) -> Pipeline:
     life.ingest()
     life.apply()
     path = life.path("silver", "public", "planted")
-    life.spark.sql(f"UPDATE delta.`{path}` SET note = 'planted-value changed' WHERE n = 7")
-    run_reconcile(life.config, ["public.planted"], runs=True, spark=life.spark)
+    life.session.sql(f"UPDATE delta.`{path}` SET note = 'planted-value changed' WHERE n = 7")
+    run_reconcile(life.config, ["public.planted"], runs=True)
     run_resync(
         life.config,
         ["public.planted"],
         key_ranges=[KeyRange(("planted-key1",), ("planted-key1",))],
-        spark=life.spark,
     )
-    pause_tables(life.config, ["public.planted"], reason="a fault", spark=life.spark)
+    pause_tables(life.config, ["public.planted"], reason="a fault")
     return life
 
 
@@ -110,6 +109,7 @@ class Metrics(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+@pytest.mark.spark
 def test_it_has_what_helps_and_no_value_no_key_and_no_secret(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def cluster() -> Iterator[Cluster]:
         yield started
 
 
+@pytest.mark.promise("jobs need nothing else")
 @pytest.mark.slow
 def test_dist_runs_on_a_cluster_of_another_user(
     cluster: Cluster, tmp_path: Path, database: Database, spark: SparkSession

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,7 +38,7 @@ from tests.support.fault_points import crash_at
 from tests.support.files import places_of
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 SECRET = "xyzzySubject"  # in every value of the subject, also in its keys
 PERSON = (
@@ -56,18 +57,18 @@ def row(key: str, word: str = SECRET) -> str:
     )
 
 
-def forget(pipeline: Pipeline, *keys: str, **options: bool) -> ForgetReceipt:
+def forget(pipeline: Pipeline, *keys: str, **options: Any) -> ForgetReceipt:
     given = [(key,) for key in keys]
-    return run_forget(pipeline.config, "public.person", given, spark=pipeline.spark, **options)
+    return run_forget(pipeline.config, "public.person", given, **options)
 
 
 def assert_whole(pipeline: Pipeline) -> None:
     """Assert that all that reads the lake finds it complete."""
-    audit = run_audit(pipeline.config, spark=pipeline.spark)
+    audit = run_audit(pipeline.config)
     assert audit.findings == ()
     assert audit.chain.is_from_the_beginning
     assert_equal(pipeline, "person", "other")
-    assert as_of(pipeline.spark, pipeline.root)[TableName("public", "person")].count() == len(
+    assert as_of(pipeline.session, pipeline.root)[TableName("public", "person")].count() == len(
         people(pipeline)
     )
     table = DeltaTable(str(pipeline.path("silver", "public", "person")))
@@ -104,7 +105,6 @@ def lived(make_pipeline: MakePipeline) -> Pipeline:
         pipeline.config,
         ["public.person"],
         key_ranges=[KeyRange((f"{SECRET}1",), (f"{SECRET}1",))],
-        spark=pipeline.spark,
     )
     pipeline.catch_up()
     pipeline.run(
@@ -144,6 +144,8 @@ def lived(make_pipeline: MakePipeline) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.spark
+@pytest.mark.promise("erasure")
 def test_nothing_of_the_subject_remains(lived: Pipeline) -> None:
     lake = lived.path()
     before = places_of(lake, SECRET)
@@ -188,7 +190,7 @@ def test_nothing_of_the_subject_remains(lived: Pipeline) -> None:
     # all commands go on
     first = lived.frame("_pgdelta", "manifests").orderBy("lsn").first()
     assert first is not None
-    earlier = as_of(lived.spark, lived.root, lsn=LSN(first.lsn))
+    earlier = as_of(lived.session, lived.root, lsn=LSN(first.lsn))
     with pytest.raises(LakeError, match=r"Delta's log of .* does not have version"):
         _ = earlier[TableName("public", "person")]
     lived.run(row("newer", "newer"), "UPDATE person SET odd = '8', name = 'again' WHERE id <> 'later'")
@@ -198,7 +200,7 @@ def test_nothing_of_the_subject_remains(lived: Pipeline) -> None:
         lived.config, ["public.person"], key_ranges=[KeyRange(("kept",), ("kept",))], spark=lived.spark
     )
     lived.catch_up()
-    run_rebuild(lived.config, ["public.person"], spark=lived.spark)
+    run_rebuild(lived.config, ["public.person"])
     assert_whole(lived)
     assert places_of(lake, SECRET) == []
     again = forget(lived, f"{SECRET}2")
@@ -206,6 +208,9 @@ def test_nothing_of_the_subject_remains(lived: Pipeline) -> None:
     assert_whole(lived)
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spark
+@pytest.mark.promise("erasure")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_that_crashes_is_ended_by_the_next(lived: Pipeline, when: str) -> None:
     keys = (f"{SECRET}2", f"{SECRET}9")
@@ -240,7 +245,7 @@ def small(pipeline: Pipeline) -> Pipeline:
 
 
 def forget_keys(pipeline: Pipeline, *keys: tuple[str, ...], table: str = "public.person") -> ForgetReceipt:
-    return run_forget(pipeline.config, table, keys, spark=pipeline.spark)
+    return run_forget(pipeline.config, table, keys)
 
 
 @contextmanager
@@ -285,6 +290,8 @@ def test_what_cannot_be_promised_is_refused(small: Pipeline) -> None:
     assert_equal(small, "person")
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_equal_values_of_a_key_have_several_texts(small: Pipeline) -> None:
     small.run(
         "DELETE FROM person WHERE id = 1.5",
@@ -298,7 +305,7 @@ def test_equal_values_of_a_key_have_several_texts(small: Pipeline) -> None:
     assert_equal(small, "person")
 
 
-def test_rows_under_a_former_name_are_erased_and_those_of_another_table_are_not(small: Pipeline) -> None:
+def test_rows_under_a_former_name_that_another_table_has_are_not_erased(small: Pipeline) -> None:
     small.run("ALTER TABLE person RENAME TO customer", "DELETE FROM customer WHERE id = 1.5")
     small.run("CREATE TABLE person (id numeric(6,2), part int, PRIMARY KEY (id, part))")
     small.run("INSERT INTO person VALUES (1.5, 1)", "INSERT INTO customer VALUES (4, 4, 'four')")
@@ -344,9 +351,11 @@ def test_files_of_writers_that_died_are_removed_and_those_of_others_stay(small: 
     assert_equal(small, "person")
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_rows_that_a_deletion_vector_marks_are_erased(small: Pipeline) -> None:
     table = f"delta.`{small.path('silver', 'public', 'person')}`"
-    small.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    small.session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     small.run("INSERT INTO person SELECT 100 + i, i, 'row' || i FROM generate_series(1, 50) i")
     small.catch_up()
     small.run("DELETE FROM person WHERE part = 17")
@@ -358,7 +367,9 @@ def test_rows_that_a_deletion_vector_marks_are_erased(small: Pipeline) -> None:
     assert_equal(small, "person")
 
 
-def test_a_continuous_apply_goes_on_afterwards(small: Pipeline) -> None:
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_continuous_apply_continues_after_forget(small: Pipeline) -> None:
     small.run("DELETE FROM person WHERE id = 1.5")
     small.catch_up()
     forget_keys(small, ("1.5", "1"))

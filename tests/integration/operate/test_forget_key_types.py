@@ -14,12 +14,12 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support import oracle
-from tests.support.pipelines import MakePipeline, with_rules, with_writer
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, with_rules, with_writer
 
 if TYPE_CHECKING:
     from pipeline.silver.writer_choice import WriterSetting
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 TYPES = {
     "boolean": ("t", "f"),
@@ -41,7 +41,7 @@ SUBJECT = tuple(first for first, _ in TYPES.values())
 SECRET = "xyzzySubject"
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_keys_of_all_types(make_pipeline: MakePipeline, writer: WriterSetting) -> None:
     pipeline = with_writer(make_pipeline(create_publication="all", copy="initial"), writer)
     names = [f"c{number}" for number in range(len(TYPES))]
@@ -53,7 +53,7 @@ def test_keys_of_all_types(make_pipeline: MakePipeline, writer: WriterSetting) -
         pipeline.run(f"INSERT INTO typed VALUES ({values})")
 
     def forget(*keys: tuple[str, ...]) -> int:
-        receipt = run_forget(pipeline.config, "public.typed", keys, spark=pipeline.spark)
+        receipt = run_forget(pipeline.config, "public.typed", keys)
         return sum(place.rows for place in receipt.places if place.place == "bronze/changes")
 
     # each of the other rows differs from the subject in one column
@@ -77,10 +77,10 @@ def test_keys_of_all_types(make_pipeline: MakePipeline, writer: WriterSetting) -
     left = [row for row in pipeline.changes() if row["table_name"] == "typed"]
     assert len(left) == len(others)
     assert SECRET not in str(left)
-    assert run_audit(pipeline.config, spark=pipeline.spark).findings == ()
+    assert run_audit(pipeline.config).findings == ()
     pipeline.run("UPDATE typed SET v = 'changed' WHERE c0")
     pipeline.catch_up()
-    assert run_rebuild(pipeline.config, spark=pipeline.spark).exit_code(strict=True) == 0
+    assert run_rebuild(pipeline.config).exit_code(strict=True) == 0
     name = TableName("public", "typed")
     oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, [name])
 
@@ -100,4 +100,4 @@ def test_a_row_that_got_a_date_which_silver_does_not_hold(
     pipeline.apply()
     sentence = "under another key" if silver_type else "does not show all changes"
     with pytest.raises(LakeError, match=sentence):
-        run_forget(pipeline.config, "public.typed", [("2026-01-31",)], spark=pipeline.spark)
+        run_forget(pipeline.config, "public.typed", [("2026-01-31",)])

@@ -79,6 +79,7 @@ def assert_erased(database: Database, config: Config, before: list[str]) -> None
     assert all(any(folder in file.parents for file in files) for folder in folders)
 
 
+@pytest.mark.promise("erasure")
 @pytest.mark.parametrize("columns", [("id",), ("day", "id")])
 def test_names_of_folders_do_not_have_the_key(
     database: Database, tmp_path: Path, columns: tuple[str, ...]
@@ -100,7 +101,7 @@ def test_spark_leaves_no_folder_of_the_key_either(
     assert_erased(database, config, before)
 
 
-def test_files_that_no_commit_names_are_found_by_the_names_of_their_folders(
+def test_uncommitted_files_are_found_by_the_names_of_their_folders(
     database: Database, tmp_path: Path
 ) -> None:
     config = lived(database, tmp_path / "lake", ("id",), None)

@@ -13,9 +13,10 @@ from pipeline.operate.history import read_history
 from pipeline.operate.resync import run_resync
 from tests.support.pipelines import MakePipeline, with_rules
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
+@pytest.mark.promise("history of a row", "the life of one row")
 def test_the_life_of_a_row_is_what_the_source_did_to_it(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
     pipeline.run(
@@ -75,6 +76,7 @@ def test_the_life_of_a_row_is_what_the_source_did_to_it(make_pipeline: MakePipel
         read_history(pipeline.config, "public.entire", ("1",))
 
 
+@pytest.mark.quick
 def test_a_row_is_found_by_the_value_of_its_hashed_key(make_pipeline: MakePipeline) -> None:
     made = make_pipeline(create_publication="all")
     columns = ColumnRules(hash={"mail": "hmac-sha256"})

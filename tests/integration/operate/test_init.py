@@ -99,6 +99,7 @@ def test_what_is_to_do_is_enough_for_a_server_that_has_nothing(
     ]
 
 
+@pytest.mark.spark
 def test_from_init_to_the_first_equal_tables(
     database: Database, make_pipeline: MakePipeline, tmp_path: Path
 ) -> None:
@@ -115,7 +116,7 @@ def test_from_init_to_the_first_equal_tables(
         *(f"UPDATE {quoted(name, name)} SET {quoted(name)} = 'other'" for name in HOSTILE),
     )
     life.catch_up()
-    compared = run_reconcile(life.config, spark=life.spark, runs=True)
+    compared = run_reconcile(life.config, runs=True)
     assert compared.exit_code(strict=True) == 0, compared.as_json()
     verdicts = {(each["schema"], each["table"]): each["verdict"] for each in compared.as_json()["tables"]}
     assert verdicts == {(each["schema"], each["table"]): "equal" for each in found["tables"]}

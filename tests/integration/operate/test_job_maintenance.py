@@ -15,9 +15,9 @@ from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile
-from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 CHANGES = ("bronze", "changes")
 SILVER = ("silver", "public", "t")
@@ -42,8 +42,8 @@ def recorded(shop: Pipeline) -> dict[str, Maintained]:
 
 def assert_sound(shop: Pipeline) -> None:
     shop.assert_equal("t")
-    assert run_audit(shop.config, spark=shop.spark).findings == ()
-    assert run_reconcile(shop.config, runs=True, spark=shop.spark).exit_code(strict=True) == 0
+    assert run_audit(shop.config).findings == ()
+    assert run_reconcile(shop.config, runs=True).exit_code(strict=True) == 0
 
 
 def change(shop: Pipeline, number: int) -> None:
@@ -52,7 +52,9 @@ def change(shop: Pipeline, number: int) -> None:
     )
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.spark
+@pytest.mark.promise("maintenance by jobs")
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_scheduled_runs_keep_few_files(shop: Pipeline, writer: WriterSetting) -> None:
     shop = with_writer(shop, writer)
     captured = applied = 0
@@ -70,6 +72,8 @@ def test_scheduled_runs_keep_few_files(shop: Pipeline, writer: WriterSetting) ->
     assert_sound(shop)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("maintenance by jobs")
 def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.maintenance.background._CHECK_SECONDS", 0.2)
     stop = threading.Event()
@@ -98,7 +102,9 @@ def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: p
     assert_sound(shop)
 
 
-def test_apply_goes_on_when_the_version_of_its_query_has_left_the_log(shop: Pipeline) -> None:
+@pytest.mark.slow
+@pytest.mark.spark
+def test_apply_continues_when_the_version_of_its_query_has_left_the_log(shop: Pipeline) -> None:
     shop = replace(shop, starts_query=True)
     change(shop, 9)
     shop.catch_up()

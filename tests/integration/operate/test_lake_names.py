@@ -36,6 +36,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 def test_what_comes_to_a_lake_of_any_name_is_applied(make_pipeline: MakePipeline, tmp_path: Path) -> None:
     pipeline = make_pipeline(copy="initial")
     root = str(tmp_path / "".join(NAMES))
@@ -58,5 +59,5 @@ def test_what_comes_to_a_lake_of_any_name_is_applied(make_pipeline: MakePipeline
         pipeline.run(f"UPDATE t SET v = v || {count} WHERE id % 2 = {count % 2}")
     pipeline.catch_up()
     pipeline.assert_equal("t")
-    [table] = read_status(pipeline.config, spark=pipeline.spark).tables
+    [table] = read_status(pipeline.config).tables
     assert (table.name, pipeline.path("silver", "public", "t").is_dir()) == (("public", "t"), True)

@@ -20,7 +20,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 TABLES = (
     "CREATE TABLE t (id int PRIMARY KEY, v text)",
@@ -56,12 +56,12 @@ def forget(pipeline: Pipeline, *names: str) -> None:
     """Have Delta forget the positions of a table, so long ago that no checkpoint has them either."""
     table = LakeTable(str(pipeline.path(*names)), pipeline.spark)
     sql = f"ALTER TABLE {table.identifier}"
-    pipeline.spark.sql(f"{sql} SET TBLPROPERTIES ('{RETENTION}' = 'interval 0 seconds')")
-    jvm: Any = pipeline.spark._jvm
+    pipeline.session.sql(f"{sql} SET TBLPROPERTIES ('{RETENTION}' = 'interval 0 seconds')")
+    jvm: Any = pipeline.session._jvm
     log = jvm.org.apache.spark.sql.delta.DeltaLog
     log.clearCache()
-    log.forTable(pipeline.spark._jsparkSession, table.path).checkpoint()
-    pipeline.spark.sql(f"{sql} UNSET TBLPROPERTIES ('{RETENTION}')")
+    log.forTable(pipeline.session._jsparkSession, table.path).checkpoint()
+    pipeline.session.sql(f"{sql} UNSET TBLPROPERTIES ('{RETENTION}')")
     folder = pipeline.path(*names, "_delta_log")
     for file in folder.glob("*.crc"):
         file.unlink()
@@ -73,27 +73,29 @@ def clear_log(pipeline: Pipeline, *names: str) -> None:
     """Have Delta remove the log of a table so far, as it does with a checkpoint that is 30 days old."""
     table = LakeTable(str(pipeline.path(*names)), pipeline.spark)
     folder = pipeline.path(*names, "_delta_log")
-    jvm: Any = pipeline.spark._jvm
+    jvm: Any = pipeline.session._jvm
     log = jvm.org.apache.spark.sql.delta.DeltaLog
     log.clearCache()
-    log.forTable(pipeline.spark._jsparkSession, table.path).checkpoint()
+    log.forTable(pipeline.session._jsparkSession, table.path).checkpoint()
     long_ago = time.time() - 40 * 86_400
     for file in folder.glob("*.*"):
         os.utime(file, (long_ago, long_ago))
     log.clearCache()
-    pipeline.spark.sql(
+    pipeline.session.sql(
         f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ('delta.checkpointInterval' = '10')"
     )
-    log.forTable(pipeline.spark._jsparkSession, table.path).checkpoint()
+    log.forTable(pipeline.session._jsparkSession, table.path).checkpoint()
     log.clearCache()
     assert not (folder / f"{0:020}.json").exists()
 
 
+@pytest.mark.spark
+@pytest.mark.promise("one pipeline per lake")
 def test_a_lake_is_that_of_one_pipeline(shop: Pipeline) -> None:
     other = replace(
         shop, config=replace(shop.config, pipeline="other", source=replace(shop.config.source, slot="other"))
     )
-    for job in (other.ingest, other.apply, lambda: read_status(other.config, spark=other.spark)):
+    for job in (other.ingest, other.apply, lambda: read_status(other.config)):
         with pytest.raises(ConfigError, match=f"belongs to the pipeline {shop.config.pipeline}\\. "):
             job()
     made = "SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'other'"
@@ -103,7 +105,9 @@ def test_a_lake_is_that_of_one_pipeline(shop: Pipeline) -> None:
     shop.assert_equal("t", "bag")
 
 
-def test_a_lake_that_moved_goes_on(shop: Pipeline, tmp_path: Path) -> None:
+@pytest.mark.spark
+@pytest.mark.promise("lakes that moved")
+def test_a_lake_that_moved_continues(shop: Pipeline, tmp_path: Path) -> None:
     change(shop)
     shop.ingest()  # what silver has yet to apply moves as well
     root = tmp_path / "elsewhere" / "lake"
@@ -116,6 +120,8 @@ def test_a_lake_that_moved_goes_on(shop: Pipeline, tmp_path: Path) -> None:
     assert not Path(shop.root).exists(), "nothing is written where it was"
 
 
+@pytest.mark.spark
+@pytest.mark.promise("lakes that moved")
 @pytest.mark.slow
 def test_a_log_that_delta_removed_since_the_last_apply_is_not_missed(shop: Pipeline) -> None:
     for _ in range(2):
@@ -129,6 +135,8 @@ def test_a_log_that_delta_removed_since_the_last_apply_is_not_missed(shop: Pipel
     shop.assert_equal("t", "bag")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("lakes that moved")
 @pytest.mark.parametrize("content", [pytest.param(b"", marks=pytest.mark.slow), b"v1\n{"])
 def test_a_damaged_checkpoint_is_not_missed(shop: Pipeline, content: bytes) -> None:
     files = [file for file in shop.path("_pgdelta", "checkpoints").rglob("*") if file.is_file()]
@@ -140,6 +148,8 @@ def test_a_damaged_checkpoint_is_not_missed(shop: Pipeline, content: bytes) -> N
     shop.assert_equal("t", "bag")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("lakes that moved")
 @pytest.mark.slow
 def test_checkpoints_that_go_back_change_nothing(shop: Pipeline, tmp_path: Path) -> None:
     checkpoints = shop.path("_pgdelta", "checkpoints")
@@ -156,6 +166,8 @@ def test_checkpoints_that_go_back_change_nothing(shop: Pipeline, tmp_path: Path)
     shop.assert_equal("t", "bag")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("lakes that moved")
 @pytest.mark.slow
 def test_positions_that_delta_forgot_are_missed(shop: Pipeline) -> None:
     forget(shop, "bronze", "changes")
@@ -169,6 +181,9 @@ def test_positions_that_delta_forgot_are_missed(shop: Pipeline) -> None:
     shop.assert_equal("t", "bag")
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.promise("lakes that moved")
 def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) -> None:
     pipeline.ingest()
     pipeline.run(*TABLES)
@@ -185,6 +200,6 @@ def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) 
     assert summary.exit_code(strict=False) == 1
     assert sum("has rows but records no offset" in line for line in summary.lines()) == 2
     shutil.rmtree(pipeline.path("silver", "public", "t"))
-    run_resync(pipeline.config, ["public.bag"], spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.bag"])
     pipeline.catch_up()
     pipeline.assert_equal("t", "bag")

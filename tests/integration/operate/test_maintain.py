@@ -33,7 +33,7 @@ from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 DAY = 86_400
 SILVER = ("silver", "public", "t")
@@ -76,10 +76,12 @@ def grown(pipeline: Pipeline) -> Pipeline:
 def assert_sound(pipeline: Pipeline) -> None:
     """Assert that silver equals its source, and that audit and reconcile agree."""
     pipeline.assert_equal("t", "u")
-    assert run_audit(pipeline.config, spark=pipeline.spark).findings == ()
-    assert run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).exit_code(strict=True) == 0
+    assert run_audit(pipeline.config).findings == ()
+    assert run_reconcile(pipeline.config, runs=True).exit_code(strict=True) == 0
 
 
+@pytest.mark.spark
+@pytest.mark.promise("merged files")
 def test_few_files_and_the_same_rows(grown: Pipeline) -> None:
     before, changes = file_count(grown, *CHANGES), grown.changes()
     assert before > 4
@@ -97,7 +99,7 @@ def test_few_files_and_the_same_rows(grown: Pipeline) -> None:
     grown.run("INSERT INTO t VALUES (100, 'z')", "DELETE FROM t WHERE id = 0")
     grown.catch_up()
     assert_sound(grown)
-    rebuilt = run_rebuild(grown.config, ["public.t"], spark=grown.spark)
+    rebuilt = run_rebuild(grown.config, ["public.t"])
     assert rebuilt.exit_code(strict=True) == 0
     grown.assert_equal("t", "u")
 
@@ -116,10 +118,12 @@ def test_all_readers_agree_on_merged_tables(grown: Pipeline) -> None:
     assert sorted(rows, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
 
 
-def test_old_versions_go_and_the_pipeline_goes_on(grown: Pipeline) -> None:
+@pytest.mark.spark
+@pytest.mark.promise("maintenance keeps what is needed")
+def test_old_versions_are_removed_and_the_pipeline_continues(grown: Pipeline) -> None:
     maintain(grown)
     log = grown.path(*CHANGES, "_delta_log")
-    earlier = as_of(grown.spark, grown.root)
+    earlier = as_of(grown.session, grown.root)
     lsn, expected = earlier.lsn, earlier[TableName("public", "t")].count()
     recorded = Lake(grown.root).table(*CHANGES).snapshot().configuration
     assert recorded["delta.logRetentionDuration"] == "interval 86400 seconds"
@@ -137,15 +141,17 @@ def test_old_versions_go_and_the_pipeline_goes_on(grown: Pipeline) -> None:
     assert len(list(grown.path(*CHANGES).glob("*.parquet"))) == file_count(grown, *CHANGES)
     grown.run("INSERT INTO t VALUES (200, 'a')", "DELETE FROM u WHERE id = 1")
     grown.catch_up()
-    assert as_of(grown.spark, grown.root, lsn=lsn)[TableName("public", "t")].count() == expected
+    assert as_of(grown.session, grown.root, lsn=lsn)[TableName("public", "t")].count() == expected
     assert_sound(grown)
     assert results(maintain(grown, later=30 * DAY))["public.t"].removed_files > 0
     assert_sound(grown)
 
 
-def test_a_retention_that_somebody_set_stays(grown: Pipeline) -> None:
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_retention_that_a_user_set_is_kept(grown: Pipeline) -> None:
     table = Lake(grown.root, grown.spark).table(*CHANGES)
-    grown.spark.sql(
+    grown.session.sql(
         f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 9 days')"
     )
     maintain(grown)
@@ -156,14 +162,16 @@ def test_a_retention_that_somebody_set_stays(grown: Pipeline) -> None:
     assert relations.snapshot().configuration["delta.logRetentionDuration"] == "interval 7200 seconds"
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_what_only_spark_maintains_is_named(grown: Pipeline) -> None:
     table = Lake(grown.root, grown.spark).table(*SILVER)
-    grown.spark.sql(f"ALTER TABLE {table.identifier} ADD CONSTRAINT few CHECK (id < 1000)")
+    grown.session.sql(f"ALTER TABLE {table.identifier} ADD CONSTRAINT few CHECK (id < 1000)")
     before = file_count(grown, *SILVER)
     named = results(maintain(grown, "public.t"))["public.t"]
     assert named.needs_spark == "a table feature or property that only Spark writes"
     assert file_count(grown, *SILVER) == before
-    done = results(maintain(grown, "public.t", by_spark=True, spark=grown.spark))["public.t"]
+    done = results(maintain(grown, "public.t", by_spark=True))["public.t"]
     assert done.needs_spark is None
     assert file_count(grown, *SILVER) == 1
     grown.assert_equal("t", "u")
@@ -181,6 +189,9 @@ run_maintenance(load_config(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.promise("maintenance keeps what is needed")
 def test_a_kill_before_the_commit_leaves_the_tables_as_they_were(grown: Pipeline, tmp_path: Path) -> None:
     rules = replace(grown.config.maintenance, log_retention=0)
     file = tmp_path / "c.yaml"
@@ -204,6 +215,8 @@ def test_a_kill_before_the_commit_leaves_the_tables_as_they_were(grown: Pipeline
     assert_sound(grown)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("merged files")
 def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline) -> None:
     busy = with_few(grown, 2)
     ended = threading.Event()
@@ -235,6 +248,7 @@ def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline) -> None:
     assert_sound(grown)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_hundred_tiny_runs_leave_few_files(grown: Pipeline) -> None:
     busy = with_few(grown, 10)
@@ -252,6 +266,8 @@ def test_a_hundred_tiny_runs_leave_few_files(grown: Pipeline) -> None:
     assert_sound(busy)
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_files_of_random_keys_are_sorted_by_key(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,10 +297,13 @@ def test_files_of_random_keys_are_sorted_by_key(
 
 def opened_bytes(pipeline: Pipeline, condition: str) -> int:
     """Return the size of the files of the table that Spark opens for a filter."""
-    filtered = pipeline.frame(*SILVER).where(condition)
+    filtered = pipeline.spark_frame(*SILVER).where(condition)
     return int(filtered._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spark
+@pytest.mark.promise("clustered silver")
 @pytest.mark.parametrize(
     ("writer", "mode"),
     [("native", "mirror"), ("spark", "history")],
@@ -320,11 +339,12 @@ def test_files_are_sorted_by_the_configured_columns(
     pipeline.run("UPDATE t SET body = 'y' WHERE id % 50 = 3", "DELETE FROM t WHERE id = 4")
     pipeline.catch_up()
     assert not results(maintain(pipeline))["public.t"].failure
-    assert run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).exit_code(strict=True) == 0
+    assert run_reconcile(pipeline.config, runs=True).exit_code(strict=True) == 0
     if mode == "mirror":
         assert_sound(pipeline)
 
 
+@pytest.mark.promise("clustered silver")
 def test_a_column_that_silver_does_not_have_is_reported(grown: Pipeline) -> None:
     pipeline = with_rules(grown, TableRule("public.t", cluster_by=("bodi",)), TableRule("public.*"))
     summary = maintain(pipeline)

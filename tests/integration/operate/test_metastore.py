@@ -69,6 +69,7 @@ def query(folder: Path, *queries: str) -> list[Any]:
     return answers
 
 
+@pytest.mark.promise("names in the metastore")
 def test_an_analyst_queries_tables_by_name(database: Database, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG.format(name=database.name, conninfo=database.conninfo))
     database.run(

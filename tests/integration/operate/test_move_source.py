@@ -24,7 +24,7 @@ from tests.support.moves import STEPS, advance_wal, database_of, dump_into, kill
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 A, B, C = (TableName("public", name) for name in ("a", "b", "c"))
 
 
@@ -76,6 +76,8 @@ def assert_moved(life: Pipeline, found: MoveSummary) -> None:
     life.assert_equal("a", "b", "c", "later")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("moved sources")
 def test_a_server_that_a_dump_filled_is_followed(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
@@ -87,18 +89,20 @@ def test_a_server_that_a_dump_filled_is_followed(
         with pytest.raises(GapError, match="move-source"):
             life.ingest()
         with pytest.raises(GapError, match=r"pg_resetwal -l [0-9A-F]{24} "):
-            run_move_source(life.config, old=old.config.source.conninfo, spark=life.spark)
+            run_move_source(life.config, old=old.config.source.conninfo)
         old.run("INSERT INTO c VALUES (5000, 'the last one')")
         fill_new(old, new)
-        found = run_move_source(life.config, old=old.config.source.conninfo, spark=life.spark)
+        found = run_move_source(life.config, old=old.config.source.conninfo)
         assert found.steps == [MoveStep.DRAIN, MoveStep.SWITCH, MoveStep.COMPARE]
         assert_moved(life, found)
-        run_rebuild(life.config, ["public.a"], spark=life.spark)
+        run_rebuild(life.config, ["public.a"])
         life.assert_equal("a")
-        assert run_audit(life.config, spark=life.spark).exit_code(strict=False) == 0
-        assert not run_move_source(life.config, spark=life.spark).steps
+        assert run_audit(life.config).exit_code(strict=False) == 0
+        assert not run_move_source(life.config).steps
 
 
+@pytest.mark.spark
+@pytest.mark.promise("moved sources")
 @pytest.mark.slow
 @pytest.mark.parametrize("compares", [False, True])
 def test_the_slot_that_pg_upgrade_keeps_is_used(
@@ -112,7 +116,7 @@ def test_the_slot_that_pg_upgrade_keeps_is_used(
     upgrade(old.database.server, new)
     new.start()
     with moved(old, Database(new, "shop", new.conninfo_of("shop"))) as life:
-        found = run_move_source(life.config, compares=compares, spark=life.spark)
+        found = run_move_source(life.config, compares=compares)
         assert found.steps == [MoveStep.SWITCH, *([MoveStep.COMPARE] if compares else [])]
         assert found.run is None or not found.run.ingest.copies
         life.run("DELETE FROM c WHERE id = 5", "INSERT INTO a (id) VALUES (7000)")
@@ -123,6 +127,8 @@ def test_the_slot_that_pg_upgrade_keeps_is_used(
         life.assert_equal("a", "b", "c")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("moved sources")
 @pytest.mark.slow
 def test_a_move_that_is_killed_at_each_step_continues(
     make_server: MakeServer, make_pipeline: MakePipeline
@@ -134,11 +140,12 @@ def test_a_move_that_is_killed_at_each_step_continues(
         for owner, name in STEPS:
             for is_after in (False, True):
                 with killed(owner, name, is_after=is_after):
-                    run_move_source(life.config, old=old.config.source.conninfo, spark=life.spark)
-        assert run_move_source(life.config, spark=life.spark).exit_code(strict=True) == 0
+                    run_move_source(life.config, old=old.config.source.conninfo)
+        assert run_move_source(life.config).exit_code(strict=True) == 0
         life.assert_equal("a", "b", "c")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_server_that_still_commits_is_not_left(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
@@ -155,9 +162,11 @@ def test_a_server_that_still_commits_is_not_left(
 
     monkeypatch.setattr(ingesting, "run_ingest", ingest)
     with moved(old, new) as life, pytest.raises(SourceError, match="still commits"):
-        run_move_source(life.config, old=old.config.source.conninfo, spark=life.spark)
+        run_move_source(life.config, old=old.config.source.conninfo)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("protected columns")
 @pytest.mark.slow
 def test_protected_columns_stay_protected(make_server: MakeServer, tmp_path: Path) -> None:
     """Also if they or their table were renamed before the move, and are renamed after it."""
@@ -208,6 +217,7 @@ def test_protected_columns_stay_protected(make_server: MakeServer, tmp_path: Pat
     assert "planted" not in str(found)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_table_with_other_columns_and_the_same_oid_is_another_one(
     make_server: MakeServer, tmp_path: Path

@@ -46,7 +46,7 @@ QUIET_ROWS = 20_000
 
 
 def begin(database: Database, make_pipeline: MakePipeline) -> Pipeline:
-    """Return a pipeline with two tables that are changed, of which one has no key, and a quiet one."""
+    """Return a pipeline with two tables that change, one of them without a key, and one that does not."""
     life = make_pipeline(copy="initial", create_publication="all", database=database)
     quiet = (TABLE.format("quiet"), FILL_QUIET.format("quiet", 1, QUIET_ROWS))
     life.run(*ORDERS, FILL.format(3000), *BAG, FILL_BAG, *quiet)
@@ -70,7 +70,7 @@ def move_under_load(life: Pipeline, old: str | None) -> MoveSummary:
     life.run("UPDATE quiet SET v = 'new' WHERE id IN (3, 4000)", "DELETE FROM quiet WHERE id = 7")
     with load(life, 2):
         time.sleep(1)
-        found = run_move_source(life.config, old=old, spark=life.spark)
+        found = run_move_source(life.config, old=old)
         time.sleep(1)
     assert found.exit_code(strict=True) == 0, found.lines()
     print("\n".join(found.lines()))
@@ -84,13 +84,14 @@ def assert_little_was_copied(life: Pipeline, found: MoveSummary) -> None:
     """
     life.catch_up()
     life.assert_equal(*TABLES)
-    assert run_audit(life.config, spark=life.spark).exit_code(strict=False) == 0
+    assert run_audit(life.config).exit_code(strict=False) == 0
     assert found.run is not None
     copies, compared = found.run.ingest.copies, found.run.ingest.compared
     assert compared[QUIET].startswith("3 keys differ of "), compared
     assert copies[QUIET].rows_landed == 2, compared
 
 
+@pytest.mark.promise("moved sources")
 @pytest.mark.parametrize(("major", "new_major"), [(14, 17), (15, 18)])
 def test_a_dump_is_followed_under_load(
     make_server: MakeServer, make_pipeline: MakePipeline, major: int, new_major: int
@@ -106,6 +107,7 @@ def test_a_dump_is_followed_under_load(
         assert_little_was_copied(life, found)
 
 
+@pytest.mark.promise("moved sources")
 @pytest.mark.parametrize(("major", "new_major"), [(14, 17), (15, 18)])
 def test_pg_upgrade_is_followed_under_load(
     make_server: MakeServer, make_pipeline: MakePipeline, tmp_path: Path, major: int, new_major: int
@@ -155,6 +157,7 @@ def failed_over(
         yield old, standby, offset
 
 
+@pytest.mark.promise("failovers")
 def test_a_promoted_standby_without_the_slot_is_followed(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
@@ -162,21 +165,22 @@ def test_a_promoted_standby_without_the_slot_is_followed(
         database = Database(standby, "shop", standby.conninfo_of("shop"))
         with moved(old, database) as life:
             with pytest.raises(SourceError, match="is a standby"):
-                run_move_source(life.config, spark=life.spark)
+                run_move_source(life.config)
             promote(standby)
             with pytest.raises(GapError, match="move-source"):
                 life.ingest()
             with pytest.raises(GapError, match=r"pg_switch_wal\(\) on the server"):
-                run_move_source(life.config, spark=life.spark)
+                run_move_source(life.config)
             with load(life, 3):
                 advance_wal(database, offset)
             found = move_under_load(life, None)
             assert found.steps == [MoveStep.SWITCH, MoveStep.COMPARE]
             assert_little_was_copied(life, found)
-            assert not run_move_source(life.config, spark=life.spark).steps
+            assert not run_move_source(life.config).steps
 
 
-def test_a_move_to_a_promoted_standby_that_is_killed_at_each_step_continues(
+@pytest.mark.promise("failovers")
+def test_a_move_to_a_promoted_standby_continues_after_a_kill_at_each_step(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
     with failed_over(make_server, make_pipeline) as (old, standby, offset):
@@ -189,13 +193,14 @@ def test_a_move_to_a_promoted_standby_that_is_killed_at_each_step_continues(
                     continue  # no server to drain
                 for is_after in (False, True):
                     with killed(owner, name, is_after=is_after):
-                        run_move_source(life.config, spark=life.spark)
-            assert run_move_source(life.config, spark=life.spark).exit_code(strict=True) == 0
+                        run_move_source(life.config)
+            assert run_move_source(life.config).exit_code(strict=True) == 0
         with moved(old, database) as life:
             life.catch_up()
             life.assert_equal(*TABLES)
 
 
+@pytest.mark.promise("failovers")
 def test_what_is_prepared_across_a_failover_is_kept(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
@@ -235,9 +240,9 @@ def test_what_is_prepared_across_a_failover_is_kept(
             advance_wal(replayed, offset)
             life.prepare("new", "INSERT INTO a VALUES (300, 'new')")
             with pytest.raises(GapError, match=r"transactions: 1\), and the slot"):
-                run_move_source(life.config, spark=life.spark)
+                run_move_source(life.config)
             life.run("ROLLBACK PREPARED 'new'")
-            found = run_move_source(life.config, spark=life.spark)
+            found = run_move_source(life.config)
             assert found.steps == [MoveStep.SWITCH, MoveStep.COMPARE]
             life.assert_equal("a")
             life.run("COMMIT PREPARED 'kept'")

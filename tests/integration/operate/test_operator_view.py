@@ -28,13 +28,13 @@ from tests.support.pipelines import Pipeline
 from tests.support.running import both_watched
 from tests.support.web_pages import Element, parse_page
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 DAY = timedelta(days=1)
 
 
 def status(pipeline: Pipeline) -> Status:
-    return read_status(pipeline.config, spark=pipeline.spark)
+    return read_status(pipeline.config)
 
 
 def tables(found: Status) -> dict[str, TableStatus]:
@@ -47,6 +47,7 @@ def printed(found: Status | StatusDetails) -> str:
     return page.getvalue()
 
 
+@pytest.mark.promise("lag")
 def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: Pipeline) -> None:
     pipeline.run(
         "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE day (id int PRIMARY KEY, d date)"
@@ -110,7 +111,7 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     assert "5 I, 2 U, 1 D, 1 T" in page
     assert f"{pipeline.config.pipeline}: 2 tables: 1 refused, 1 current" in page
 
-    found = read_details(pipeline.config, ["*.day"], spark=pipeline.spark)
+    found = read_details(pipeline.config, ["*.day"])
     [details] = found.tables
     assert [(c.name, c.silver_type, c.source_type, c.is_key) for c in details.columns] == [
         ("id", "INT", "int4", True),
@@ -124,7 +125,7 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     assert json.loads(json.dumps(found.as_json()))["tables"][0]["last_event"]["kind"] == "refused"
     assert f"version {details.table.version}, {details.path}" in printed(found)
     with pytest.raises(ConfigError, match=r"No table of pipeline .* matches nothing\.\*"):
-        read_details(pipeline.config, ["nothing.*"], spark=pipeline.spark)
+        read_details(pipeline.config, ["nothing.*"])
 
     assert online.rate is None or online.rate > 0
     bronze = Bronze(Lake(pipeline.root, pipeline.spark), pipeline.config.pipeline)
@@ -142,6 +143,8 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     assert old.since.lsn == online.applied
 
 
+@pytest.mark.spark
+@pytest.mark.promise("metrics and logs")
 def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     port, page_port = find_free_port(), find_free_port()

@@ -29,7 +29,7 @@ from pipeline.verify.audit import run_audit
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import writer_of_run
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 ONE_WRITE = {
     "auto": "one write without Spark (1 change)",
     "native": "one write without Spark (1 change)",
@@ -48,14 +48,16 @@ def printed(found: Plan | Status) -> str:
 
 
 def status(pipeline: Pipeline) -> dict[str, str]:
-    return {table.name[1]: table.state for table in read_status(pipeline.config, spark=pipeline.spark).tables}
+    return {table.name[1]: table.state for table in read_status(pipeline.config).tables}
 
 
 def plan(pipeline: Pipeline) -> Plan:
-    return make_plan(pipeline.config, spark=pipeline.spark)
+    return make_plan(pipeline.config)
 
 
-def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
+@pytest.mark.spark
+@pytest.mark.promise("plan is what apply does")
+def test_plan_shows_what_apply_then_does(pipeline: Pipeline) -> None:
     assert plan(pipeline).tables == ()  # not even a lake
     pipeline.run(
         "CREATE TABLE t (id int PRIMARY KEY, v int, w text)", "CREATE TABLE other (id int PRIMARY KEY)"
@@ -87,9 +89,9 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
         "INSERT INTO other VALUES ('a')",
     )
     pipeline.ingest()
-    versions = {table: pipeline.frame("silver", "public", table).schema for table in ("t", "other")}
+    versions = {table: pipeline.spark_frame("silver", "public", table).schema for table in ("t", "other")}
     planned = plan(pipeline)
-    assert {table: pipeline.frame("silver", "public", table).schema for table in versions} == versions
+    assert {table: pipeline.spark_frame("silver", "public", table).schema for table in versions} == versions
     other, t = planned.tables
     shape = [step for step in t.steps if not step.is_write]
     assert [(step.sentence.partition(". If ALTER TABLE")[0], step.cost, step.loses) for step in shape] == [
@@ -117,7 +119,7 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
 
 def planned_sql(pipeline: Pipeline) -> dict[str, list[str]]:
     """Return the statements of `pgdelta plan --sql` by table; the printed script has each of them whole."""
-    found = make_plan(pipeline.config, shows_sql=True, spark=pipeline.spark)
+    found = make_plan(pipeline.config, shows_sql=True)
     script = printed(found)
     statements = {table.name[1]: [sql for step in table.steps for sql in step.sql] for table in found.tables}
     assert [line for line in script.splitlines() if line and not line.startswith("-- ")] == [
@@ -176,6 +178,8 @@ def executed_sql(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *tables: s
     return given
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_the_sql_of_a_plan_is_what_spark_is_then_given(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +224,8 @@ def test_the_sql_of_a_plan_is_what_spark_is_then_given(
     pipeline.assert_equal("t", "bag")
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_the_sql_of_a_plan_starts_a_new_table_from_its_copy(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,8 +244,8 @@ def test_the_sql_of_a_plan_starts_a_new_table_from_its_copy(
     pipeline.assert_equal("t")
 
 
-def test_status_says_why_a_table_does_not_go_on_and_a_rebuild_frees_it(pipeline: Pipeline) -> None:
-    assert read_status(pipeline.config, spark=pipeline.spark).tables == ()
+def test_status_shows_why_a_table_does_not_continue_and_a_rebuild_frees_it(pipeline: Pipeline) -> None:
+    assert read_status(pipeline.config).tables == ()
     pipeline.run(
         "CREATE TABLE held (id int PRIMARY KEY, v int)",
         "CREATE TABLE refused (id int PRIMARY KEY, day date)",
@@ -258,7 +264,7 @@ def test_status_says_why_a_table_does_not_go_on_and_a_rebuild_frees_it(pipeline:
     )
     strict.ingest()
     strict.apply()
-    found = read_status(strict.config, spark=strict.spark)
+    found = read_status(strict.config)
     assert status(strict) == {"held": "held", "refused": "refused", "fine": "current"}
     fine, held, refused = found.tables
     assert fine.misfits == {"day": 1}
@@ -271,13 +277,13 @@ def test_status_says_why_a_table_does_not_go_on_and_a_rebuild_frees_it(pipeline:
 
     for run in (apply_tables, run_rebuild):
         with pytest.raises(ConfigError, match="No table of the lake"):
-            run(strict.config, ["public.heal"], spark=strict.spark)
-    assert apply_tables(strict.config, ["public.held"], spark=strict.spark).exit_code(strict=False) == 0
+            run(strict.config, ["public.heal"])
+    assert apply_tables(strict.config, ["public.held"]).exit_code(strict=False) == 0
     with pytest.raises(ConfigError, match=r"Write schema\.table"):
-        run_rebuild(strict.config, ["held"], spark=strict.spark)
-    assert apply_tables(strict.config, spark=strict.spark).exit_code(strict=True) == 1
+        run_rebuild(strict.config, ["held"])
+    assert apply_tables(strict.config).exit_code(strict=True) == 1
     fixed = with_rules(pipeline, TableRule("public.refused", misfit="text"), TableRule("*.*"))
-    summary = run_rebuild(fixed.config, ["public.[hr]*", "public.held"], spark=fixed.spark)
+    summary = run_rebuild(fixed.config, ["public.[hr]*", "public.held"])
     assert summary.exit_code(strict=True) == 0, summary.lines()
     lines = summary.lines()
     assert any(
@@ -292,15 +298,16 @@ def test_status_says_why_a_table_does_not_go_on_and_a_rebuild_frees_it(pipeline:
     fixed.assert_equal("held", "refused", ignore_left_columns=True)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_a_table_is_written_anew_under_another_policy_without_any_change(pipeline: Pipeline) -> None:
+def test_a_table_is_rebuilt_under_another_policy_without_any_change(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, day date)")
     pipeline.ingest()
     pipeline.run("INSERT INTO t VALUES (1, 'infinity'), (2, '2024-01-01')")
     pipeline.catch_up()
     for _ in range(2):
         clamped = with_rules(pipeline, TableRule("*.*", misfit="clamp"))
-        assert run_rebuild(clamped.config, spark=pipeline.spark).exit_code(strict=True) == 0
+        assert run_rebuild(clamped.config).exit_code(strict=True) == 0
         rows = pipeline.frame("silver", "public", "t").orderBy("id").select("day").collect()
         assert [str(row.day) for row in rows] == ["9999-12-31", "2024-01-01"]
     pipeline.run("DELETE FROM t WHERE id = 1")
@@ -312,6 +319,8 @@ def test_a_table_is_written_anew_under_another_policy_without_any_change(pipelin
     )
 
 
+@pytest.mark.spark
+@pytest.mark.promise("foreign changes")
 @pytest.mark.slow
 def test_a_table_may_be_laid_out_and_maintained_by_its_owner(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -328,18 +337,19 @@ def test_a_table_may_be_laid_out_and_maintained_by_its_owner(pipeline: Pipeline)
             f"VACUUM {path}",
         )
     ):
-        pipeline.spark.sql(statement)
+        pipeline.session.sql(statement)
         pipeline.run(
             f"UPDATE t SET v = 'x' WHERE id % 7 = {number}", f"DELETE FROM t WHERE id = {number + 100}"
         )
         pipeline.catch_up()
     pipeline.assert_equal("t")
-    detail = pipeline.spark.sql(f"DESCRIBE DETAIL {path}").head()
+    detail = pipeline.session.sql(f"DESCRIBE DETAIL {path}").head()
     assert detail is not None
     assert detail.clusteringColumns == ["id"]
     assert "deletionVectors" in detail.tableFeatures
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_every_table_of_the_lake_may_be_compacted_while_changes_come(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE u (id int PRIMARY KEY)")
@@ -349,9 +359,9 @@ def test_every_table_of_the_lake_may_be_compacted_while_changes_come(pipeline: P
         pipeline.ingest()  # lands in bronze, and is applied behind the maintenance
         for log in Path(pipeline.root).rglob("_delta_log"):
             for statement in ("OPTIMIZE", "VACUUM"):
-                pipeline.spark.sql(f"{statement} delta.`{log.parent}`")
+                pipeline.session.sql(f"{statement} delta.`{log.parent}`")
         pipeline.run(f"UPDATE t SET v = 'w' WHERE id % 9 = {number}", f"INSERT INTO u VALUES ({number})")
         pipeline.catch_up()
         pipeline.assert_equal("t", "u")
-    assert run_audit(pipeline.config, spark=pipeline.spark).findings == ()
-    assert not as_of(pipeline.spark, pipeline.root).behind
+    assert run_audit(pipeline.config).findings == ()
+    assert not as_of(pipeline.session, pipeline.root).behind

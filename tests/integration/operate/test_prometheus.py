@@ -139,6 +139,7 @@ def ask(address: str, path: str, **parameters: str) -> Any:
     return found["data"]
 
 
+@pytest.mark.promise("dashboards")
 @pytest.mark.spark
 @pytest.mark.postgres
 def test_each_query_of_the_dashboard_is_answered_for_a_run(

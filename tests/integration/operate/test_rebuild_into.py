@@ -21,6 +21,7 @@ from pipeline.operate.resync import run_resync
 from pipeline.silver.writer_choice import WriterSetting
 from tests.support.comparable.source import Rows, SourceColumn, snapshot, source_columns, source_rows
 from tests.support.fault_points import crash_at
+from tests.support.frames import Frame
 from tests.support.oracle import table_faults
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
@@ -71,8 +72,8 @@ def look(pipeline: Pipeline) -> Moment:
     return Moment(row[0], row[1], rows)
 
 
-def built(pipeline: Pipeline, table: str, into: Path, **point: str) -> BuiltTable:
-    return build_into(pipeline.config, [f"public.{table}"], str(into), spark=pipeline.spark, **point)
+def built(pipeline: Pipeline, table: str, into: Path, **point: Any) -> BuiltTable:
+    return build_into(pipeline.config, [f"public.{table}"], str(into), **point)
 
 
 def assert_shows(pipeline: Pipeline, table: str, moment: Moment, into: Path) -> None:
@@ -87,6 +88,7 @@ def counted(frame: Any) -> Counter[str]:
     return Counter(repr(tuple(row)) for row in frame.select(*sorted(frame.columns)).collect())
 
 
+@pytest.mark.promise("rebuild to any LSN", "a table next to the live one")
 @pytest.mark.parametrize("writer", ["native", pytest.param("spark", marks=pytest.mark.slow)])
 def test_a_table_built_as_of_an_lsn_has_the_source_s_rows_of_it(
     make_pipeline: MakePipeline, writer: WriterSetting, tmp_path: Path
@@ -118,10 +120,10 @@ def test_a_table_built_as_of_an_lsn_has_the_source_s_rows_of_it(
             assert_shows(pipeline, table, moment, into[table])
             assert result.notes == ()
     for lsn in sorted(shown)[1:2]:
-        silver = pgdelta.as_of(pipeline.spark, pipeline.root, lsn=lsn)
+        silver = pgdelta.as_of(pipeline.session, pipeline.root, lsn=lsn)
         built(pipeline, "keyed", into["keyed"], lsn=str(lsn))
         columns = [c for c in silver["public", "keyed"].columns if c != "gone"]
-        rebuilt = pipeline.spark.read.format("delta").load(str(into["keyed"]))
+        rebuilt = pipeline.session.read.format("delta").load(str(into["keyed"]))
         live = silver["public", "keyed"]
         values = [c for c in columns if c in rebuilt.columns and not c.startswith("_commit")]
         assert counted(rebuilt.select(values)) == counted(live.select(values)), lsn
@@ -139,6 +141,7 @@ def test_a_table_built_as_of_an_lsn_has_the_source_s_rows_of_it(
         built(pipeline, "keyed", into["keyed"], lsn="FFF/0")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", ["soft_delete", "append", "history"])
 def test_a_table_of_a_mode_is_built_as_apply_left_it(
     make_pipeline: MakePipeline, mode: RowMode, tmp_path: Path
@@ -158,12 +161,13 @@ def test_a_table_of_a_mode_is_built_as_apply_left_it(
     pipeline.catch_up()
     assert counted(pipeline.frame("silver", "public", "keyed")) != rows
     result = built(pipeline, "keyed", tmp_path / "built", lsn=str(lsn))
-    rebuilt = pipeline.spark.read.format("delta").load(str(tmp_path / "built"))
+    rebuilt = Frame(str(tmp_path / "built"))
     assert sorted(rebuilt.columns) == sorted(columns)
     assert counted(rebuilt) == rows
     assert result.row_count == rows.total()
 
 
+@pytest.mark.promise("rebuild to any LSN")
 def test_a_result_replaces_only_an_earlier_one_and_survives_a_crash(
     make_pipeline: MakePipeline, tmp_path: Path
 ) -> None:
@@ -199,7 +203,7 @@ def test_a_result_replaces_only_an_earlier_one_and_survives_a_crash(
     ):
         with pytest.raises(ConfigError, match=message):
             built(pipeline, table, path)
-    live = pipeline.spark.read.format("delta").load(str(pipeline.path("silver", "public", "keyed")))
+    live = pipeline.session.read.format("delta").load(str(pipeline.path("silver", "public", "keyed")))
     live.write.format("delta").save(str(tmp_path / "copied"))
     with pytest.raises(ConfigError, match="did not write"):
         built(pipeline, "keyed", tmp_path / "copied")

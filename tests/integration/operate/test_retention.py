@@ -34,7 +34,7 @@ from tests.support import oracle
 from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 RETENTION = 3600
 TABLES = ("keyed", "moved", "listed", "entire", "emptied", "cut", "parted", "untouched")
@@ -130,12 +130,12 @@ def assert_whole(pipeline: Pipeline, *tables: str) -> None:
     """Assert that silver is right, also rebuilt from bronze, and that audit and reconcile agree."""
     pipeline.catch_up()
     assert_equal(pipeline, *tables)
-    rebuilt = run_rebuild(pipeline.config, spark=pipeline.spark)
+    rebuilt = run_rebuild(pipeline.config)
     assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
     assert sorted(name.table for name in rebuilt.rebuilt or ()) == sorted(tables)
     assert_equal(pipeline, *tables)
-    assert run_audit(pipeline.config, spark=pipeline.spark).findings == ()
-    assert run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).exit_code(strict=True) == 0
+    assert run_audit(pipeline.config).findings == ()
+    assert run_reconcile(pipeline.config, runs=True).exit_code(strict=True) == 0
 
 
 def rows_of(pipeline: Pipeline, table: str) -> int:
@@ -167,6 +167,9 @@ def lived(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pipeli
     return pipeline
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spark
+@pytest.mark.promise("retention")
 def test_everything_works_on_from_a_base(lived: Pipeline) -> None:
     before = len(lived.changes())
     assert maintain(lived, later=RETENTION / 2).compaction.removed_rows == 0
@@ -202,6 +205,9 @@ def test_everything_works_on_from_a_base(lived: Pipeline) -> None:
     assert not maintain(lived, later=20 * RETENTION).compaction.removed_rows
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spark
+@pytest.mark.promise("retention")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", list(RetentionStep))
 def test_a_run_that_crashes_is_ended_by_the_next(
@@ -220,6 +226,8 @@ def test_a_run_that_crashes_is_ended_by_the_next(
     assert_whole(pipeline, "t")
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_tables_with_retentions_of_their_own(make_pipeline: MakePipeline) -> None:
     rules = (TableRule("public.short", retention=60), TableRule("public.long", retention=None))
     pipeline = with_rules(copied(make_pipeline), *rules, TableRule("public.*"))
@@ -253,7 +261,7 @@ TYPED = {
 
 @pytest.fixture(params=["copied", "streamed"])
 def resynced(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pipeline:
-    """Give a pipeline with tables of which keys were copied again, and rows that went without a message."""
+    """Give a pipeline with partly resynced tables, and rows that were deleted without a message."""
     copies = request.param == "copied"
     made = make_pipeline(create_publication="all", copy="initial" if copies else "never")
     pipeline = retaining(with_writer(made, "native"))
@@ -292,7 +300,7 @@ def resynced(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pip
 
 
 def without_deletes(pipeline: Pipeline, *statements: str) -> None:
-    """Run statements of which the stream carries no delete."""
+    """Run statements whose deletes are not in the stream."""
     publication = pipeline.config.source.publication
     pipeline.run(f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, truncate')")
     pipeline.run(*statements)
@@ -302,7 +310,7 @@ def without_deletes(pipeline: Pipeline, *statements: str) -> None:
 def request_keys(pipeline: Pipeline, table: str, first: tuple[str, ...], last: tuple[str, ...]) -> None:
     """Request a copy of the keys of a range."""
     ranges = [KeyRange(first, last)]
-    run_resync(pipeline.config, [f"public.{table}"], key_ranges=ranges, spark=pipeline.spark)
+    run_resync(pipeline.config, [f"public.{table}"], key_ranges=ranges)
 
 
 def resync(pipeline: Pipeline, table: str, first: tuple[str, ...], last: tuple[str, ...]) -> None:
@@ -311,6 +319,8 @@ def resync(pipeline: Pipeline, table: str, first: tuple[str, ...], last: tuple[s
     pipeline.catch_up()
 
 
+@pytest.mark.spark
+@pytest.mark.promise("retention")
 @pytest.mark.slow
 def test_keys_that_were_copied_again(resynced: Pipeline) -> None:
     pipeline = resynced
@@ -336,7 +346,7 @@ def test_keys_that_were_copied_again(resynced: Pipeline) -> None:
     assert_whole(pipeline, *tables)
     assert silver(pipeline, "t") == before
     by_spark = with_writer(pipeline, "spark")
-    assert run_rebuild(by_spark.config, spark=pipeline.spark).exit_code(strict=True) == 0
+    assert run_rebuild(by_spark.config).exit_code(strict=True) == 0
     assert silver(pipeline, "t") == before
     assert_equal(pipeline, *tables)
     ((copied_row,),) = read_history(pipeline.config, "public.t", ("14",)).lives
@@ -347,11 +357,13 @@ def test_keys_that_were_copied_again(resynced: Pipeline) -> None:
     resync(pipeline, "t", ("1",), ("3",))
     pipeline.run("DELETE FROM t WHERE id = 14")
     pipeline.catch_up()
-    run_forget(pipeline.config, "public.t", [("14",)], spark=pipeline.spark)
+    run_forget(pipeline.config, "public.t", [("14",)])
     assert bases(maintain(pipeline, later=10 * RETENTION))["t"].removed_rows > 0
     assert_whole(pipeline, *tables)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("retention")
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", list(RetentionStep))
@@ -365,6 +377,9 @@ def test_a_run_that_crashes_with_copied_keys(resynced: Pipeline, step: Retention
     assert_whole(resynced, "t", *TYPED)
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.promise("retention")
 def test_what_a_range_lost_does_not_stay(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
     pipeline.run(
@@ -382,12 +397,12 @@ def test_what_a_range_lost_does_not_stay(make_pipeline: MakePipeline) -> None:
     assert_whole(pipeline, "t")
 
     other = with_rules(pipeline, TableRule("public.*", mode="history"))  # which reads no copies of keys
-    refused = run_rebuild(other.config, spark=other.spark)
+    refused = run_rebuild(other.config)
     assert refused.exit_code(strict=True) == 1
     assert "rows only in copies of keys" in str(refused.lines()), refused.lines()
-    run_resync(other.config, ["public.t"], spark=other.spark)
+    run_resync(other.config, ["public.t"])
     other.ingest()
-    assert run_rebuild(other.config, spark=other.spark).exit_code(strict=True) == 0
+    assert run_rebuild(other.config).exit_code(strict=True) == 0
     rows = other.frame("silver", "public", "t").where("_is_current").select("id", "n").collect()
     assert sorted(map(tuple, rows)) == sorted(other.source.execute("SELECT id, n FROM t").fetchall())
 
@@ -401,6 +416,8 @@ RENAMES = (
 )
 
 
+@pytest.mark.spark
+@pytest.mark.promise("retention")
 @pytest.mark.slow
 @pytest.mark.parametrize("copies", [True, False], ids=["copied", "streamed"])
 def test_renamed_tables(make_pipeline: MakePipeline, copies: bool) -> None:
@@ -447,7 +464,7 @@ def test_renamed_tables(make_pipeline: MakePipeline, copies: bool) -> None:
     assert done["three"].removed_rows > 0
     for writer in ("native", "spark"):
         other = with_writer(pipeline, writer)
-        rebuilt = run_rebuild(other.config, spark=other.spark)
+        rebuilt = run_rebuild(other.config)
         assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
         assert shown() == rows, writer
     change(40)
@@ -455,13 +472,15 @@ def test_renamed_tables(make_pipeline: MakePipeline, copies: bool) -> None:
         for name in ("moved_one", "three", "former", "four", "five", "y"):
             source = pipeline.source.execute(f"SELECT id, n FROM {name}").fetchall()
             assert shown()[f"public.{name}"] == sorted(source), name
-    assert run_audit(pipeline.config, spark=pipeline.spark).findings == ()
+    assert run_audit(pipeline.config).findings == ()
     rows = shown()
     maintain(pipeline, later=10 * RETENTION)
-    assert run_rebuild(pipeline.config, spark=pipeline.spark).exit_code(strict=True) == 0
+    assert run_rebuild(pipeline.config).exit_code(strict=True) == 0
     assert shown() == rows
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_messages_are_removed_though_tables_keep_all(make_pipeline: MakePipeline) -> None:
     pipeline = with_rules(copied(make_pipeline), TableRule("public.*", retention=None))
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1)")
@@ -474,6 +493,8 @@ def test_messages_are_removed_though_tables_keep_all(make_pipeline: MakePipeline
     assert_whole(pipeline, "t")
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_files_that_are_merged_meanwhile_are_compacted(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,6 +523,8 @@ def test_files_that_are_merged_meanwhile_are_compacted(
     assert_whole(pipeline, "t")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("retention")
 def test_what_is_still_needed_stays(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
@@ -513,13 +536,14 @@ def test_what_is_still_needed_stays(make_pipeline: MakePipeline) -> None:
     maintain(pipeline)
     assert rows_of(pipeline, "t") == 6
     pipeline.catch_up()
-    run_resync(pipeline.config, ["public.u"], spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.u"])
     pipeline.catch_up()
     maintain(pipeline, later=10 * RETENTION)
     assert rows_of(pipeline, "t") == rows_of(pipeline, "u") == 2
     assert_whole(pipeline, "t", "u")
 
 
+@pytest.mark.promise("retention")
 def test_silver_that_is_set_back_before_the_base_is_rebuilt(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline = retaining(with_writer(pipeline, "native"))
     pipeline.ingest()
@@ -539,6 +563,8 @@ def test_silver_that_is_set_back_before_the_base_is_rebuilt(pipeline: Pipeline, 
     assert any("bronze has every change from" in sentence for _, sentence in pipeline.events("t"))
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_a_table_without_newer_changes_is_not_rebuilt(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
@@ -576,12 +602,14 @@ def test_a_table_that_is_rebuilt_meanwhile(
         return done
 
     monkeypatch.setattr(BatchWriter, "_write", write_before_maintenance)
-    rebuilt = run_rebuild(pipeline.config, spark=pipeline.spark)
+    rebuilt = run_rebuild(pipeline.config)
     assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
     assert compacted[0].removed_rows > 0
     assert_equal(pipeline, "t")
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_a_key_whose_texts_have_changed(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
     pipeline.run(
@@ -600,6 +628,9 @@ def test_a_key_whose_texts_have_changed(make_pipeline: MakePipeline) -> None:
     assert_whole(pipeline, "t")
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.promise("retention")
 def test_forget_and_retention_go_together(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
     pipeline.run(
@@ -609,13 +640,13 @@ def test_forget_and_retention_go_together(make_pipeline: MakePipeline) -> None:
     pipeline.catch_up()
     pipeline.run("UPDATE t SET n = 0 WHERE id > 4", "DELETE FROM t WHERE id IN (1, 9)")
     pipeline.catch_up()
-    run_forget(pipeline.config, "public.t", [("1",)], spark=pipeline.spark)
+    run_forget(pipeline.config, "public.t", [("1",)])
     maintain(pipeline)
     assert rows_of(pipeline, "t") == 7
     assert_whole(pipeline, "t")
     pipeline.run("UPDATE t SET n = 5 WHERE id = 2", "DELETE FROM t WHERE id = 2")
     pipeline.catch_up()
-    run_forget(pipeline.config, "public.t", [("2",)], spark=pipeline.spark)
+    run_forget(pipeline.config, "public.t", [("2",)])
     assert rows_of(pipeline, "t") == 6
     assert_whole(pipeline, "t")
     maintain(pipeline, later=10 * RETENTION)

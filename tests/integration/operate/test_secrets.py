@@ -38,11 +38,11 @@ tables:
   - source: "sales.*"
 """
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 class ProcessList:
-    """What every user of the machine can read of the processes that run, looked at again and again."""
+    """What every user of the machine can read of the running processes, polled repeatedly."""
 
     def __init__(self) -> None:
         self.lines: set[bytes] = set()
@@ -88,6 +88,7 @@ def wait_until(is_done: Callable[[], bool], process: subprocess.Popen[bytes], wh
         time.sleep(0.1)
 
 
+@pytest.mark.promise("no password in the lake")
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="no /proc to read")
 def test_a_planted_secret_is_nowhere(make_server: MakeServer, tmp_path: Path) -> None:
     server = make_server()

@@ -37,9 +37,10 @@ def tenants(database: Database, tmp_path: Path) -> Iterator[Pipeline]:
     """Give a pipeline of three tenants; it has no Spark session."""
     config = database.config(root=str(tmp_path / "lake"), copy="initial", create_publication="configured")
     with database.connect() as source:
-        yield with_tenants(Pipeline(database, None, config, source))  # type: ignore[arg-type]
+        yield with_tenants(Pipeline(database, config, source))
 
 
+@pytest.mark.promise("shared tables")
 def test_a_source_never_touches_another(tenants: Pipeline) -> None:
     assert_others_stay(tenants)
 
@@ -69,7 +70,7 @@ def test_maintenance_keeps_what_the_shared_table_shows(tenants: Pipeline) -> Non
     assert_tenants_equal(tenants)
 
 
-def test_what_is_forgotten_is_gone_from_the_shared_table(tenants: Pipeline) -> None:
+def test_a_forgotten_row_is_erased_from_the_shared_table(tenants: Pipeline) -> None:
     tenants.run("INSERT INTO tenant_a.orders VALUES (500, 'xyzzySubject', 0)")
     catch_up(tenants)
     tenants.run("DELETE FROM tenant_a.orders WHERE id = 500")

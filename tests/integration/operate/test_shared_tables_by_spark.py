@@ -35,10 +35,11 @@ def test_spark_never_touches_another_source(tenants: Pipeline) -> None:
     assert_others_stay(with_writer(tenants, "spark"), spark=True)
 
 
+@pytest.mark.slow
 def test_resync_and_rebuild_are_for_one_source(tenants: Pipeline) -> None:
     others = [files(tenants, tenant) for tenant in TENANTS[1:]]
     before = files(tenants, "tenant_a")
-    summary = run_rebuild(tenants.config, ["tenant_a.orders"], spark=tenants.spark)
+    summary = run_rebuild(tenants.config, ["tenant_a.orders"])
     assert summary.rebuilt == [TableName("tenant_a", "orders")]
     assert_tenants_equal(tenants)
     assert not files(tenants, "tenant_a") & before
@@ -47,20 +48,22 @@ def test_resync_and_rebuild_are_for_one_source(tenants: Pipeline) -> None:
     catch_up(tenants)
     assert_tenants_equal(tenants)
     assert [files(tenants, tenant) for tenant in TENANTS[1:]] == others
-    assert run_reconcile(tenants.config, runs=True, spark=tenants.spark).exit_code(strict=True) == 0
+    assert run_reconcile(tenants.config, runs=True).exit_code(strict=True) == 0
 
 
+@pytest.mark.slow
 def test_a_manifest_reads_each_source(tenants: Pipeline) -> None:
-    tables = as_of(tenants.spark, tenants.root)
+    tables = as_of(tenants.session, tenants.root)
     lsn = tables.lsn
     tenants.run("DELETE FROM tenant_b.orders")
     catch_up(tenants)
-    then = as_of(tenants.spark, tenants.root, lsn=lsn)
+    then = as_of(tenants.session, tenants.root, lsn=lsn)
     assert [then[TableName(tenant, "orders")].count() for tenant in TENANTS] == [5, 5, 5]
-    now = as_of(tenants.spark, tenants.root)
+    now = as_of(tenants.session, tenants.root)
     assert [now[TableName(tenant, "orders")].count() for tenant in TENANTS] == [5, 0, 5]
 
 
+@pytest.mark.slow
 def test_a_renamed_column_waits_for_all_sources(tenants: Pipeline) -> None:
     def rename(tenant: str) -> None:
         tenants.run(

@@ -34,11 +34,11 @@ storage:
   root: lake
 """
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def run_job(launcher: str, job: str, folder: Path, *arguments: str) -> tuple[int, list[str], list[str]]:
-    """Run a job in `folder` and return its exit code, its closing lines, and what it says beside them."""
+    """Run a job in `folder` and return its exit code, its closing lines, and its other output."""
     java = shutil.which("java")
     assert java is not None
     environ = {key: value for key, value in os.environ.items() if "SPARK" not in key and "PYTHON" not in key}
@@ -62,6 +62,7 @@ def write_config(folder: Path, name: str, conninfo: str) -> str:
     return "pipeline.yaml"
 
 
+@pytest.mark.promise("jobs need nothing else")
 def test_jobs_need_nothing_on_the_line(database: Database, spark: SparkSession, tmp_path: Path) -> None:
     config = write_config(tmp_path, database.name, database.conninfo)
     database.run("CREATE TABLE orders (id int PRIMARY KEY, item text, price numeric(10,2), tags text[])")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pipeline.silver.writer_choice import WriterSetting
-from tests.support.pipelines import MakePipeline, with_writer
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, with_writer
 from tests.support.whole_life import live
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_a_lake_lives(make_pipeline: MakePipeline, writer: WriterSetting) -> None:
     live(with_writer(make_pipeline(copy="initial", create_publication="all"), writer))

@@ -30,6 +30,7 @@ from tests.support.servers import Database
 pytestmark = pytest.mark.postgres
 
 
+@pytest.mark.promise("acknowledged after bronze")
 @both_routes
 def test_what_was_not_acknowledged_is_sent_again(database: Database, route: str) -> None:
     make_items(database)

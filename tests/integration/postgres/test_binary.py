@@ -111,6 +111,7 @@ def test_a_table_that_was_altered_or_dropped_since_lands_as_in_text_format(
     ]
 
 
+@pytest.mark.promise("unchanged TOAST")
 def test_unchanged_toast_values_are_unsent_as_in_text_format(any_database: Database, tmp_path: Path) -> None:
     any_database.run(
         "CREATE TABLE item (id int PRIMARY KEY, big int[], words text[], doc jsonb, raw bytea, n int)",
@@ -143,7 +144,7 @@ def test_interleaved_streamed_sessions_land_as_in_text_format(any_database: Data
     assert {row["table_name"] for row in rows} >= set(TABLES)
 
 
-def test_a_type_made_by_the_transaction_that_uses_it_lands_as_in_text_format(
+def test_a_type_created_in_its_own_transaction_lands_as_in_text_format(
     any_database: Database, tmp_path: Path
 ) -> None:
     any_database.run(f"ALTER DATABASE {any_database.name} SET logical_decoding_work_mem = '64kB'")

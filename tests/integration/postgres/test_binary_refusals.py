@@ -36,7 +36,7 @@ def find_check(config: Config) -> Check:
 
 
 def make_refused(database: Database) -> None:
-    """Create a table of types that cannot be read, beside an aclitem, which comes as text."""
+    """Create a table of types that cannot be read, and of an aclitem, which the server sends as text."""
     database.run(
         "CREATE TYPE refs AS (id int, r regrole)",
         "CREATE DOMAIN ref AS regproc",
@@ -48,7 +48,7 @@ def make_refused(database: Database) -> None:
     )
 
 
-def test_types_that_cannot_be_read_are_refused_by_name_before_anything_starts(any_database: Database) -> None:
+def test_types_that_cannot_be_read_are_refused_by_name_before_the_start(any_database: Database) -> None:
     database = any_database
     make_refused(database)
     config = database.config(protocol=BINARY, create_publication="all")

@@ -23,7 +23,7 @@ _LEAST, _END = -211_813_488_000_000_000, 9_223_371_331_200_000_000
 
 
 def near(kind: str, number: float) -> list[bytes]:
-    """Return a float and those beside it."""
+    """Return a float and its two neighbours."""
     size = struct.calcsize(kind)
     try:
         bits = int.from_bytes(struct.pack(kind, number), "big")

@@ -61,7 +61,7 @@ def test_types_are_seen_through_domains_and_arrays(database: Database) -> None:
     assert [name for name, c in columns.items() if c.not_null] == ["id", "label"]
 
 
-def test_a_constraint_that_is_not_validated_does_not_say_that_no_row_has_null(database: Database) -> None:
+def test_a_not_null_constraint_that_is_not_valid_does_not_exclude_null(database: Database) -> None:
     database.run(
         "CREATE TABLE item (id int PRIMARY KEY, a text, b text, c text NOT NULL)",
         "ALTER TABLE item ADD CONSTRAINT a NOT NULL a NOT VALID, ADD CONSTRAINT b NOT NULL b NOT VALID",
@@ -91,7 +91,7 @@ def test_a_fast_default_is_found_with_its_text(database: Database) -> None:
     }
 
 
-def test_a_default_may_be_the_type_s_or_gone_from_a_column_that_cannot_be_null(database: Database) -> None:
+def test_a_default_may_be_the_domain_s_or_dropped_from_a_not_null_column(database: Database) -> None:
     database.run(
         "CREATE DOMAIN five AS int DEFAULT 5",
         "CREATE TABLE item (id int PRIMARY KEY)",
@@ -177,6 +177,6 @@ def test_facts_on_10_have_no_missing_values(old_database: Database) -> None:
     assert not any(c.has_missing or c.missing_value for c in facts.columns)
 
 
-def test_oids_above_two_to_the_31_are_looked_up(database: Database) -> None:
+def test_oids_above_two_to_the_31_are_accepted_by_the_catalog_query(database: Database) -> None:
     relation = Relation(4_294_967_295, "public", "item", "d", (Column(True, "id", 4_294_967_290, -1),))
     assert facts_of(database, relation) is None

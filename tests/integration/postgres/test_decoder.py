@@ -49,6 +49,7 @@ def land(config: Config, route: str, directory: Path, position: LSN) -> list[dic
     return [row | {"columns": names[row["relation_version"]]} for row in rows_of(staged)]
 
 
+@pytest.mark.promise("a slot behind bronze")
 @both_routes
 @pytest.mark.parametrize("is_known", [False, True], ids=["new", "described before"])
 def test_what_a_stream_described_holds_though_bronze_has_it_already(
@@ -79,7 +80,7 @@ def test_a_stream_that_is_prepared_and_comes_again_describes_nothing(
 
 
 @pytest.mark.parametrize("end", ["lost", "closed"])
-def test_relations_are_unknown_while_the_catalog_is_away_and_known_again_afterwards(
+def test_relations_are_unknown_only_while_the_catalog_is_unavailable(
     database: Database, tmp_path: Path, end: str
 ) -> None:
     database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("a", "b", "c")))

@@ -30,6 +30,6 @@ def test_a_server_keeps_its_data_through_restarts_and_a_crash(make_server: MakeS
         assert connection.execute("SHOW work_mem").fetchone() == ("9MB",)
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_raises_a_source_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="The embedded server failed"):
         start_server(tmp_path / "server", settings={"shared_buffers": "nonsense"})

@@ -1,4 +1,4 @@
-"""What a server, or somebody between, may send instead of what it should: each ends in one sentence."""
+"""Invalid messages from a server or a proxy: each ends the stream with one error."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def changes(body: bytes) -> bool:
     return body[:1] == b"w" and body[XLOGDATA_HEADER_SIZE : XLOGDATA_HEADER_SIZE + 1] == b"I"
 
 
+@pytest.mark.promise("hostile bytes")
 @pytest.mark.parametrize(
     ("name", "damage", "sentence"),
     [
@@ -68,6 +69,7 @@ def test_a_stream_that_is_none_ends_in_one_sentence(
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.promise("hostile bytes")
 @pytest.mark.parametrize(
     "damage",
     [

@@ -80,6 +80,7 @@ def config_of(database: Database, name: str, **source: Any) -> Config:
     return database.config(glob, publication=name, **source)
 
 
+@pytest.mark.promise("names are never SQL")
 @both_routes
 @pytest.mark.parametrize("name", NAMES)
 def test_names_stay_names_in_the_stream(target: Database, name: str, route: str) -> None:
@@ -105,6 +106,7 @@ def test_names_stay_names_in_the_stream(target: Database, name: str, route: str)
     assert all(check.ok for check in run_checks(config))
 
 
+@pytest.mark.promise("names are never SQL")
 @pytest.mark.parametrize("name", NAMES)
 def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str) -> None:
     make_table(target, name)
@@ -126,6 +128,7 @@ def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str)
             assert row.texts == (name,)
 
 
+@pytest.mark.promise("names are never SQL")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_statement_of_a_check_can_be_run(database: Database, name: str) -> None:
     role = f"{name[:40]} {database.name}"

@@ -82,7 +82,7 @@ def translated(kind: bytes, body: bytes) -> bytes:
 
 @both_routes
 @pytest.mark.parametrize("of", ["database", "old_database"])
-def test_a_missing_publication_is_told_in_any_language(
+def test_a_missing_publication_is_recognized_in_any_language(
     request: pytest.FixtureRequest, of: str, route: str
 ) -> None:
     database: Database = request.getfixturevalue(of)
@@ -166,6 +166,7 @@ def test_a_lost_connection_is_one_sentence_and_loses_nothing(make_server: MakeSe
     assert kinds(messages + read_all(database, config, route)).count("I") >= 2
 
 
+@pytest.mark.promise("gaps are never silent")
 @both_routes
 def test_a_slot_whose_wal_was_removed_is_a_gap(make_server: MakeServer, route: str) -> None:
     server = make_server(LITTLE_WAL)
@@ -178,7 +179,7 @@ def test_a_slot_whose_wal_was_removed_is_a_gap(make_server: MakeServer, route: s
         start(config, route)
 
 
-def test_a_new_lake_says_how_to_be_rid_of_a_lost_slot_or_makes_it_anew(make_server: MakeServer) -> None:
+def test_a_new_lake_names_how_to_drop_a_lost_slot_or_creates_it_again(make_server: MakeServer) -> None:
     database = Database(server := make_server(LITTLE_WAL), "postgres", server.conninfo)
     make_items(database)
     config = database.config()
@@ -202,7 +203,9 @@ def test_a_new_lake_says_how_to_be_rid_of_a_lost_slot_or_makes_it_anew(make_serv
         (None, "max_slot_wal_keep_size"),
     ],
 )
-def test_what_lost_a_slot_is_told_with_what_keeps_the_next_one(reason: str | None, remedy: str) -> None:
+def test_the_cause_of_a_lost_slot_is_named_with_the_way_to_prevent_it(
+    reason: str | None, remedy: str
+) -> None:
     assert remedy in describe_lost_slot("shop", reason)
 
 

@@ -1,4 +1,4 @@
-"""Values of keys that somebody names, seen by the server that is to find them."""
+"""Key values given by a user, checked by the server that is to find them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_values_are_those_of_their_columns_types(
         database.run("DROP ROLE blind")
 
 
-def test_what_is_not_there_is_said_and_the_transaction_goes_on(database: Database) -> None:
+def test_a_missing_column_or_table_is_named_and_the_transaction_continues(database: Database) -> None:
     database.run(TABLE)
     keys = key_condition(("gone",), (INT4,), [KeyRange(("1",), ("1",))])
     with database.connect() as connection, connection.transaction():
@@ -54,7 +54,7 @@ def test_what_is_not_there_is_said_and_the_transaction_goes_on(database: Databas
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_look_at_the_keys_leaves_no_lock_to_a_transaction_that_goes_on(database: Database) -> None:
+def test_a_check_of_the_keys_leaves_no_lock_in_an_open_transaction(database: Database) -> None:
     database.run(TABLE)
     keys = key_condition(NAMES, TYPES, [KeyRange(("a",), ("b",))])
     with database.connect() as connection:

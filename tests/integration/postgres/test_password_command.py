@@ -42,7 +42,7 @@ storage:
 
 @dataclass
 class Guarded:
-    """A server that wants a password from `ROLE`, and the file in which a program finds it."""
+    """A server that requires a password from `ROLE`, and the file in which a program finds it."""
 
     database: Database
     folder: Path
@@ -98,6 +98,7 @@ def pipeline_of(guarded: Guarded, make_pipeline: MakePipeline, route: str) -> Pi
     return replace(made, config=load_config(guarded.write(route)))
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("route", ["walsender", pytest.param("sql", marks=pytest.mark.slow)])
 def test_every_session_gets_a_password_from_the_program(
     guarded: Guarded, make_pipeline: MakePipeline, route: str
@@ -116,7 +117,7 @@ def test_every_session_gets_a_password_from_the_program(
     life.assert_equal("items")
     before = guarded.calls()
     assert read_source_status(life.config).slot is not None
-    assert run_reconcile(life.config, spark=life.spark, runs=True).exit_code(strict=True) == 0
+    assert run_reconcile(life.config, runs=True).exit_code(strict=True) == 0
     assert guarded.calls() > before + 1
     planted = [
         file

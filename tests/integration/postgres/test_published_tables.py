@@ -22,6 +22,7 @@ def entries(database: Database, publication: str = "p") -> dict[str, int]:
         return {name[1]: found.entry for name, found in list_published(connection, publication).items()}
 
 
+@pytest.mark.promise("tables join and leave")
 def test_a_schema_that_left_and_came_back_has_another_entry(database: Database) -> None:
     database.run(
         "CREATE SCHEMA s",

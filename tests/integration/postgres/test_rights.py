@@ -41,7 +41,7 @@ PUBLISH = ("GRANT CREATE ON DATABASE shop TO pgdelta", "GRANT shop_owner TO pgde
 
 @dataclass(frozen=True)
 class Guarded:
-    """A database that gives nobody anything, with a table of an owner's and a role of no rights."""
+    """A database without grants to PUBLIC, with a table of another owner and a role without privileges."""
 
     database: Database
     role: str
@@ -108,6 +108,7 @@ def copy(config: Config) -> int:
         return sum(block.row_count for block in reader.read(keeper.snapshot, table, pages))
 
 
+@pytest.mark.promise("grants")
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 def test_capture_needs_no_right_to_any_table(guarded: Guarded, route: str) -> None:
     guarded.prepare()
@@ -131,6 +132,7 @@ def test_a_slot_needs_what_capture_needs(guarded: Guarded) -> None:
         assert ensure_slot(connection, guarded.config(), may_create=True)[1]
 
 
+@pytest.mark.promise("grants")
 def test_a_publication_needs_the_tables_owner(guarded: Guarded) -> None:
     guarded.grant(*CAPTURE, *PUBLISH)
     assert guarded.failures() == {}
@@ -140,6 +142,7 @@ def test_a_publication_needs_the_tables_owner(guarded: Guarded) -> None:
     assert set(publication.tables) == {("sales", "item")}
 
 
+@pytest.mark.promise("grants")
 def test_copies_and_comparisons_need_no_right_to_replicate(guarded: Guarded) -> None:
     guarded.prepare()
     guarded.grant(*COPY)
@@ -182,8 +185,9 @@ MISSING = {
 }
 
 
+@pytest.mark.promise("grants")
 @pytest.mark.parametrize("right", MISSING)
-def test_a_missing_right_is_told_beforehand(guarded: Guarded, right: str) -> None:
+def test_a_missing_privilege_is_reported_before_the_start(guarded: Guarded, right: str) -> None:
     guarded.prepare()
     guarded.grant(*CAPTURE, *READ)
     assert guarded.failures(copy="initial") == {}
@@ -201,7 +205,7 @@ def test_a_missing_right_is_told_beforehand(guarded: Guarded, right: str) -> Non
         ("REVOKE shop_owner FROM pgdelta", "does not own sales.item"),
     ],
 )
-def test_a_right_that_the_publication_needs_is_told_beforehand(
+def test_a_missing_publication_privilege_is_reported_before_the_start(
     guarded: Guarded, statement: str, reason: str
 ) -> None:
     guarded.grant(*CAPTURE, *PUBLISH, statement)
@@ -213,6 +217,7 @@ def test_a_right_that_the_publication_needs_is_told_beforehand(
     assert f"The role {guarded.role} may not create the publication" in str(caught.value)
 
 
+@pytest.mark.promise("grants")
 @pytest.mark.parametrize(
     ("granted", "fix"),
     [

@@ -1,7 +1,7 @@
 """Both routes deliver the same messages, whole transactions in commit order.
 
 Values are the server's own text whatever the role, the database or the encoding says, and names reach the
-plugin as they are; reading a slot by SQL goes in passes and ends where it is told to.
+plugin as they are. Reading a slot by SQL polls it repeatedly, and ends at the requested LSN.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ WORKLOAD = (
 )
 
 
+@pytest.mark.quick
 def test_both_routes_deliver_the_same_messages(database: Database) -> None:
     make_items(database)
     config = database.config()
@@ -103,7 +104,7 @@ def test_sql_passes_are_bounded_by_a_count(database: Database) -> None:
     assert kinds(first + rest).count("I") == 30
 
 
-def test_sql_passes_go_on_through_messages_outside_transactions(database: Database) -> None:
+def test_sql_polls_continue_through_messages_outside_transactions(database: Database) -> None:
     config = database.config()
     make_items(database)
     prepare(config)

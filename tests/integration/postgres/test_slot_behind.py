@@ -101,6 +101,7 @@ def make(database: Database, **source: Any) -> Config:
     return config
 
 
+@pytest.mark.promise("a slot behind bronze")
 @pytest.mark.parametrize("limit", [10, 200_000], ids=["small passes", "one pass"])
 def test_the_slot_reaches_a_bronze_that_has_everything(
     any_database: Database, tmp_path: Path, limit: int
@@ -115,6 +116,7 @@ def test_the_slot_reaches_a_bronze_that_has_everything(
     assert confirmed_lsn(any_database) >= end
 
 
+@pytest.mark.promise("a slot behind bronze")
 @both_routes
 def test_only_what_is_behind_bronze_is_landed(database: Database, tmp_path: Path, route: str) -> None:
     config = make(database, route=route)
@@ -129,7 +131,8 @@ def test_only_what_is_behind_bronze_is_landed(database: Database, tmp_path: Path
     assert confirmed_lsn(database) >= target
 
 
-def test_a_prepared_transaction_that_comes_again_is_acknowledged_as_far_as_it_came(
+@pytest.mark.promise("a slot behind bronze")
+def test_a_repeated_prepared_transaction_is_acknowledged_as_far_as_it_came(
     database: Database, tmp_path: Path
 ) -> None:
     config = make(database, route="sql", protocol=Protocol(two_phase=True))

@@ -94,6 +94,7 @@ def test_a_stop_ends_the_wait_without_an_error(
     assert caplog.messages[-1].startswith(f"Stopped while the slot {database.name} was in use")
 
 
+@pytest.mark.promise("one job at a time")
 def test_it_does_not_outlive_a_kill(database: Database) -> None:
     command = [sys.executable, "-c", HOLD, database.conninfo]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -1,6 +1,6 @@
-"""A slot that somebody else moves, drops or makes anew is a gap that ends the stream, and no row is missed.
+"""A slot that another reader moves, drops or creates again is a gap that ends the stream; no row is missed.
 
-It can happen before a stream begins, between two passes by SQL, and while a stream waits for a busy slot.
+It can happen before a stream begins, between two polls by SQL, and while a stream waits for a busy slot.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make_anew(database: Database) -> None:
 
 
 def make(database: Database) -> LSN:
-    """Make a table, a publication and a slot; return where the slot stands."""
+    """Make a table, a publication and a slot; return the LSN that the slot confirmed."""
     make_items(database)
     prepare(database.config())
     return confirmed_lsn(database)
@@ -69,6 +69,7 @@ def test_a_slot_beyond_the_position_of_bronze_is_not_read(database: Database, ro
         assert stream.received_lsn > position
 
 
+@pytest.mark.promise("gaps are never silent")
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -126,7 +127,7 @@ def test_a_slot_that_was_moved_is_not_acknowledged(fixture: str, request: pytest
             stream.acknowledge(stream.received_lsn)
 
 
-def test_who_only_looks_is_told_of_another_reader(database: Database) -> None:
+def test_a_stream_that_acknowledges_nothing_detects_another_reader(database: Database) -> None:
     make(database)
     insert(database, 1)
     with closing(start(database.config(), "sql")) as stream:
@@ -138,6 +139,7 @@ def test_who_only_looks_is_told_of_another_reader(database: Database) -> None:
             read_for(stream, 5)
 
 
+@pytest.mark.promise("gaps are never silent")
 def test_a_slot_whose_reader_moved_it_while_a_stream_waited_is_not_read(database: Database) -> None:
     position = make(database)
     insert(database, 1)

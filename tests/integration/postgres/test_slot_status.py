@@ -26,6 +26,7 @@ def slot_of(state: SourceStatus) -> Slot:
     return state.slot
 
 
+@pytest.mark.promise("slot status")
 @pytest.mark.parametrize("major", [10, 18])
 def test_a_slot_is_described_by_old_and_new_servers(major: int, request: pytest.FixtureRequest) -> None:
     database: Database = request.getfixturevalue("old_database" if major == 10 else "database")
@@ -48,6 +49,7 @@ def test_a_slot_is_described_by_old_and_new_servers(major: int, request: pytest.
         assert slot_of(read_source_status(config)).is_active
 
 
+@pytest.mark.promise("slot status")
 def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServer) -> None:
     server = make_server({"max_slot_wal_keep_size": "64MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
     database = Database(server, "postgres", server.conninfo)
@@ -101,6 +103,7 @@ def test_a_source_that_is_not_there_is_one_sentence_without_its_password(databas
         assert "\n" not in str(failed.value)
 
 
+@pytest.mark.promise("slot status")
 def test_a_silent_source_is_not_waited_for(database: Database) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Looks at a slot by SQL: everything is shown, nothing is moved, and a slot moved by another is noticed."""
+"""Polls of a slot by SQL: everything is shown, nothing is moved, and a slot moved by another is noticed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def emit(content: str) -> str:
     return f"SELECT pg_logical_emit_message(false, 'beat', '{content}')"
 
 
-def test_looks_that_are_too_short_go_further_until_everything_is_shown_once(database: Database) -> None:
+def test_polls_that_are_too_short_are_extended_until_all_is_shown_once(database: Database) -> None:
     make_items(database)
     prepare(database.config())
     database.run(*(statement for n in range(30) for statement in (emit(f"m{n}"), insert(n))))
@@ -82,7 +82,7 @@ def test_looks_that_are_too_short_go_further_until_everything_is_shown_once(data
             assert len(keys(read_all(again, database, TailReader()))) == 64
 
 
-def test_looks_end_where_another_reader_moves_the_slot_past_what_was_shown(database: Database) -> None:
+def test_polls_end_if_another_reader_moves_the_slot_past_the_shown_changes(database: Database) -> None:
     make_items(database)
     prepare(database.config())
     database.run(insert(1))
@@ -116,7 +116,7 @@ def test_a_slot_that_stays_busy_ends_the_stream(database: Database) -> None:
         assert keys(read_all(looks, database, TailReader())) == [b"1"]
 
 
-def test_looks_acknowledge_nothing(database: Database) -> None:
+def test_polls_acknowledge_nothing(database: Database) -> None:
     make_items(database)
     prepare(database.config())
     database.run(insert(1))

@@ -126,6 +126,7 @@ def test_a_missing_publication_that_may_not_be_created_is_refused(database: Data
         make_publication(database.config(create_publication="never"))
 
 
+@pytest.mark.quick
 def test_a_publication_of_no_table_is_refused(database: Database) -> None:
     with pytest.raises(SourceError, match=r"would be empty: no table .* matches tables in pipeline.yaml"):
         make_publication(database.config())
@@ -138,7 +139,7 @@ def test_a_publication_is_not_created_after_its_slot(database: Database) -> None
         make_publication(database.config())
 
 
-def test_a_role_that_may_not_create_the_publication_is_told_what_to_run(database: Database) -> None:
+def test_a_role_that_cannot_create_the_publication_gets_the_command_to_run(database: Database) -> None:
     role = f"reader_{database.name}"
     database.run("CREATE TABLE item (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN REPLICATION")
     conninfo = database.server.conninfo_of(database.name, role)
@@ -224,7 +225,8 @@ def prepare_transaction(database: Database, gid: str) -> None:
             connection.execute(statement.encode())
 
 
-def test_a_new_lake_refuses_a_two_phase_slot_that_may_have_passed_what_is_prepared(
+@pytest.mark.promise("gaps are never silent")
+def test_a_new_lake_refuses_a_two_phase_slot_if_a_transaction_is_prepared(
     make_server: MakeServer,
 ) -> None:
     server = make_server({"max_prepared_transactions": "5"})
@@ -257,7 +259,7 @@ def test_a_slot_is_not_created_for_options_that_the_server_lacks(old_database: D
 
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
-def test_a_role_without_the_right_to_replicate_is_told_what_to_run(database: Database, route: str) -> None:
+def test_a_role_without_replication_gets_the_command_to_run(database: Database, route: str) -> None:
     role = f"reader_{database.name}"
     database.run(f"CREATE ROLE {role} LOGIN", "CREATE TABLE item (id int PRIMARY KEY)")
     config = database.config(conninfo=database.server.conninfo_of(database.name, role))
@@ -314,11 +316,12 @@ def test_a_server_is_identified(database: Database) -> None:
     assert identity.wal_flush_lsn <= database.flush_lsn()
 
 
-def test_the_encoding_of_a_session_is_ours_whatever_the_conninfo_says(database: Database) -> None:
+def test_the_client_encoding_is_utf8_whatever_the_conninfo_sets(database: Database) -> None:
     with connect(f"{database.conninfo} client_encoding=LATIN1") as connection:
         assert connection.info.encoding == "utf-8"
 
 
+@pytest.mark.promise("no password repeated")
 def test_a_refused_connection_names_no_password(database: Database) -> None:
     with pytest.raises(SourceError, match="Cannot connect to the source") as caught:
         connect(f"host=127.0.0.1 port={database.server.port} dbname=nowhere user=postgres password=s3cr3t")
@@ -326,6 +329,7 @@ def test_a_refused_connection_names_no_password(database: Database) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.promise("no password repeated", "configuration errors repeat no secret")
 @pytest.mark.parametrize(
     "conninfo",
     [

@@ -56,7 +56,7 @@ def test_a_large_transaction_comes_before_its_commit(database: Database, route: 
 
 
 @each_route
-def test_an_open_transaction_is_streamed_from_its_beginning_to_the_next_session(
+def test_an_open_transaction_is_streamed_from_its_start_in_each_session(
     database: Database, route: Route
 ) -> None:
     config = make(database, route)
@@ -98,7 +98,7 @@ def test_an_open_transaction_holds_up_no_acknowledgement(database: Database) -> 
     assert kinds(messages) == f"BR{'I' * ROWS}C"
 
 
-def test_a_pass_that_streams_fill_is_made_again_and_says_nothing_else_twice(database: Database) -> None:
+def test_a_poll_full_of_streams_is_repeated_and_repeats_no_other_message(database: Database) -> None:
     config = make(database, "sql")
     beat = "SELECT pg_logical_emit_message(false, 'beat', '{}')"
     with opened(database, beat.format(1), BIG, beat.format(2)) as connection:
@@ -137,7 +137,7 @@ def finish(stream: Stream) -> None:
 @each_route
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize(("verb", "kind"), [("COMMIT", "K"), ("ROLLBACK", "r")])
-def test_a_prepared_transaction_that_was_acknowledged_is_only_decided_later(
+def test_only_the_end_of_an_acknowledged_prepared_transaction_is_sent(
     database: Database, route: Route, is_streamed: bool, verb: str, kind: str
 ) -> None:
     config = make(database, route, two_phase=True)

@@ -56,6 +56,7 @@ def refusal(conninfo: str) -> str:
     return sentence
 
 
+@pytest.mark.promise("TLS")
 @pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])
 def test_the_right_authority_and_name_work(guarded: GuardedServer, mode: str) -> None:
     for opened in OPEN:
@@ -63,6 +64,7 @@ def test_the_right_authority_and_name_work(guarded: GuardedServer, mode: str) ->
             assert connection.pgconn.ssl_in_use
 
 
+@pytest.mark.promise("TLS")
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 def test_changes_come_by_tls_and_a_password_from_the_environment(
     guarded: GuardedServer, route: str, monkeypatch: pytest.MonkeyPatch
@@ -77,6 +79,7 @@ def test_changes_come_by_tls_and_a_password_from_the_environment(
         assert kinds(read_through(stream, LSN(database.flush_lsn()))).endswith("IC")
 
 
+@pytest.mark.promise("TLS")
 @pytest.mark.parametrize(
     ("other", "said"), [("stranger", "certificate verify failed"), ("namesake", "signature failure")]
 )
@@ -87,6 +90,7 @@ def test_another_authority_is_refused(guarded: GuardedServer, other: str, said: 
         assert "to the CA that signed the server's certificate" in sentence
 
 
+@pytest.mark.promise("TLS")
 def test_another_name_is_refused_where_names_count(guarded: GuardedServer) -> None:
     sentence = refusal(guarded.trusting(guarded.authority, "verify-full", host="127.0.0.1"))
     assert 'does not match host name "127.0.0.1"' in sentence
@@ -110,6 +114,7 @@ def test_a_session_in_the_clear_is_refused_by_the_server(guarded: GuardedServer)
     assert "set sslmode=verify-full" in sentence
 
 
+@pytest.mark.promise("TLS")
 @pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])
 def test_a_server_without_tls_is_refused(database: Database, mode: str, tmp_path: Path) -> None:
     (tmp_path / "any.pem").write_text("")
@@ -120,6 +125,7 @@ def test_a_server_without_tls_is_refused(database: Database, mode: str, tmp_path
         opened(f"{database.conninfo} sslmode=disable").close()
 
 
+@pytest.mark.promise("SCRAM")
 @pytest.mark.parametrize("by", ["conninfo", "uri", "PGPASSWORD", "PGPASSFILE", "passfile"])
 def test_a_password_is_taken_or_refused_unnamed(
     guarded: GuardedServer, by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -153,12 +159,13 @@ def test_a_password_is_taken_or_refused_unnamed(
     assert "Correct the password in PGPASSWORD, PGPASSFILE or the variable in source.conninfo" in sentence
 
 
-def test_a_missing_password_is_said(guarded: GuardedServer) -> None:
+def test_a_missing_password_is_reported_with_where_to_set_it(guarded: GuardedServer) -> None:
     sentence = refusal(guarded.trusting(guarded.authority, "verify-full", user=ROLE))
     assert "no password supplied" in sentence
     assert "Set PGPASSWORD, PGPASSFILE" in sentence
 
 
+@pytest.mark.promise("SCRAM")
 def test_scram_is_what_was_spoken(guarded: GuardedServer) -> None:
     """A password that the server keeps for SCRAM cannot be proven in any other way."""
     server = Database(guarded.server, "shop", guarded.trusting(guarded.authority, "verify-full"))

@@ -60,7 +60,7 @@ class Ingest:
         self._decoder.decode(messages, self._stream.session)
 
     def read_streamed(self, database: Database, *statements: str) -> list[tuple[Row, RelationVersion]]:
-        """Commit the statements in one transaction, of which a part comes before that; return its rows."""
+        """Commit the statements in one transaction that is streamed in part before; return its rows."""
         with opened(database, *statements) as connection:
             self.read_open()
             connection.execute("COMMIT")
@@ -94,6 +94,7 @@ def facts(version: RelationVersion) -> list[tuple[str, int, str | None]] | None:
     return [(column.name, fact.attribute_number, fact.missing_value) for column, fact in columns]
 
 
+@pytest.mark.promise("DDL with data")
 @pytest.mark.parametrize("rows_in_memory", [None, 100], ids=["in memory", "on disk"])
 def test_a_column_that_is_added_in_a_streamed_transaction(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_in_memory: int | None
@@ -119,6 +120,7 @@ def test_a_column_that_is_added_in_a_streamed_transaction(
         assert {version.id for _, version in ingest.read(database)} == {wide.id}
 
 
+@pytest.mark.promise("DDL with data")
 def test_a_table_that_is_made_in_a_streamed_transaction(database: Database, tmp_path: Path) -> None:
     config = make(database)
     statements = ("CREATE TABLE made (id int PRIMARY KEY, v text DEFAULT 'd')", MANY.format("made", 1, 1000))
@@ -134,7 +136,7 @@ def test_a_table_that_is_made_in_a_streamed_transaction(database: Database, tmp_
         assert after.id == version.id
 
 
-def test_a_column_that_takes_the_place_of_another_in_a_streamed_transaction(
+def test_a_column_replaced_in_a_streamed_transaction_gets_no_wrong_number(
     database: Database, tmp_path: Path
 ) -> None:
     """The messages are all the same; where it is not known which column they mean, nothing is said of it."""
@@ -156,7 +158,7 @@ def test_a_column_that_takes_the_place_of_another_in_a_streamed_transaction(
     assert numbers[-1] == [1, 3]
 
 
-def test_a_rollback_to_a_savepoint_amid_the_changes_of_a_table_that_is_made(
+def test_columns_of_a_new_table_stay_known_after_a_rollback_to_a_savepoint(
     database: Database, tmp_path: Path
 ) -> None:
     config = make(database)
@@ -215,6 +217,7 @@ ADD = ("ALTER TABLE item ADD COLUMN w int NOT NULL DEFAULT 7", "INSERT INTO item
 WIDE = [("id", 1, None), ("v", 2, None), ("w", 3, "7")]
 
 
+@pytest.mark.promise("DDL with data")
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["small", "streamed"])
 def test_a_commit_that_waits_for_a_standby_is_seen_a_moment_later(
     held: Database, tmp_path: Path, is_streamed: bool
@@ -231,7 +234,7 @@ def test_a_commit_that_waits_for_a_standby_is_seen_a_moment_later(
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["small", "streamed"])
-def test_a_commit_that_waits_for_long_is_not_waited_for_and_known_once_it_is_seen(
+def test_a_commit_invisible_for_long_is_not_awaited_and_known_once_visible(
     held: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
 ) -> None:
     monkeypatch.setattr(decoder, "VISIBLE_SECONDS", 0.3)

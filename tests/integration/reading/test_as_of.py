@@ -29,7 +29,7 @@ from tests.support.fault_points import crash_at
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import Crash, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 TABLES = (
     "CREATE TABLE debit (id int PRIMARY KEY, amount int)",
@@ -73,7 +73,7 @@ def manifest_lsns(pipeline: Pipeline) -> list[LSN]:
 
 
 def silver_of(pipeline: Pipeline, **wanted: Any) -> AsOf:
-    found = pgdelta.as_of(pipeline.spark, pipeline.root, **wanted)
+    found = pgdelta.as_of(pipeline.session, pipeline.root, **wanted)
     assert isinstance(found, AsOf)
     return found
 
@@ -84,6 +84,8 @@ def end_before_the_manifest(pipeline: Pipeline) -> None:
         Applier(pipeline.spark, pipeline.config).apply_pending()
 
 
+@pytest.mark.spark
+@pytest.mark.promise("consistent reads")
 def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: None) -> None:
     pipeline.ingest()
     pipeline.run(*TABLES)
@@ -109,7 +111,7 @@ def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: N
             silver_of(pipeline, **wanted)
     assert seen[lsns[1]].create_views() == {"public__Credit": NAMES[0], "public__debit": NAMES[1]}
     joined = "SELECT count(*) AS n FROM public__debit JOIN public__Credit USING (id, amount)"
-    assert [row.n for row in pipeline.spark.sql(joined).collect()] == [4]
+    assert [row.n for row in pipeline.session.sql(joined).collect()] == [4]
 
     # a table that is held is as of another commit than the others
     manifests = Manifests(Lake(pipeline.root, pipeline.spark))
@@ -128,11 +130,13 @@ def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: N
     ):
         held[TableName("public", "Credit")]
     assert held.create_views() == {"public__debit": NAMES[1]}
-    assert not pipeline.spark.catalog.tableExists("public__Credit"), "of another commit than the other"
-    printed = read_silver(pipeline.config, lsn=None, timestamp=None, spark=pipeline.spark)
+    assert not pipeline.session.catalog.tableExists("public__Credit"), "of another commit than the other"
+    printed = read_silver(pipeline.config, lsn=None, timestamp=None)
     assert [table["state"] for table in printed.as_json()["tables"]] == ["behind", "current"]
 
 
+@pytest.mark.spark
+@pytest.mark.promise("consistent reads")
 @pytest.mark.slow
 def test_a_manifest_has_the_time_of_the_copy_that_a_table_begins_with(life: Pipeline, far_east: None) -> None:
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
@@ -150,6 +154,8 @@ def test_a_manifest_has_the_time_of_the_copy_that_a_table_begins_with(life: Pipe
     assert [*silver_of(life, timestamp=before)] == [TableName("public", "a")]
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_what_a_run_wrote_that_ended_early_is_in_no_manifest_of_before(pipeline: Pipeline) -> None:
     pipeline.ingest()
     pipeline.run(*TABLES)
@@ -175,16 +181,17 @@ def booked(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_table_that_caught_up_is_in_another_manifest_of_the_same_commit(booked: Pipeline) -> None:
     identifier, version = f"delta.`{booked.path('silver', 'public', 'Credit')}`", booked.version("Credit")
-    booked.spark.sql(f"DELETE FROM {identifier} WHERE id = 0")
+    booked.session.sql(f"DELETE FROM {identifier} WHERE id = 0")
     book(booked)
     booked.ingest()
     booked.apply()
     held = silver_of(booked)
     assert [*held.behind] == [TableName("public", "Credit")]
-    booked.spark.sql(f"RESTORE TABLE {identifier} TO VERSION AS OF {version}")
+    booked.session.sql(f"RESTORE TABLE {identifier} TO VERSION AS OF {version}")
     booked.apply()
     caught_up = silver_of(booked, lsn=held.lsn)
     assert (caught_up.lsn, caught_up.behind) == (held.lsn, {})
@@ -193,6 +200,8 @@ def test_a_table_that_caught_up_is_in_another_manifest_of_the_same_commit(booked
         assert_alike(silver_of(booked, lsn=lsn), count)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("versions that are gone")
 @pytest.mark.slow
 def test_a_table_built_again_has_other_rows_under_the_same_numbers(booked: Pipeline) -> None:
     shutil.rmtree(booked.path("silver", "public", "Credit"))
@@ -207,9 +216,11 @@ def test_a_table_built_again_has_other_rows_under_the_same_numbers(booked: Pipel
     assert_alike(silver_of(booked, lsn=newest), 6)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("versions that are gone")
 @pytest.mark.slow
-def test_a_manifest_of_an_older_release_is_read_by_the_positions_of_its_versions(booked: Pipeline) -> None:
-    table, first = booked.frame("_pgdelta", "manifests"), manifest_lsns(booked)[0]
+def test_a_manifest_of_an_older_release_is_read_by_the_offsets_of_versions(booked: Pipeline) -> None:
+    table, first = booked.spark_frame("_pgdelta", "manifests"), manifest_lsns(booked)[0]
     fields = ["schema_name", "table_name", "path", "version", "applied_lsn", "is_behind"]
     of_then = ", ".join(f"'{name}', t.{name}" for name in fields)
     old = table.withColumn("tables", F.expr(f"transform(tables, t -> named_struct({of_then}))"))
@@ -229,21 +240,23 @@ def test_a_manifest_of_an_older_release_is_read_by_the_positions_of_its_versions
         silver_of(booked, lsn=first)[TableName("public", "Credit")]
 
 
+@pytest.mark.spark
+@pytest.mark.promise("versions that are gone")
 @pytest.mark.slow
-def test_versions_whose_files_or_log_are_gone_are_refused(booked: Pipeline) -> None:
+def test_versions_whose_files_or_log_are_deleted_are_refused(booked: Pipeline) -> None:
     lsns = manifest_lsns(booked)
     gone = LakeTable(str(booked.path("silver", "public", "debit")), booked.spark)
     check = "spark.databricks.delta.retentionDurationCheck.enabled"
-    booked.spark.conf.set(check, "false")
+    booked.session.conf.set(check, "false")
     try:
-        booked.spark.sql(f"VACUUM {gone.identifier} RETAIN 0 HOURS")
+        booked.session.sql(f"VACUUM {gone.identifier} RETAIN 0 HOURS")
     finally:
-        booked.spark.conf.unset(check)
+        booked.session.conf.unset(check)
     silver = silver_of(booked, lsn=lsns[0])
     with pytest.raises(LakeError, match=r"lacks files, such as .*: VACUUM removes"):
         silver[TableName("public", "debit")]
     assert len(rows(silver, "Credit")) == 2
-    printed = read_silver(booked.config, lsn=str(lsns[0]), timestamp=None, spark=booked.spark)
+    printed = read_silver(booked.config, lsn=str(lsns[0]), timestamp=None)
     assert [state for state, _ in printed.tables] == ["current", "gone"]
     assert printed.exit_code(strict=False) == 1
     with pytest.raises(LakeError, match=r"Table public\.debit cannot be read"):
@@ -251,8 +264,8 @@ def test_versions_whose_files_or_log_are_gone_are_refused(booked: Pipeline) -> N
     assert_alike(silver_of(booked, lsn=lsns[1]), 4)
     # Delta removes what a checkpoint made superfluous
     path = booked.path("silver", "public", "Credit", "_delta_log")
-    log: Any = booked.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
-    log.forTable(booked.spark._jsparkSession, str(path.parent)).checkpoint()
+    log: Any = booked.session._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+    log.forTable(booked.session._jsparkSession, str(path.parent)).checkpoint()
     for file in path.glob("*.json"):
         if int(file.stem) < booked.version("Credit"):
             file.unlink()
@@ -262,8 +275,12 @@ def test_versions_whose_files_or_log_are_gone_are_refused(booked: Pipeline) -> N
     assert_alike(silver_of(booked, lsn=lsns[1]), 4)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("versions that are gone")
 @pytest.mark.slow
-def test_a_lake_that_moved_a_table_written_anew_and_one_that_left(booked: Pipeline, tmp_path: Path) -> None:
+def test_as_of_is_the_same_after_a_move_a_rebuild_and_a_detached_table(
+    booked: Pipeline, tmp_path: Path
+) -> None:
     first, second = manifest_lsns(booked)
     root = tmp_path / "elsewhere" / "silver" / "lake"
     root.parent.mkdir(parents=True)
@@ -272,7 +289,7 @@ def test_a_lake_that_moved_a_table_written_anew_and_one_that_left(booked: Pipeli
     moved = replace(booked, config=replace(booked.config, storage=storage))
     for lsn, count in ((first, 2), (second, 4)):
         assert_alike(silver_of(moved, lsn=lsn), count)
-    run_rebuild(moved.config, ["public.Credit"], spark=moved.spark)
+    run_rebuild(moved.config, ["public.Credit"])
     for lsn, count in ((first, 2), (second, 4)):
         assert_alike(silver_of(moved, lsn=lsn), count)
     book(moved)
@@ -289,6 +306,8 @@ def test_a_lake_that_moved_a_table_written_anew_and_one_that_left(booked: Pipeli
         assert_alike(silver_of(moved, lsn=lsn), count)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("consistent reads")
 @pytest.mark.slow
 def test_what_a_run_wrote_that_ended_before_its_manifest_is_in_the_next(booked: Pipeline) -> None:
     book(booked)

@@ -37,6 +37,7 @@ class RowSteps(Step):
         self.insert(table)
 
 
+@pytest.mark.promise("live reads")
 @pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history", "append"])
 def test_live_shows_the_source_and_what_apply_writes(
     database: Database, tmp_path: Path, mode: RowMode
@@ -117,7 +118,8 @@ def differing(name: TableName, wanted: Rows, found: Rows) -> object:
     return name, list((wanted - found).items())[:3], list((found - wanted).items())[:3]
 
 
-def test_streamed_and_prepared_transactions_are_shown_once_they_are_committed(
+@pytest.mark.quick
+def test_streamed_and_prepared_transactions_are_shown_once_committed(
     make_server: MakeServer, tmp_path: Path
 ) -> None:
     server = make_server({"max_prepared_transactions": "5", "logical_decoding_work_mem": "64kB"})
@@ -157,6 +159,7 @@ def test_streamed_and_prepared_transactions_are_shown_once_they_are_committed(
     assert not reader.read()[name].has_changes
 
 
+@pytest.mark.quick
 def test_a_table_that_an_apply_has_written_in_part_is_shown_whole(database: Database, tmp_path: Path) -> None:
     """Rows are identified in another way after the ALTER TABLE, so apply writes the changes in two steps."""
     config = database.config(root=str(tmp_path / "lake"), create_publication="all")

@@ -22,7 +22,7 @@ from tests.support.seeds import seed_of_run
 from tests.support.workload.tables import Table, create_schema
 from tests.support.workload.transactions import Step, run_workload
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 FIXED_SEED = 20_271
 
@@ -34,12 +34,16 @@ class RowSteps(Step):
         self.insert(table)
 
 
+@pytest.mark.promise("live reads")
+@pytest.mark.spark
 def test_live_is_the_same_with_and_without_spark(make_pipeline: MakePipeline) -> None:
     prove(make_pipeline, FIXED_SEED, mode="mirror", schemas=1, cuts=1)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history", "append"])
+@pytest.mark.spark
 def test_live_is_the_same_with_and_without_spark_in_many_workloads(
     make_pipeline: MakePipeline, mode: RowMode
 ) -> None:
@@ -54,7 +58,7 @@ def prove(make_pipeline: MakePipeline, seed: int, *, mode: RowMode, schemas: int
     config = replace(pipeline.config, tables=(TableRule("w_*.*", mode=mode),))
     by_spark = replace(config, silver=replace(config.silver, writer="spark"))
     pipeline.ingest()
-    readers = [open_live(each, pipeline.spark) for each in (config, by_spark)]
+    readers = [open_live(each, pipeline.session) for each in (config, by_spark)]
     for number in range(schemas):
         schema = create_schema(pipeline.source, rng, name=f"w_{number}")
         for _ in range(cuts + 1):
@@ -72,6 +76,7 @@ def prove(make_pipeline: MakePipeline, seed: int, *, mode: RowMode, schemas: int
             Applier(None, config).apply_pending()
 
 
+@pytest.mark.spark
 def test_tables_that_only_spark_writes_are_shown(make_pipeline: MakePipeline) -> None:
     pipeline = with_rules(
         with_writer(make_pipeline(create_publication="all"), "auto"),
@@ -93,7 +98,7 @@ def test_tables_that_only_spark_writes_are_shown(make_pipeline: MakePipeline) ->
     )
     pipeline.catch_up()
     vectors = f"delta.`{pipeline.path('silver', 'public', 'vectors')}`"
-    pipeline.spark.sql(f"ALTER TABLE {vectors} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    pipeline.session.sql(f"ALTER TABLE {vectors} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     pipeline.run(
         "ALTER TABLE renamed RENAME a TO c",
         "ALTER TABLE renamed RENAME b TO a",
@@ -114,7 +119,7 @@ def test_tables_that_only_spark_writes_are_shown(make_pipeline: MakePipeline) ->
     )
     pipeline.ingest()
     names = [TableName("public", name) for name in ("floats", "hidden", "renamed", "variant", "vectors")]
-    frames, rows = open_live(pipeline.config, pipeline.spark).read(), LiveReader(pipeline.config).read()
+    frames, rows = open_live(pipeline.config, pipeline.session).read(), LiveReader(pipeline.config).read()
     assert isinstance(frames, LiveFrames)
     assert ([*frames], frames.refused) == ([*rows], rows.refused) == (names, {})
     with snapshot(pipeline.source):
@@ -135,6 +140,6 @@ def test_tables_that_only_spark_writes_are_shown(make_pipeline: MakePipeline) ->
     assert [*asked.tables] == [name for name in names if name.table != "variant"]
     assert frames.create_views()["public__renamed"] == TableName("public", "renamed")
     sql = "SELECT count(*) AS n FROM public__renamed JOIN public__vectors USING (id)"
-    assert [row.n for row in pipeline.spark.sql(sql).collect()] == [19]
+    assert [row.n for row in pipeline.session.sql(sql).collect()] == [19]
     pipeline.catch_up()
     assert frames[TableName("public", "vectors")].count() == 19, "the versions that were pinned"

@@ -41,15 +41,18 @@ NAMES = {table: TableName("public", table) for table in TABLES}
 PROTOCOL = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
 
 
+@pytest.mark.promise("live reads")
 def test_reads_under_load_are_the_source_at_their_lsn(database: Database, tmp_path: Path) -> None:
     prove(database, tmp_path, FIXED_SEED, reads=25)
 
 
+@pytest.mark.promise("live reads")
 @pytest.mark.slow
 def test_a_thousand_reads_under_load_are_the_source_at_their_lsn(database: Database, tmp_path: Path) -> None:
     prove(database, tmp_path, seed_of_run(), reads=1000)
 
 
+@pytest.mark.promise("live reads")
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("writer", ["auto", "spark"])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 Rows = Counter[tuple[Any, ...]]
 COLUMNS = (
@@ -166,12 +166,14 @@ def filled(
     database = Database(server, "readers", server.conninfo_of("readers"))
     with database.connect() as source:
         config = database.config(root=str(tmp_path_factory.mktemp("readers") / "lake"))
-        pipeline = Pipeline(database, spark, config, source)
+        pipeline = Pipeline(database, config, source, spark=spark)
         fill(pipeline)
         yield pipeline
     drop_database(server, "readers")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("other readers")
 def test_other_readers_see_the_rows_of_the_source(filled: Pipeline) -> None:
     tables = {"items": NAMES, "bags": NAMES[:8], "sales": [*NAMES, "region"], "plain": ["id", "v"]}
     for reader in READERS:
@@ -190,7 +192,7 @@ def test_other_readers_see_the_rows_of_the_source(filled: Pipeline) -> None:
             print(f"{reader}: {table} {found.total()} rows")
 
 
-def test_only_tables_whose_shape_changed_ask_more_of_their_readers(filled: Pipeline) -> None:
+def test_only_renamed_or_widened_columns_require_more_reader_features(filled: Pipeline) -> None:
     tables = ("items", "bags", "sales", "renamed", "widened", "plain")
     asked = {table: features(filled.path("silver", "public", table)) for table in tables}
     print(asked)

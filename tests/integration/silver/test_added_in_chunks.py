@@ -191,7 +191,7 @@ def test_misfits_of_several_chunks_are_recorded_once(
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_copy_that_ends_amid_its_chunks_begins_again(
+def test_a_copy_that_ends_between_its_chunks_starts_again(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
 ) -> None:
     config = configure(database, tmp_path)

@@ -1,7 +1,7 @@
 """Columns that are renamed, swapped, dropped and added again, or widened: silver equals the source after it.
 
-Each change comes between rows of one transaction, in a batch of its own, and unseen: the catalog is looked at
-when all is done, so that it contradicts what the stream said before.
+Each change comes between rows of one transaction, in a batch of its own, and unseen: the catalog is read
+when all is done, so that it contradicts what the stream sent before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pipeline.crash_steps import CrashStep
 from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 # table → what happens to it; rows come before, between and after
 CHANGES = {
@@ -105,6 +105,7 @@ def change(pipeline: Pipeline, table: str, statements: tuple[str, ...], *, toget
     run(*before, *statements, *after)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("tables", "together"),
     [
@@ -144,10 +145,13 @@ def test_columns_are_followed_by_their_numbers(
     pipeline.catch_up()
     pipeline.assert_equal(*followed)
     pipeline.assert_equal(*left_columns, ignore_left_columns=True)
-    plain = pipeline.spark.sql(f"DESCRIBE DETAIL delta.`{pipeline.root}/silver/public/widened`").collect()[0]
+    plain = pipeline.session.sql(f"DESCRIBE DETAIL delta.`{pipeline.root}/silver/public/widened`").collect()[
+        0
+    ]
     assert "columnMapping" not in plain.tableFeatures
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_crash_after_a_rename_neither_repeats_nor_undoes_it(pipeline: Pipeline) -> None:
     tables = ("renamed", "swapped", "default_again", "name_taken")

@@ -16,7 +16,7 @@ from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 # what happens, the first and the second time
 OPERATIONS: dict[str, tuple[str, str]] = {
@@ -106,6 +106,7 @@ SITUATIONS: dict[str, Callable[[Pipeline, Cell], None]] = {
 }
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_every_change_twice_of_a_table_with_a_key(
     make_pipeline: MakePipeline,
@@ -113,11 +114,14 @@ def test_every_change_twice_of_a_table_with_a_key(
     prove(make_pipeline, ["key"], ["twice"])
 
 
+@pytest.mark.spark
+@pytest.mark.promise("any schema change")
 @pytest.mark.slow
 def test_every_change_in_every_situation_of_a_table_with_a_key(make_pipeline: MakePipeline) -> None:
     prove(make_pipeline, ["key"])
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_every_change_in_every_situation_under_every_other_identity(make_pipeline: MakePipeline) -> None:
     prove(make_pipeline, [identity for identity in IDENTITIES if identity != "key"])

@@ -47,7 +47,7 @@ def test_fold_by_key_follows_columns_that_join_and_leave(sql_session: SqlSession
 
 
 @pytest.mark.parametrize("shape", [BAG, FULL_WITH_KEY], ids=["no-key", "primary-key"])
-def test_bag_gives_the_rows_of_the_source(sql_session: SqlSession, shape: Shape) -> None:
+def test_multiset_gives_the_rows_of_the_source(sql_session: SqlSession, shape: Shape) -> None:
     check(sql_session, shape, range(200, 240), evolves=False, cuts=2)
 
 
@@ -79,7 +79,9 @@ def arbitrary(rng: Random, shape: Shape) -> History:
 
 
 @pytest.mark.parametrize("shape", [KEYED, replace(BAG, columns=("k", "a", "big"))], ids=["key", "no-key"])
-def test_changes_that_fit_no_table_do_what_the_model_says(sql_session: SqlSession, shape: Shape) -> None:
+def test_changes_that_fit_no_table_have_the_same_result_as_in_the_model(
+    sql_session: SqlSession, shape: Shape
+) -> None:
     histories = [arbitrary(Random(seed), shape) for seed in range(200)]
     run(sql_session, [lineage(seed, h, Random(seed), cuts=1) for seed, h in enumerate(histories)])
 

@@ -18,6 +18,7 @@ NAMES = (
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
 
+@pytest.mark.promise("names are never SQL")
 def test_hostile_names_and_values_arrive_as_they_are(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline("*.*", create_publication="all", publication=NAMES[0], copy="initial")
     statements = (

@@ -31,7 +31,7 @@ from tests.support.copies import BIG, stop_after
 from tests.support.fault_points import WHEN, crash_at
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of, rule_of
-from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.pipelines import BOTH_WRITERS, Crash, MakePipeline, Pipeline, with_rules, with_writer
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pipeline.silver.writer_choice import WriterSetting
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]  # a rebuilt table is swapped in by Spark
+pytestmark = pytest.mark.postgres
 
 FIXED_SEED = 20_265
 APPLY_STEPS = (
@@ -84,7 +84,7 @@ def assert_shows_source(source: Connection, config: Config, mode: str, name: Tab
     assert found == wanted, (name, list((wanted - found).items())[:3], list((found - wanted).items())[:3])
 
 
-def apply(config: Config, spark: SparkSession, end: LSN | None = None) -> Applier:
+def apply(config: Config, spark: SparkSession | None = None, end: LSN | None = None) -> Applier:
     applier = Applier(spark, config)
     newest = applier.bronze.captured_offset()
     assert newest is not None
@@ -156,9 +156,13 @@ def prove(
         assert count
 
 
+@pytest.mark.promise("modes")
 @pytest.mark.parametrize(
     ("mode", "writer"),
-    [*((mode, "native") for mode in MODES), *((mode, "spark") for mode in MODES if mode != "append")],
+    [
+        *((mode, "native") for mode in MODES),
+        *(pytest.param(mode, "spark", marks=pytest.mark.slow) for mode in MODES if mode != "append"),
+    ],
 )
 def test_later_copies_leave_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: str, writer: WriterSetting
@@ -213,8 +217,11 @@ def assert_models(pipeline: Pipeline, modes: Sequence[str]) -> None:
         assert assert_equals_model(*place)
 
 
-@pytest.mark.parametrize(("modes", "writer"), [(MODES, "native"), (("soft_delete",), "spark")])
-def test_a_row_that_is_gone_is_deleted_again(
+@pytest.mark.parametrize(
+    ("modes", "writer"),
+    [(MODES, "native"), pytest.param(("soft_delete",), "spark", marks=pytest.mark.slow)],
+)
+def test_a_row_that_silver_has_as_deleted_is_deleted_again(
     make_pipeline: MakePipeline, modes: Sequence[str], writer: WriterSetting
 ) -> None:
     pipeline = with_modes(make_pipeline(copy="initial", create_publication="all"), modes)
@@ -249,7 +256,7 @@ def test_rows_that_a_truncate_removed_are_deleted_again(make_pipeline: MakePipel
     assert_models(pipeline, MODES)
     lose(pipeline, MODES, "INSERT INTO {0} VALUES (2)", but="delete")
     run_in_all(pipeline, "DELETE FROM {} WHERE id = 2")
-    run_resync(pipeline.config, None, spark=pipeline.spark)
+    run_resync(pipeline.config, None)
     catch_up(pipeline)
     assert_right(pipeline)
 
@@ -271,7 +278,7 @@ def test_a_copy_that_was_interrupted_counts_once(
     pipeline.run(f"DELETE FROM {mode} WHERE id < 60", f"VACUUM {mode}")
     catch_up(pipeline)
     lose(pipeline, [mode], *LOST)
-    run_resync(pipeline.config, [str(name)], spark=pipeline.spark)
+    run_resync(pipeline.config, [str(name)])
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
         pipeline.ingest()
@@ -293,7 +300,7 @@ def test_a_copy_that_lacks_values_is_not_compared_and_another_one_is(
     catch_up(pipeline)
     lose(pipeline, [mode], *LOST)
     pipeline.run(f"DELETE FROM {mode} WHERE id < 60", f"VACUUM {mode}")
-    run_resync(pipeline.config, [str(name)], spark=pipeline.spark)
+    run_resync(pipeline.config, [str(name)])
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
         pipeline.ingest()
@@ -318,7 +325,7 @@ def test_a_copy_that_lacks_values_is_not_compared_and_another_one_is(
     assert assert_equals_model(pipeline.source, pipeline.root, pipeline.config.pipeline, mode, name)
     assert_shows_source(pipeline.source, pipeline.config, mode, name)
     assert [len(state.snapshots) for state in states_of(pipeline, mode)] == [1, 2, 1]
-    rebuilt = run_rebuild(pipeline.config, [str(name)], spark=pipeline.spark)
+    rebuilt = run_rebuild(pipeline.config, [str(name)])
     assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
     assert assert_equals_model(pipeline.source, pipeline.root, pipeline.config.pipeline, mode, name)
     assert len(Copies(Lake(pipeline.root)).read().open_requests()) == 0
@@ -336,7 +343,7 @@ def test_what_a_snapshot_did_not_see_is_part_of_the_copy(
     pipeline = with_modes(make_pipeline(copy="initial", create_publication="all", database=database))
     catch_up(pipeline)
     lose(pipeline, MODES, *LOST)
-    run_resync(pipeline.config, None, spark=pipeline.spark)
+    run_resync(pipeline.config, None)
     statements = (
         "UPDATE {} SET n = -5, id = id + 1000 WHERE id IN (10, 20)",
         "DELETE FROM {} WHERE id = 37",
@@ -350,6 +357,7 @@ def test_what_a_snapshot_did_not_see_is_part_of_the_copy(
     assert_right(pipeline)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(make_pipeline: MakePipeline) -> None:
     pipeline = with_modes(make_pipeline(copy="initial", create_publication="all"))
@@ -362,14 +370,14 @@ def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(make_pipeline: MakePip
             f"DELETE FROM {{0}} WHERE id = {number}",
         )
         run_in_all(pipeline, "ALTER TABLE {0} ADD " + f"c{number} int", "UPDATE {0} SET n = 0 WHERE id = 200")
-        run_resync(pipeline.config, None, spark=pipeline.spark)
+        run_resync(pipeline.config, None)
         pipeline.ingest()
         run_in_all(pipeline, f"INSERT INTO {{0}} VALUES ({1000 + number}, 1)")
         pipeline.ingest()
         passing = 0 if step is CrashStep.RECORD_MANIFEST else number % 3
         with crash_at(step, when, passing=passing), pytest.raises(Crash):
             Applier(pipeline.spark, pipeline.config).apply_pending()
-        apply(pipeline.config, pipeline.spark)
+        apply(pipeline.config)
         assert_right(pipeline)
 
 
@@ -405,7 +413,7 @@ def test_a_type_change_and_an_event_have_their_copies_in_a_mode(make_pipeline: M
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 @pytest.mark.parametrize("mode", MODES)
 def test_many_later_copies_leave_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: str, writer: WriterSetting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,9 +17,8 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
-from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
-from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.seeds import seed_of_run
 from tests.support.servers import writer_of_run
 
@@ -35,47 +33,11 @@ ONE_WRITE = f"one write by Spark ({WHY})"
 def described(pipeline: Pipeline) -> tuple[str | None, dict[str, str]]:
     """Return the comment and the properties of the table, as Spark reads them."""
     row = (
-        DeltaTable.forPath(pipeline.spark, str(pipeline.path("silver", "public", "t"))).detail().collect()[0]
+        DeltaTable.forPath(pipeline.session, str(pipeline.path("silver", "public", "t")))
+        .detail()
+        .collect()[0]
     )
     return row.description, dict(row.properties)
-
-
-@pytest.mark.parametrize("writer", ["native", "spark"])
-def test_comment_and_properties_are_set_at_creation_and_later(
-    make_pipeline: MakePipeline, writer: WriterSetting
-) -> None:
-    made = with_writer(make_pipeline(create_publication="all", copy="initial"), writer)
-    given = {"team": "sales", "delta.dataSkippingNumIndexedCols": "8"}
-    rule = TableRule("public.*", comment="it's a table", properties=given)
-    pipeline = with_rules(made, rule)
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
-    pipeline.catch_up()
-    comment, found = described(pipeline)
-    assert comment == "it's a table"
-    assert found.items() >= given.items()
-    pipeline = with_rules(made, replace(rule, comment="another", properties={"team": "stock"}))
-    pipeline.run("INSERT INTO t VALUES (2, 'b')")
-    pipeline.ingest()
-    steps = [
-        step.sentence
-        for table in make_plan(pipeline.config, spark=pipeline.spark).tables
-        for step in table.steps
-    ]
-    assert "The table's properties are set: comment = another, team = stock" in steps
-    pipeline.apply()
-    version = pipeline.version("t")
-    assert described(pipeline)[0] == "another"
-    # what the rule does not name stays
-    assert described(pipeline)[1].items() >= (given | {"team": "stock"}).items()
-    pipeline.run("UPDATE t SET v = 'c' WHERE id = 2")
-    pipeline.catch_up()
-    assert pipeline.version("t") == version + 1  # nothing is set again
-    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
-    pipeline.catch_up()
-    run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
-    assert described(pipeline)[0] == "another"
-    assert described(pipeline)[1].items() >= {"team": "stock"}.items()
-    pipeline.assert_equal("t")
 
 
 def manifests(pipeline: Pipeline) -> Manifest:
@@ -90,13 +52,13 @@ def entry(pipeline: Pipeline) -> ManifestEntry:
 
 def rows_at(pipeline: Pipeline, version: int) -> Rows:
     path = str(pipeline.path("silver", "public", "t"))
-    frame = pipeline.spark.read.format("delta").option("versionAsOf", version).load(path)
+    frame = pipeline.session.read.format("delta").option("versionAsOf", version).load(path)
     return Counter(tuple(row) for row in frame.select("id", "v").collect())
 
 
 def feed(pipeline: Pipeline, after: int, to: int) -> DataFrame:
     path = str(pipeline.path("silver", "public", "t"))
-    reader = pipeline.spark.read.format("delta").option("readChangeFeed", "true")
+    reader = pipeline.session.read.format("delta").option("readChangeFeed", "true")
     return reader.option("startingVersion", after + 1).option("endingVersion", to).load(path)
 
 
@@ -121,6 +83,7 @@ def statement(rng: Random, keys: range) -> str:
     )
 
 
+@pytest.mark.promise("change data feed", "a change data feed")
 def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeline: MakePipeline) -> None:
     rng = Random(seed_of_run())
     pipeline = with_rules(
@@ -136,9 +99,7 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
     assert described(pipeline)[1]["delta.enableChangeDataFeed"] == "true"
     pipeline.run("INSERT INTO t VALUES (0, 'plan')")
     pipeline.ingest()
-    steps = [
-        step for table in make_plan(pipeline.config, spark=pipeline.spark).tables for step in table.steps
-    ]
+    steps = [step for table in make_plan(pipeline.config).tables for step in table.steps]
     assert [step.cost for step in steps] == [ONE_WRITE]
     pipeline.apply()
     versions = [entry(pipeline)]
@@ -162,7 +123,7 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
     # copied rows and rebuilds are marked: their feed is no list of changes
     for make in (run_resync, run_rebuild):
         before = entry(pipeline)
-        make(pipeline.config, ["public.t"], spark=pipeline.spark)
+        make(pipeline.config, ["public.t"])
         pipeline.run("INSERT INTO t VALUES (2000, 'x') ON CONFLICT DO NOTHING")
         pipeline.catch_up()
         copied = entry(pipeline)
@@ -174,6 +135,8 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
     pipeline.assert_equal("t")
 
 
+@pytest.mark.slow
+@pytest.mark.promise("a change data feed")
 def test_the_feed_is_enabled_and_disabled_later(make_pipeline: MakePipeline) -> None:
     made = make_pipeline(create_publication="all", copy="initial")
     made.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
@@ -183,7 +146,7 @@ def test_the_feed_is_enabled_and_disabled_later(make_pipeline: MakePipeline) -> 
         pipeline = with_rules(made, TableRule("public.*", change_feed=is_on))
         pipeline.run(f"UPDATE t SET v = '{is_on}'")
         pipeline.ingest()
-        [plan] = make_plan(pipeline.config, spark=pipeline.spark).tables
+        [plan] = make_plan(pipeline.config).tables
         by_spark = [step.cost for step in plan.steps if step.is_write]
         assert by_spark == [ONE_WRITE]
         pipeline.apply()

@@ -62,6 +62,7 @@ def shard_of(database: Database, folder: Path, name: str, *, lake: str = "") -> 
     return replace(config, pipeline=f"shop-{name}", silver=silver, tables=rules)
 
 
+@pytest.mark.promise("shared tables")
 def test_two_processes_write_one_table(database: Database, shards: Sequence[Config], tmp_path: Path) -> None:
     print(f"PGDELTA_SEED={SEED}")
     rng = Random(SEED)
@@ -111,6 +112,7 @@ def writers_of(table: Path) -> Iterator[str]:
                 yield action["txn"]["appId"].split(":")[1]
 
 
+@pytest.mark.promise("shared tables")
 def test_a_pipeline_has_one_lake(database: Database, shards: Sequence[Config], tmp_path: Path) -> None:
     first = shards[0]
     run_ingest(first)

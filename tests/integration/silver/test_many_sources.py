@@ -40,6 +40,7 @@ def tenants_of(config: Config) -> Config:
     return replace(config, tables=(TableRule("tenant_*.*", target="{table}"),))
 
 
+@pytest.mark.promise("shared tables")
 @pytest.mark.parametrize("copy", ["initial", "never"])
 def test_tenants_share_their_tables(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: str
@@ -55,6 +56,7 @@ def test_tenants_share_their_tables_for_long(
     prove(database, tmp_path, monkeypatch, seed_of_run(), copy=copy, cuts=40)
 
 
+@pytest.mark.promise("shared tables")
 @pytest.mark.parametrize("mode", ["soft_delete", "history", "append"])
 def test_each_mode_has_the_rows_of_its_sources(database: Database, tmp_path: Path, mode: SilverMode) -> None:
     config = tenants_of(database.config(root=str(tmp_path / "lake"), create_publication="all"))

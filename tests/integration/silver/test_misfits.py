@@ -1,4 +1,4 @@
-"""What becomes of a text that its silver type cannot hold: NULL, the nearest value, or the text beside it."""
+"""Silver's value for a text that its type cannot hold: NULL, the nearest value, or a text column."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ NEAREST: tuple[tuple[SilverType, str, Any, bool], ...] = (
 
 
 @pytest.mark.spark
-def test_clamped_type_takes_the_nearest_value_and_tells_the_misfit(spark: SparkSession) -> None:
+def test_clamped_type_takes_the_nearest_value_and_reports_the_misfit(spark: SparkSession) -> None:
     columns = []
     for i, (kind, text, _, _) in enumerate(NEAREST):
         value = kind.clamped.value(literal(text))
@@ -86,7 +86,7 @@ def test_clamped_type_takes_the_nearest_value_and_tells_the_misfit(spark: SparkS
 
 
 @pytest.mark.spark
-def test_the_text_beside_a_column_is_there_where_it_does_not_fit(spark: SparkSession) -> None:
+def test_the_text_column_has_a_text_only_where_the_value_does_not_fit(spark: SparkSession) -> None:
     values = [kind.text_of_misfit.value(literal(text)) for kind, text, *_ in NEAREST]
     columns = [f"{value} AS v{i}" for i, value in enumerate(values)]
     row = spark.sql(f"SELECT {', '.join(columns)}").head()

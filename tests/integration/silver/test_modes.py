@@ -50,6 +50,7 @@ APPLY_STEPS = (
 WAYS = ("one batch", "random cuts", "one transaction a batch")
 
 
+@pytest.mark.promise("modes", "the four modes")
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("mode", MODES)
 def test_native_tables_have_the_rows_of_the_model(database: Database, tmp_path: Path, mode: str) -> None:
@@ -66,6 +67,8 @@ def test_many_native_tables_have_the_rows_of_the_model(
     prove(database, tmp_path, seed_of_run() + part, mode, None, schemas=34, transactions=15)
 
 
+@pytest.mark.sample(1)
+@pytest.mark.promise("modes", "the four modes")
 @pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES)
 def test_tables_of_spark_have_the_rows_of_the_model(
@@ -92,6 +95,7 @@ def test_changes_that_are_appended_in_chunks_are_those_of_the_model(
     prove(database, tmp_path, FIXED_SEED, "append", None, schemas=2, transactions=12)
 
 
+@pytest.mark.promise("modes", "history as of an LSN")
 @pytest.mark.usefixtures("without_spark")
 def test_a_history_as_of_a_manifest_is_the_mirror_there(database: Database, tmp_path: Path) -> None:
     rng = Random(FIXED_SEED)
@@ -184,6 +188,7 @@ def apply_schema(applier: Applier, schema: Schema, way: str, rng: Random) -> Non
         assert summary.exit_code(strict=True) == 0, (schema.name, way, LSN(end), summary.tables)
 
 
+@pytest.mark.promise("modes", "the four modes")
 @pytest.mark.usefixtures("without_spark")
 def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(database: Database, tmp_path: Path) -> None:
     rng, modes = Random(FIXED_SEED), {"documents": "history", "Lines": "soft_delete"}

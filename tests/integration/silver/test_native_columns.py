@@ -95,7 +95,9 @@ def history(lane: Pipeline) -> list[tuple[Any, ...]]:
 
     Spark writes rows into as many files as it has partitions.
     """
-    rows = lane.spark.sql(f"DESCRIBE HISTORY delta.`{lane.path('silver', *T)}`").orderBy("version").collect()
+    rows = (
+        lane.session.sql(f"DESCRIBE HISTORY delta.`{lane.path('silver', *T)}`").orderBy("version").collect()
+    )
     return [
         (
             row.operation,
@@ -128,7 +130,7 @@ def compare(lanes: Lanes) -> None:
     native.assert_equal("t")
     schema = table_of(native).schema()
     assert schema == table_of(by_spark).schema()
-    found = [silver_rows(lane.spark, lane.root, *T, schema.names) for lane in lanes.values()]
+    found = [silver_rows(lane.session, lane.root, *T, schema.names) for lane in lanes.values()]
     assert found[0] == found[1]
     types = [lane.frame("silver", *T).dtypes for lane in lanes.values()]
     assert types[0] == types[1]
@@ -148,6 +150,7 @@ def test_a_column_without_default_changes_no_file(lanes: Lanes) -> None:
     compare(lanes)
 
 
+@pytest.mark.slow
 def test_a_column_is_added_to_a_table_that_is_read_from_a_checkpoint(lanes: Lanes) -> None:
     for lane in lanes.values():
         table = table_of(lane)
@@ -169,14 +172,17 @@ def test_defaults_of_all_types_are_set_as_by_spark(lanes: Lanes) -> None:
     for name, (_, value) in DEFAULTS.items():
         column = backticked(name.replace(" ", "_"))
         counts = [
-            lane.frame("silver", *T).where(f"{column} = {value} AND id < 1000").count()
+            lane.spark_frame("silver", *T).where(f"{column} = {value} AND id < 1000").count()
             for lane in lanes.values()
         ]
         assert counts == [300, 300], name
-        others = lanes["auto"].frame("silver", *T).where(f"{column} <> {value} OR {column} IS NULL").count()
+        others = (
+            lanes["auto"].spark_frame("silver", *T).where(f"{column} <> {value} OR {column} IS NULL").count()
+        )
         assert others == 0, name
 
 
+@pytest.mark.slow
 def test_statistics_bound_the_default_of_every_file(lanes: Lanes) -> None:
     lanes["auto"].run(
         "ALTER TABLE t ADD n int DEFAULT 7, ADD m int", "UPDATE t SET n = 9, m = 1 WHERE id = 1"
@@ -193,7 +199,7 @@ def test_statistics_bound_the_default_of_every_file(lanes: Lanes) -> None:
         assert counts == [expected, expected], condition
 
 
-def test_a_run_that_ends_between_the_column_and_its_default_goes_on(
+def test_a_run_that_ends_between_the_column_and_its_default_is_continued(
     lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lane = lanes["auto"]
@@ -218,7 +224,7 @@ def test_a_run_that_ends_between_the_column_and_its_default_goes_on(
     compare(lanes)
 
 
-def test_a_foreign_commit_amid_the_change_has_it_planned_again(
+def test_a_foreign_commit_during_the_schema_change_has_it_planned_again(
     lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lane = lanes["auto"]
@@ -230,7 +236,7 @@ def test_a_foreign_commit_amid_the_change_has_it_planned_again(
         "UPDATE": f"OPTIMIZE {identifier}",
     }
     for operation, statement in foreign.items():
-        do_once_before(monkeypatch, operation, partial(lane.spark.sql, statement))
+        do_once_before(monkeypatch, operation, partial(lane.session.sql, statement))
     with no_spark(lane) as applier:
         summary = applier.apply_pending()
     assert summary.exit_code(strict=True) == 0, summary.lines()
@@ -253,6 +259,7 @@ def do_once_before(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[
     monkeypatch.setattr(LakeTable, "commit", commit_after)
 
 
+@pytest.mark.slow
 def test_an_empty_table_and_a_column_that_only_spark_writes(lanes: Lanes) -> None:
     lane = lanes["auto"]
     lane.run("TRUNCATE t", "INSERT INTO t VALUES (1, 'a')", "DELETE FROM t")
@@ -269,6 +276,7 @@ def test_an_empty_table_and_a_column_that_only_spark_writes(lanes: Lanes) -> Non
     lane.assert_equal("t")
 
 
+@pytest.mark.slow
 def test_a_large_table_is_left_to_spark(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = lanes["auto"]
     lane.run("ALTER TABLE t ADD n int DEFAULT 7", "INSERT INTO t VALUES (1000)")

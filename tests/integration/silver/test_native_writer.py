@@ -11,7 +11,7 @@ from pipeline.report.status import read_details
 from tests.support.commits import fail_to_sync_logs
 from tests.support.pipelines import Pipeline, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def commits(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
@@ -79,9 +79,10 @@ def test_a_commit_that_fails_once_it_is_made_loses_no_row(
         pipeline.assert_equal("t")
 
 
-def test_status_says_who_wrote_a_table_last(pipeline: Pipeline) -> None:
+@pytest.mark.spark
+def test_status_shows_which_writer_wrote_a_table_last(pipeline: Pipeline) -> None:
     def writer() -> str | None:
-        details = read_details(pipeline.config, ["public.t"], spark=pipeline.spark, is_offline=True)
+        details = read_details(pipeline.config, ["public.t"], is_offline=True)
         return details.tables[0].writer
 
     pipeline = with_writer(pipeline, "auto")
@@ -91,7 +92,7 @@ def test_status_says_who_wrote_a_table_last(pipeline: Pipeline) -> None:
     assert writer() == "native"
     pipeline.run("INSERT INTO t VALUES (2)")
     with_writer(pipeline, "spark").catch_up()
-    pipeline.spark.sql(f"OPTIMIZE delta.`{pipeline.path('silver', 'public', 't')}`")
+    pipeline.session.sql(f"OPTIMIZE delta.`{pipeline.path('silver', 'public', 't')}`")
     assert writer() == "spark"
     pipeline.run("INSERT INTO t VALUES (3)")
     pipeline.catch_up()

@@ -16,7 +16,7 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.verify.reconcile import run_reconcile
-from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -39,14 +39,14 @@ def columns_of(pipeline: Pipeline, table: str = "t") -> tuple[str, ...]:
 def rows(pipeline: Pipeline, *columns: str) -> Counter[tuple[Any, ...]]:
     """Return the rows of the table, which Spark, polars and deltalake read alike."""
     path, names = str(pipeline.path("silver", "public", "t")), list(columns)
-    by_spark = Counter(map(tuple, pipeline.spark.read.format("delta").load(path).select(names).collect()))
+    by_spark = Counter(map(tuple, pipeline.session.read.format("delta").load(path).select(names).collect()))
     assert Counter(polars.read_delta(path).select(names).rows()) == by_spark
     table = DeltaTable(path).to_pyarrow_table(columns=names)
     assert Counter(tuple(row.values()) for row in table.to_pylist()) == by_spark
     return by_spark
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_texts_that_no_partition_has_are_misfits(make_pipeline: MakePipeline, writer: WriterSetting) -> None:
     long = "é" * 94 + "//"  # 190 bytes once it is escaped
     pipeline = divided(
@@ -87,7 +87,7 @@ def test_texts_that_no_partition_has_are_misfits(make_pipeline: MakePipeline, wr
     assert Counter(tuple(row.values()) for row in bag) == Counter(
         {(None, 1, None): 1, (None, 1, ""): 1, (None, 2, ""): 1}
     )
-    reconciled = run_reconcile(pipeline.config, ["public.t"], runs=True, spark=pipeline.spark)
+    reconciled = run_reconcile(pipeline.config, ["public.t"], runs=True)
     assert reconciled.exit_code(strict=True) == 0, reconciled
     pipeline.run("INSERT INTO refusing VALUES (2, '')")
     pipeline.ingest()
@@ -96,7 +96,7 @@ def test_texts_that_no_partition_has_are_misfits(make_pipeline: MakePipeline, wr
     assert {kind for kind, _ in pipeline.events("refusing")} == {"refused"}
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_a_key_that_no_partition_has_fails_its_table(
     make_pipeline: MakePipeline, writer: WriterSetting
 ) -> None:
@@ -111,12 +111,12 @@ def test_a_key_that_no_partition_has_fails_its_table(
     summary = pipeline.apply()
     assert summary.exit_code(strict=False) == 1
     assert any("leave it out of partition_by" in line for line in summary.lines())
-    run_rebuild(with_rules(pipeline, TableRule("public.*")).config, ["public.t"], spark=pipeline.spark)
+    run_rebuild(with_rules(pipeline, TableRule("public.*")).config, ["public.t"])
     assert columns_of(pipeline) == ()
     pipeline.assert_equal("t")
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_changed_partitions_are_planned_and_done_by_a_rebuild(
     make_pipeline: MakePipeline, writer: WriterSetting
 ) -> None:
@@ -134,20 +134,20 @@ def test_changed_partitions_are_planned_and_done_by_a_rebuild(
         changed.catch_up()
         assert columns_of(changed) == before  # the table follows the source as it is
         changed.assert_equal("t")
-        [plan] = make_plan(changed.config, spark=changed.spark).tables
+        [plan] = make_plan(changed.config).tables
         [step] = plan.steps
         assert step.sentence.startswith("The table is divided "), step
         assert "pgdelta rebuild --table public.t" in step.sentence
-        run_rebuild(changed.config, ["public.t"], spark=changed.spark)
+        run_rebuild(changed.config, ["public.t"])
         assert columns_of(changed) == columns
-        assert not make_plan(changed.config, spark=changed.spark).tables
+        assert not make_plan(changed.config).tables
         changed.assert_equal("t")
         changed.run("UPDATE t SET a = NULL WHERE id % 5 = 1", "DELETE FROM t WHERE id % 7 = 0")
         changed.catch_up()
         changed.assert_equal("t")
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_partition_columns_are_renamed_widened_dropped_and_truncated(
     make_pipeline: MakePipeline, writer: WriterSetting
 ) -> None:
@@ -181,7 +181,7 @@ def test_partition_columns_are_renamed_widened_dropped_and_truncated(
     assert silver(pipeline).rows(["id", "renamed", "d"]).to_pylist() == [{"id": 1, "renamed": 2, "d": None}]
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_a_table_that_cannot_have_the_partitions_is_held(
     make_pipeline: MakePipeline, writer: WriterSetting
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_table_that_cannot_have_the_partitions_is_held(
         "ALTER TABLE floats ALTER c TYPE int",
     )
     pipeline.run("INSERT INTO floats VALUES (2, 3)")
-    run_resync(pipeline.config, ["public.floats"], spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.floats"])
     pipeline.ingest()
     pipeline.run("INSERT INTO fine VALUES (2, 2)")
     pipeline.catch_up()
@@ -218,7 +218,7 @@ def test_a_table_that_cannot_have_the_partitions_is_held(
     pipeline.assert_equal("t", "floats", "fine")
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_a_key_in_its_partition_is_searched_there_only(
     make_pipeline: MakePipeline, writer: WriterSetting
 ) -> None:
@@ -239,7 +239,7 @@ def test_a_key_in_its_partition_is_searched_there_only(
     pipeline.run("UPDATE t SET region = 'r9' WHERE v = -1")
     pipeline.catch_up()
     pipeline.assert_equal("t")
-    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
+    run_resync(pipeline.config, ["public.t"])
     pipeline.ingest()
     pipeline.run("UPDATE t SET region = 'r' || id WHERE v > 30")
     pipeline.catch_up()

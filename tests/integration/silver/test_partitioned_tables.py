@@ -65,6 +65,7 @@ def divided(config: Config, mode: str = "mirror") -> Config:
     return replace(config, tables=tuple(rules))
 
 
+@pytest.mark.promise("partitioned silver")
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("copy", ["initial", "never"])
 def test_native_mirrors_have_the_rows_of_the_source(database: Database, tmp_path: Path, copy: str) -> None:
@@ -80,6 +81,7 @@ def test_many_native_mirrors_have_the_rows_of_the_source(
     prove(database, tmp_path, seed_of_run(), None, copy=copy, schemas=40, cuts=6)
 
 
+@pytest.mark.promise("partitioned silver")
 @pytest.mark.spark
 def test_mirrors_of_spark_have_the_rows_of_the_source(
     database: Database, tmp_path: Path, spark: SparkSession
@@ -152,6 +154,7 @@ def assert_equal(source: Connection, config: Config, schema: Schema) -> None:
     assert count
 
 
+@pytest.mark.promise("partitioned silver")
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("mode", MODES)
 def test_native_tables_of_each_mode_have_the_rows_of_the_model(
@@ -169,6 +172,7 @@ def test_many_native_tables_of_each_mode_have_the_rows_of_the_model(
     prove_mode(database, tmp_path, seed_of_run(), mode, None, cuts=100)
 
 
+@pytest.mark.promise("partitioned silver")
 @pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES)
 def test_tables_of_each_mode_by_spark_have_the_rows_of_the_model(
@@ -210,11 +214,13 @@ def prove_mode(
     assert count
 
 
+@pytest.mark.promise("partitioned silver")
 @pytest.mark.usefixtures("without_spark")
 def test_a_run_that_ends_at_a_write_leaves_no_partition_wrong(database: Database, tmp_path: Path) -> None:
     prove_crashes(database, tmp_path, FIXED_SEED, "mirror", None, [CrashStep.WRITE_TABLE])
 
 
+@pytest.mark.promise("partitioned silver")
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("mode", ["mirror", *MODES])

@@ -1,4 +1,4 @@
-"""A table is written anew from bronze where its silver types cannot follow, and analysts see one change."""
+"""A table is rebuilt from bronze where its silver types cannot follow, and readers see one change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, Pipeline, with_rules
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def kinds(pipeline: Pipeline, table: str = "t") -> list[str]:
@@ -36,8 +36,9 @@ def fill(pipeline: Pipeline) -> None:
     pipeline.catch_up()
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("name", [pytest.param("w", marks=pytest.mark.slow), "a name, with {all};"])
-def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name: str) -> None:
+def test_a_type_change_that_silver_cannot_follow_rebuilds_the_table(pipeline: Pipeline, name: str) -> None:
     pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     fill(pipeline)
     if name != "w":
@@ -51,7 +52,7 @@ def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name:
     pipeline.catch_up()
     pipeline.assert_equal("t")
     assert kinds(pipeline)[-1] == "resync"
-    history = pipeline.spark.sql(f"DESCRIBE HISTORY delta.`{pipeline.root}/silver/public/t`")
+    history = pipeline.session.sql(f"DESCRIBE HISTORY delta.`{pipeline.root}/silver/public/t`")
     assert history.where("operation = 'WRITE'").orderBy("version").collect()[-1].version == max(
         row.version for row in history.collect()
     )
@@ -69,11 +70,13 @@ def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name:
     pipeline.assert_equal("t")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("apply ends anywhere")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "passing"), [(CrashStep.SWAP_TABLE, 0), (CrashStep.REGISTER_TABLE, 1)], ids=["swap", "register"]
 )
-def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
+def test_a_rebuild_that_a_crash_interrupted_is_repeated_or_continued(
     pipeline: Pipeline, step: CrashStep, passing: int
 ) -> None:
     from pipeline.apply.applier import Applier
@@ -89,6 +92,7 @@ def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
     pipeline.assert_equal("t")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipeline: Pipeline) -> None:
     pipeline = with_rules(pipeline, TableRule("*.*", misfits={"n": "error"}, type_changes="rebuild"))
@@ -113,8 +117,9 @@ def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipel
     assert wider.frame("_pgdelta", "misfits").count() == 1
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_a_rewrite_reads_every_version_into_the_type_that_a_column_had_last(pipeline: Pipeline) -> None:
+def test_a_rebuild_reads_every_version_into_the_last_type_of_a_column(pipeline: Pipeline) -> None:
     pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     pipeline.run(
         'CREATE TABLE cased (id int PRIMARY KEY, v int, "V" int)',

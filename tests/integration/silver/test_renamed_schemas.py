@@ -14,9 +14,10 @@ from tests.support import oracle
 from tests.support.pipelines import MakePipeline
 from tests.support.servers import Database, MakeServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
+@pytest.mark.promise("tables join and leave")
 @pytest.mark.parametrize(
     "major", [pytest.param(10, marks=pytest.mark.slow), 15, pytest.param(16, marks=pytest.mark.slow)]
 )

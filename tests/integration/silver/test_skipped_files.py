@@ -68,6 +68,7 @@ def test_files_without_changed_keys_are_not_read(make_pipeline: MakePipeline) ->
         assert len(kept) == 2, table
 
 
+@pytest.mark.slow
 def test_few_keys_that_are_far_apart_do_not_include_what_lies_between(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def test_few_keys_that_are_far_apart_do_not_include_what_lies_between(
     pipeline.assert_equal("t")
 
 
+@pytest.mark.slow
 def test_rows_whose_keys_no_file_can_have_are_appended(make_pipeline: MakePipeline) -> None:
     pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
     pipeline.ingest()

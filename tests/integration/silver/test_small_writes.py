@@ -15,11 +15,12 @@ from pipeline.silver.spark_target import SparkTarget
 from pipeline.silver.write import Write
 from tests.support.pipelines import MakePipeline, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 KEYS = tuple(SMALL_WRITE_SETTINGS)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("limits", "is_small"),
     [({}, True), ({"SMALL_CHANGES": 2}, False), ({"SMALL_BYTES": 1}, False)],
@@ -50,8 +51,9 @@ def test_only_a_small_write_has_the_settings(
     assert [each == SMALL_WRITE_SETTINGS for each in found] == [is_small]
 
 
+@pytest.mark.spark
 def test_settings_are_as_before_also_after_a_failure(make_pipeline: MakePipeline) -> None:
-    session = new_session(make_pipeline().spark)
+    session = new_session(make_pipeline().session)
     session.conf.set(KEYS[1], "7")
     before = [session.conf.get(key) for key in KEYS]
 

@@ -17,7 +17,7 @@ from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 NAME = TableName("public", "t")
 RULES = (TableRule("public.kept"), TableRule("*.*", type_changes="resync"))
@@ -50,6 +50,8 @@ def requests(pipeline: Pipeline) -> int:
     return len(Copies(Lake(pipeline.root)).read().open_requests().get(NAME, []))
 
 
+@pytest.mark.spark
+@pytest.mark.promise("type changes")
 @pytest.mark.parametrize("writer", ["native", pytest.param("spark", marks=pytest.mark.slow)])
 def test_a_type_change_copies_the_table_again_with_what_using_computed(
     make_pipeline: MakePipeline, writer: WriterSetting
@@ -87,6 +89,7 @@ def test_a_type_change_copies_the_table_again_with_what_using_computed(
     pipeline.assert_equal("t")
 
 
+@pytest.mark.promise("type changes")
 def test_a_table_that_waits_for_its_copy_may_be_rebuilt_or_held_instead(make_pipeline: MakePipeline) -> None:
     pipeline = fill(make_pipeline)
     pipeline.run("ALTER TABLE t ALTER v TYPE int USING v::int", "UPDATE t SET v = 5 WHERE id = 5")
@@ -94,7 +97,7 @@ def test_a_table_that_waits_for_its_copy_may_be_rebuilt_or_held_instead(make_pip
     assert pipeline.apply().exit_code(strict=True) == 0
     held = with_rules(pipeline, TableRule("*.*"))
     assert "Set type_changes to rebuild or resync" in str(held.apply().tables[NAME].held)
-    rebuilt = run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    rebuilt = run_rebuild(pipeline.config, ["public.t"])
     assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
     pipeline.assert_equal("t")
     assert not is_behind(pipeline)

@@ -124,6 +124,7 @@ def in_any_order(rows: Sequence[Row]) -> list[str]:
     return sorted(map(str, rows))
 
 
+@pytest.mark.promise("unchanged TOAST")
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 4, 10])
 def test_values_follow_the_row_also_across_key_changes(database: Database, tmp_path: Path, size: int) -> None:
@@ -140,6 +141,7 @@ def test_spark_fills_the_same_values(database: Database, tmp_path: Path, spark: 
     assert in_any_order(found) == in_any_order(WANTED)
 
 
+@pytest.mark.promise("unchanged TOAST")
 @pytest.mark.usefixtures("without_spark")
 def test_a_value_that_nothing_has_is_named(database: Database, tmp_path: Path) -> None:
     config = begin(database, tmp_path, None, f"INSERT INTO documents VALUES (1, 0, {body('a')}, NULL)")
@@ -159,58 +161,6 @@ def test_a_value_that_nothing_has_is_named(database: Database, tmp_path: Path) -
         (2, "U", "b", None, None),
         (2, "U", "b", None, None),
     ]
-
-
-@pytest.mark.usefixtures("without_spark")
-@pytest.mark.parametrize("is_one_batch", [False, True], ids=["batches", "one batch"])
-def test_rows_that_another_key_identified_are_not_searched(
-    database: Database, tmp_path: Path, is_one_batch: bool
-) -> None:
-    config = begin(database, tmp_path)
-    batches = [
-        [f"INSERT INTO documents VALUES (1, 0, {body('a')}, NULL)", "UPDATE documents SET n = 1"],
-        ["ALTER TABLE documents REPLICA IDENTITY FULL", "UPDATE documents SET n = 2"],
-        ["ALTER TABLE documents REPLICA IDENTITY DEFAULT", "UPDATE documents SET n = 3"],
-    ]
-    if is_one_batch:
-        batches = [[statement for batch in batches for statement in batch]]
-    assert run(database, config, batches) == [
-        (1, "I", "a", None, None),
-        (1, "U", "a", None, None),
-        (1, "U", "a", None, None),
-        (1, "U", None, None, ["body"]),
-    ]
-
-
-@pytest.mark.usefixtures("without_spark")
-@pytest.mark.parametrize("is_one_batch", [False, True], ids=["batches", "one batch"])
-@pytest.mark.parametrize("policy", ["null", "text"])
-def test_a_misfit_is_not_filled_from_an_earlier_row(
-    database: Database, tmp_path: Path, is_one_batch: bool, policy: str
-) -> None:
-    config = begin(database, tmp_path, types={"body": "DATE"}, misfits={"body": policy})
-    batches = [
-        [f"INSERT INTO documents VALUES (1, 0, '2026-01-31', NULL), (2, 0, {body('a')}, NULL)"],
-        [f"UPDATE documents SET body = {body('b')}"],
-        ["UPDATE documents SET n = 1 WHERE id = 1"],
-    ]
-    if is_one_batch:
-        batches = [[statement for batch in batches for statement in batch]]
-    for statements in batches:
-        database.run(*statements)
-        apply(config)
-    table = LakeTable(silver_path(config.storage.root, *NAME))
-    last = max(table.rows().to_pylist(), key=lambda row: (row["_commit_lsn"], row["_ordinal"]))
-    texts = {name: value for name, value in last.items() if name.startswith("body") and name != "body"}
-    assert last["body"] is None
-    if policy == "text":
-        assert [value and value[0] for value in texts.values()] == ["b"]
-        assert last["_unchanged"] is None
-    else:
-        assert not texts
-        assert last["_unchanged"] == ["body"]
-    misfits = LakeTable(f"{config.storage.root}/_pgdelta/misfits").rows()
-    assert misfits.num_rows == 3  # one for each value that was sent
 
 
 @pytest.mark.usefixtures("without_spark")

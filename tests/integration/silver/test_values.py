@@ -21,7 +21,7 @@ from tests.support.values.table import BAGS, FAMILIES, NEWEST_FAMILIES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 UNORDERED = {
     *("json", "jsonpath", "xml", "xid", "cid", "pg_snapshot", "txid_snapshot", "refcursor", "aclitem"),
@@ -76,6 +76,7 @@ def said(counts: Counter[str]) -> str:
     )
 
 
+@pytest.mark.promise("equal values")
 def test_values_in_are_values_equal_and_misfits_recorded(carried: Carried) -> None:
     for mode in MODES:
         print(f"\n{mode}")
@@ -88,5 +89,6 @@ def test_values_in_are_values_equal_and_misfits_recorded(carried: Carried) -> No
         print(f"all types: {said(whole)}")
 
 
+@pytest.mark.promise("equal values")
 def test_bronze_is_the_same_in_both_formats(carried: Carried) -> None:
     assert carried.unequal_bronze == []

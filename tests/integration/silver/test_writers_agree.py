@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pipeline.apply.applier import Applier
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 WRITERS: tuple[WriterSetting, ...] = ("spark", "native")
 POLICIES: tuple[Misfits, ...] = ("null", "text", "clamp")
@@ -62,11 +62,13 @@ def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_DEFAULT_INTERVAL", 2)
 
 
+@pytest.mark.spark
 def test_random_workloads_leave_equal_tables(make_pipeline: MakePipeline) -> None:
     # eight tables a schema: about a hundred writes
     compare(make_pipeline, FIXED_SEED, schemas=4, cuts=3, least_writes=60)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_two_thousand_random_writes_leave_equal_tables(make_pipeline: MakePipeline, part: int) -> None:
@@ -169,7 +171,7 @@ def compare_table(lanes: Mapping[WriterSetting, Pipeline], name: TableName) -> b
 def compare_by_spark(lanes: Mapping[WriterSetting, Pipeline], name: TableName) -> None:
     """Assert that Spark reads the same rows from both lakes."""
     columns = table_of(lanes["native"], name).schema().names
-    found = [silver_rows(lane.spark, lane.root, *name, columns) for lane in lanes.values()]
+    found = [silver_rows(lane.session, lane.root, *name, columns) for lane in lanes.values()]
     assert found[0] == found[1], name
 
 
@@ -220,7 +222,7 @@ def check_filters(lane: Pipeline, names: list[TableName], rng: Random) -> None:
             continue
         expected = [count(rows.column(column).to_pylist(), op, value) for column, op, value in filters]
         path = silver_path(lane.root, *name)
-        found = by_spark(lane.spark, path, filters)
+        found = by_spark(lane.session, path, filters)
         assert found == expected, (name, differing(filters, found, expected))
         if lane.root.startswith("hdfs:"):  # which the others have no client for
             continue

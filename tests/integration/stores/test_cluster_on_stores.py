@@ -27,7 +27,7 @@ from tests.support.stores.lakes import StorePipeline
 from tests.support.stores.s3 import BUCKET, s3_process
 from tests.support.stores.seaweed import seaweed_server, weed
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 PASSWORD, OTHER_PASSWORD, STORE_SECRET = "c4n4ry-of-a-source", "c4n4ry-of-a-file", "c4n4ry-of-a-store"
 CONFIG = """\
@@ -126,6 +126,26 @@ def run(driver: Driver, *steps: str) -> None:
         assert done.returncode == 0, step + "\n" + done.stdout + done.stderr
 
 
+@pytest.mark.promise("clusters")
+@pytest.mark.parametrize("store", ["moto"], indirect=True)
+def test_executors_have_the_store_and_nothing_of_the_source(
+    cluster: Cluster, driver: Driver, database: Database
+) -> None:
+    users = {account.pw_uid for account in cluster.accounts if account is not None}
+    secrets = {"PGPASSWORD": PASSWORD, "conninfo": OTHER_PASSWORD, "store": STORE_SECRET}
+    database.run(*ORDERS, *LINES, *LOG, *FILL)
+    with database.connect() as source, Searches(users, secrets) as searches:
+        lake = StorePipeline(load_config(driver.config, {**os.environ, **driver.environ}), source)
+        run(driver, "ingest", "apply")
+        lake.assert_orders_equal()
+        for number in range(len(cluster.accounts)):
+            assert searches.search_folder(cluster.work_folder(number)) > 0
+    if users:
+        assert searches.found == {"store"}
+
+
+@pytest.mark.promise("clusters")
+@pytest.mark.slow
 def test_only_the_store_is_shared(
     cluster: Cluster,
     driver: Driver,

@@ -89,6 +89,7 @@ def pipeline(store_pipeline: StorePipeline) -> StorePipeline:
     return store_pipeline
 
 
+@pytest.mark.promise("object stores")
 @pytest.mark.parametrize("points", [SOME_OF_APPLY, pytest.param(POINTS_OF_APPLY, marks=pytest.mark.slow)])
 def test_apply_continues_after_a_crash(pipeline: StorePipeline, points: Points) -> None:
     for number, (step, when) in enumerate(points):
@@ -103,6 +104,7 @@ def test_apply_continues_after_a_crash(pipeline: StorePipeline, points: Points) 
         assert_equal(pipeline, number)
 
 
+@pytest.mark.promise("object stores")
 @pytest.mark.parametrize("points", [SOME_OF_INGEST, pytest.param(POINTS_OF_INGEST, marks=pytest.mark.slow)])
 def test_a_killed_ingest_continues(
     pipeline: StorePipeline, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, points: Points

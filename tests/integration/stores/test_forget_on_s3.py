@@ -72,6 +72,7 @@ def lived(store_pipeline: StorePipeline) -> StorePipeline:
     return pipeline
 
 
+@pytest.mark.promise("erasure")
 def test_nothing_of_the_subject_remains(lived: StorePipeline, tmp_path: Path) -> None:
     before = places(lived, tmp_path / "before")
     for place in ("bronze/changes", "silver/public/person", "_pgdelta/misfits"):
@@ -91,6 +92,7 @@ def test_nothing_of_the_subject_remains(lived: StorePipeline, tmp_path: Path) ->
     assert places(lived, tmp_path / "later") == []
 
 
+@pytest.mark.promise("erasure")
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", list(ForgetStep))

@@ -101,6 +101,7 @@ def assert_equal(processes: Processes, source: psycopg.Connection[tuple[object, 
     found.assert_orders_equal()
 
 
+@pytest.mark.promise("HDFS")
 def test_jobs_and_commands_on_a_store(processes: Processes, database: Database, tmp_path: Path) -> None:
     database.run(*ORDERS, *LINES, *LOG, *FILL)
     processes.submit("ingest")

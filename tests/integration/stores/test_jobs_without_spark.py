@@ -85,6 +85,7 @@ def pipeline(request: pytest.FixtureRequest, database: Database, tmp_path: Path)
         yield Processes(replace(config, silver=Silver(writer="native")), source, file, environ)
 
 
+@pytest.mark.promise("jobs without Spark")
 def test_jobs_need_no_spark(pipeline: Processes) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
     pipeline.command("ingest")
@@ -96,6 +97,7 @@ def test_jobs_need_no_spark(pipeline: Processes) -> None:
     assert "nothing" not in pipeline.command("status").partition("\n")[0]
 
 
+@pytest.mark.promise("jobs without Spark")
 def test_a_continuous_run_follows_the_source_until_it_is_stopped(pipeline: Processes) -> None:
     with pipeline.running("run", "--trigger", "continuous") as process:
         pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
@@ -108,8 +110,11 @@ def test_a_continuous_run_follows_the_source_until_it_is_stopped(pipeline: Proce
     assert process.returncode == 0, printed
 
 
+@pytest.mark.promise("jobs without Spark")
 @pytest.mark.spark
-def test_what_needs_spark_says_what_to_do(pipeline: Processes, spark: SparkSession) -> None:
+def test_a_use_of_spark_is_refused_with_the_setting_to_change(
+    pipeline: Processes, spark: SparkSession
+) -> None:
     config: Config = pipeline.config
     lake = Lake.for_writing(config.storage, spark)
     with pytest.raises(LakeError, match=r"has no client for (gs|az): .* silver\.writer: native"):

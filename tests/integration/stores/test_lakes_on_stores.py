@@ -72,6 +72,7 @@ def test_the_store_is_as_the_lake_needs_it(place: Storage, tmp_path: Path) -> No
     assert [each.name.partition("/")[0] for each in store.list(after="data/copy")] == ["lease"]
 
 
+@pytest.mark.promise("HDFS")
 @pytest.mark.parametrize(
     "place", [AZURE, GOOGLE, pytest.param("hdfs", marks=pytest.mark.spark)], indirect=True
 )

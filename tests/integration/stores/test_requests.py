@@ -46,6 +46,7 @@ def as_another_process(table: LakeTable) -> None:
     found.drop_folder(table.local_path)
 
 
+@pytest.mark.quick
 def test_a_batch_makes_few_requests_for_each_table(storage: Storage, tmp_path: Path) -> None:
     config = replace(make_config(storage.root, tmp_path), storage=storage)
     lake = NativeLake(tmp_path, TABLES, config=config)
@@ -63,7 +64,7 @@ def test_a_batch_makes_few_requests_for_each_table(storage: Storage, tmp_path: P
         assert max(rows["_commit_lsn"].to_pylist()) == 7000
 
 
-def test_a_look_asks_once_and_knows_its_own_commits(storage: Storage) -> None:
+def test_a_batch_lists_a_log_once_and_knows_its_own_commits(storage: Storage) -> None:
     table, store = Lake(storage).table("t"), mirror_of(storage).store
     table.ensure(DDL)
     with one_look() as known:
@@ -81,7 +82,7 @@ def test_a_look_asks_once_and_knows_its_own_commits(storage: Storage) -> None:
         assert store.requests - before == 2
 
 
-def test_a_commit_that_another_process_made_after_the_look_is_found(storage: Storage) -> None:
+def test_a_commit_of_another_process_after_the_listing_is_found(storage: Storage) -> None:
     table = Lake(storage).table("t")
     table.ensure(DDL)
     txn = TxnId("p")
@@ -110,7 +111,7 @@ def test_a_log_in_the_place_of_another_is_noticed(storage: Storage) -> None:
     assert table.rows().to_pylist() == [{"other": "x"}]
 
 
-def test_many_tables_are_looked_at_at_once_by_a_new_process() -> None:
+def test_a_new_process_lists_the_logs_of_many_tables_at_once() -> None:
     with s3_process(latency=0.02) as options:
         lake = Lake(Storage(f"s3://{BUCKET}/many", options))
         tables = [lake.table(f"t{number}") for number in range(40)]
@@ -166,6 +167,7 @@ def test_a_mirror_keeps_no_more_files_than_it_may(storage: Storage, monkeypatch:
     assert table.rows().num_rows == 6
 
 
+@pytest.mark.quick
 def test_a_missing_file_is_named(storage: Storage) -> None:
     table = Lake(storage).table("t")
     table.ensure(DDL)

@@ -101,6 +101,7 @@ def apply(pipeline: StorePipeline) -> None:
     assert summary.exit_code(strict=True) == 0, summary.lines()
 
 
+@pytest.mark.promise("one job at a time")
 @pytest.mark.parametrize(
     ("where", "is_applied"),
     [

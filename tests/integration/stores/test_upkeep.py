@@ -80,6 +80,7 @@ def is_request(request: dict[str, Any], kind: str) -> bool:
     return request["REQUEST_METHOD"] == "POST" and "delete" in request["QUERY_STRING"]
 
 
+@pytest.mark.promise("archived tables")
 @pytest.mark.parametrize("kind", ["copy", "delete"])
 def test_a_move_to_the_archive_that_fails_anywhere_is_continued(
     pipeline: StorePipeline, s3: S3Server, kind: str

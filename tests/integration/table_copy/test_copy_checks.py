@@ -87,7 +87,7 @@ def test_tables_that_the_role_may_not_read_are_named(database: Database, role: s
     assert checks_of(replace(config, source=replace(config.source, copy="never"))) == {}
 
 
-def test_a_server_of_version_10_is_looked_at_too(old_database: Database) -> None:
+def test_a_server_of_version_10_is_checked_too(old_database: Database) -> None:
     old_database.run("CREATE TABLE item (id int PRIMARY KEY)")
     config = old_database.config(copy="initial", route="sql", copying=Copying(old_database.conninfo))
     assert [check.ok for check in checks_of(config).values()] == [True, True, True]
@@ -111,7 +111,7 @@ def test_of_a_partitioned_table_the_rights_on_its_partitions_count(database: Dat
     assert can_copy(config, TableName("public", "part"))
 
 
-def test_tables_of_which_policies_hide_rows_are_named(database: Database, role: str) -> None:
+def test_tables_whose_rows_policies_hide_are_named(database: Database, role: str) -> None:
     for table in ("plain", "guarded", "mine"):
         database.run(f"CREATE TABLE {table} (id int PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
         database.run(f'GRANT SELECT ON {table} TO "{role}"')
@@ -136,7 +136,7 @@ def test_tables_of_which_policies_hide_rows_are_named(database: Database, role: 
     assert can_copy(config, TableName("public", "guarded"))
 
 
-def test_published_tables_without_a_rule_are_said(database: Database) -> None:
+def test_published_tables_without_a_rule_are_listed(database: Database) -> None:
     database.run(
         "CREATE SCHEMA shop",
         "CREATE TABLE item (id int PRIMARY KEY)",

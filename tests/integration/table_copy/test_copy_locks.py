@@ -16,7 +16,7 @@ from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.table_copy.reader_pool import ReaderPool, TableCopy
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 LOCKED = """
 SELECT c.relname, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
@@ -52,7 +52,7 @@ class HeldRound:
 
 
 def assert_free(pipeline: Pipeline, held: HeldRound, *statements: str) -> None:
-    """Assert that, amid an ingest, its snapshot's session locks nothing, and that statements do not wait."""
+    """Assert that, during an ingest, its snapshot's session locks nothing, and statements do not wait."""
     failures: list[BaseException] = []
 
     def ingest() -> None:
@@ -89,6 +89,7 @@ def pipeline(make_pipeline: MakePipeline) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.promise("no locks on other tables")
 def test_a_table_that_is_copied_can_be_altered_while_others_are_read(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,14 +100,16 @@ def test_a_table_that_is_copied_can_be_altered_while_others_are_read(
     pipeline.assert_equal("a", "b")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("no locks on other tables")
 @pytest.mark.slow
-def test_a_table_of_which_some_keys_are_copied_can_be_altered_too(
+def test_a_table_can_be_altered_during_its_partial_resync_too(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.catch_up()
     for table in ("a", "b"):
         ranges = [KeyRange(("10",), ("20",))]
-        run_resync(pipeline.config, [f"public.{table}"], key_ranges=ranges, spark=pipeline.spark)
+        run_resync(pipeline.config, [f"public.{table}"], key_ranges=ranges)
     held = HeldRound(monkeypatch, "b")
     assert_free(pipeline, held, "ALTER TABLE a ADD COLUMN w int DEFAULT 7")
     pipeline.run("UPDATE a SET v = 'w' WHERE id = 15")  # it describes the new column

@@ -15,14 +15,14 @@ from pipeline.postgres.publication import managed_comment
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE
-from tests.support.pipelines import MakePipeline, Pipeline, with_rules
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_rules
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database
 
 if TYPE_CHECKING:
     from pipeline.silver.writer_choice import WriterSetting
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 A, B = TableName("public", "a"), TableName("public", "b")
 
@@ -71,7 +71,7 @@ def published(pipeline: Pipeline) -> set[str]:
 
 def state(pipeline: Pipeline, name: TableName, *, is_offline: bool = False) -> tuple[str, str | None]:
     """Return the state and the sentence of a table in `pgdelta status`."""
-    tables = read_status(pipeline.config, spark=pipeline.spark, is_offline=is_offline).tables
+    tables = read_status(pipeline.config, is_offline=is_offline).tables
     return next((table.state, table.sentence) for table in tables if table.name == name)
 
 
@@ -80,11 +80,12 @@ def check(pipeline: Pipeline) -> list[tuple[bool, str]]:
     return [(each.ok, each.sentence) for each in found if each.name == "published tables"]
 
 
-def test_the_publication_says_who_manages_it(followed: Pipeline) -> None:
+def test_the_comment_of_the_publication_names_its_pipeline(followed: Pipeline) -> None:
     [(comment,)] = followed.database.run("SELECT obj_description(oid, 'pg_publication') FROM pg_publication")
     assert comment == f"managed by pgdelta, pipeline {followed.config.pipeline}"
 
 
+@pytest.mark.promise("followed tables", "tables that match")
 def test_a_new_table_that_matches_joins(followed: Pipeline) -> None:
     followed.run(TABLE.format("b"), FILL.format("b", 1, 30), "CREATE SCHEMA x", "CREATE TABLE x.c (id int)")
     assert check(followed) == [
@@ -105,7 +106,8 @@ def test_a_new_table_that_matches_joins(followed: Pipeline) -> None:
     assert "added to the publication" not in "\n".join(followed.ingest().lines())
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.promise("followed tables", "tables that match")
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_a_table_that_was_dropped_and_created_again_joins_again(
     followed: Pipeline, writer: WriterSetting
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_continuous_run_adds_a_table_and_prints_a_line(
     followed.assert_equal("a", "b")
 
 
+@pytest.mark.promise("followed tables")
 def test_a_table_without_a_replica_identity_is_not_added_but_reported(followed: Pipeline) -> None:
     followed.run("CREATE TABLE b (id int, v text)", "INSERT INTO b VALUES (1, 'x')")
     for _ in range(2):  # the event once, the line each time
@@ -175,7 +178,8 @@ def test_a_table_without_a_replica_identity_is_not_added_but_reported(followed: 
     assert [kind for kind, _ in followed.events("b")] == ["unpublished", "published", "evolved"]
 
 
-def test_a_publication_of_others_is_not_altered_but_what_it_lacks_is_reported(foreign: Pipeline) -> None:
+@pytest.mark.promise("followed tables")
+def test_a_foreign_publication_is_unchanged_but_what_it_lacks_is_reported(foreign: Pipeline) -> None:
     foreign.run(TABLE.format("b"), TABLE.format("c"))
     summary = foreign.ingest()
     assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
@@ -225,6 +229,7 @@ def test_a_table_that_the_role_does_not_own_stops_no_other(modest: Pipeline) -> 
     assert summary.exit_code(strict=True) == 1
 
 
+@pytest.mark.promise("followed tables")
 def test_nothing_is_removed_from_the_publication(followed: Pipeline) -> None:
     followed.run(TABLE.format("b"))
     followed.catch_up()
@@ -282,13 +287,16 @@ def test_partitions_that_their_root_or_each_other_cover_are_not_missing(make_pip
     assert set(pipeline.ingest().unpublished or {}) == {("public", "q"), ("public", "q_1")}
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_both_jobs_report_the_same(foreign: Pipeline) -> None:
     foreign.run(TABLE.format("b"))
-    summary = run_both(foreign.config, spark=foreign.spark)
+    summary = run_both(foreign.config)
     assert summary.exit_code(strict=True) == 1
     assert json.loads(json.dumps(summary.as_json()))["ingest"]["unpublished"]
 
 
+@pytest.mark.promise("followed tables")
 def test_whole_schemas_are_followed_from_the_first_row_of_a_new_table(
     make_pipeline: MakePipeline, database: Database
 ) -> None:

@@ -53,6 +53,7 @@ def rows_of(config: Config, op: str) -> list[str]:
     return sorted(row["table_name"] for row in bronze_rows(config, "changes") if row["op"] == op)
 
 
+@pytest.mark.promise("locked tables")
 def test_the_stream_of_all_tables_is_captured(database: Database, config: Config) -> None:
     with locked(database):
         run = threading.Thread(target=run_ingest, args=(config,), daemon=True)
@@ -62,6 +63,8 @@ def test_the_stream_of_all_tables_is_captured(database: Database, config: Config
     assert rows_of(config, "I") == ["a", "b"]
 
 
+@pytest.mark.quick
+@pytest.mark.promise("locked tables")
 def test_the_others_are_copied(database: Database, config: Config) -> None:
     config = replace(config, source=replace(config.source, copy="initial"))
     with locked(database):

@@ -66,6 +66,7 @@ def copied(config: Config) -> Copied:
     ]
 
 
+@pytest.mark.promise("copies are what the stream sends")
 def test_columns_that_swap_their_names(
     database: Database, tmp_path: Path, alter_at_copy: Callable[..., None]
 ) -> None:
@@ -78,6 +79,7 @@ def test_columns_that_swap_their_names(
     assert all(str(row[2]).startswith("a") for row in copied(config))
 
 
+@pytest.mark.promise("protected columns")
 def test_an_excluded_column_that_gets_the_name_of_another(
     database: Database, tmp_path: Path, alter_at_copy: Callable[..., None]
 ) -> None:
@@ -92,6 +94,7 @@ def test_an_excluded_column_that_gets_the_name_of_another(
     assert not any(str(value).startswith("b") for row in copied(config) for value in row.values())
 
 
+@pytest.mark.promise("copies are what the stream sends")
 def test_tables_that_swap_their_names(
     database: Database, tmp_path: Path, alter_at_copy: Callable[..., None]
 ) -> None:
@@ -110,6 +113,7 @@ def test_tables_that_swap_their_names(
     }
 
 
+@pytest.mark.promise("copies are what the stream sends")
 def test_a_type_that_changes_without_a_rewrite(
     database: Database, tmp_path: Path, alter_at_copy: Callable[..., None]
 ) -> None:

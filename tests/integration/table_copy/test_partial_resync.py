@@ -22,7 +22,7 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 BIG = "(SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 90) j)"
 ORDERS = (
@@ -38,17 +38,17 @@ def keys(first: object, last: object) -> KeyRange:
 
 
 def injure(pipeline: Pipeline, table: str, statement: str) -> None:
-    """Change a silver table as no one should, by commits that look like ours."""
+    """Change a silver table as no one should, by commits that resemble ours."""
     path = f"delta.`{pipeline.path('silver', 'public', table)}`"
-    pipeline.spark.conf.set(OURS, '{"pgdelta": 1}')
+    pipeline.session.conf.set(OURS, '{"pgdelta": 1}')
     try:
-        pipeline.spark.sql(statement.format(path))
+        pipeline.session.sql(statement.format(path))
     finally:
-        pipeline.spark.conf.unset(OURS)
+        pipeline.session.conf.unset(OURS)
 
 
 def resync(pipeline: Pipeline, table: str, *ranges: KeyRange) -> None:
-    run_resync(pipeline.config, [f"public.{table}"], key_ranges=ranges, spark=pipeline.spark)
+    run_resync(pipeline.config, [f"public.{table}"], key_ranges=ranges)
 
 
 def patches(pipeline: Pipeline) -> list[int]:
@@ -68,8 +68,10 @@ def orders(make_pipeline: MakePipeline) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.spark
+@pytest.mark.promise("resyncs")
 @pytest.mark.parametrize("writer", ["auto", pytest.param("spark", marks=pytest.mark.slow)])
-def test_keys_are_copied_anew_while_the_table_changes(
+def test_keys_are_copied_again_while_the_table_changes(
     orders: Pipeline, monkeypatch: pytest.MonkeyPatch, writer: WriterSetting
 ) -> None:
     orders = replace(
@@ -89,14 +91,14 @@ def test_keys_are_copied_anew_while_the_table_changes(
     orders.apply()
     assert orders.version("orders") == before, "it waits for the snapshot, and the others do not"
     orders.assert_equal("other")
-    shown = {table.name[1]: table for table in read_status(orders.config, spark=orders.spark).tables}
+    shown = {table.name[1]: table for table in read_status(orders.config).tables}
     assert shown["orders"].state == "behind"
     assert shown["orders"].awaits_copy
     assert shown["orders"].sentence == "The next ingest copies the rows that it waits for."
     orders.run("UPDATE orders SET n = n + 1 WHERE id BETWEEN 15 AND 40")
     orders.catch_up()
     assert patches(orders) == [10 + 1 + 30 + 1]
-    assert as_of(orders.spark, orders.root)[TableName("public", "orders")].count() == 299
+    assert as_of(orders.session, orders.root)[TableName("public", "orders")].count() == 299
     orders.run(
         "UPDATE orders SET n = n + 1 WHERE id BETWEEN 1 AND 100", "UPDATE orders SET id = 20 WHERE id = 120"
     )
@@ -108,6 +110,8 @@ def test_keys_are_copied_anew_while_the_table_changes(
     orders.assert_equal("orders")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("resyncs")
 @pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_crash_while_keys_are_put(
@@ -141,6 +145,7 @@ def test_a_crash_while_keys_are_put(
     assert patches(orders) == [100]
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
@@ -173,8 +178,9 @@ def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -
     pipeline.assert_equal("parts")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_what_ranges_cannot_say_is_refused(make_pipeline: MakePipeline) -> None:
+def test_key_ranges_that_cannot_be_copied_are_refused(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
     pipeline.run(
         "CREATE TABLE moments (at timestamptz PRIMARY KEY, v text)",
@@ -200,8 +206,9 @@ def test_what_ranges_cannot_say_is_refused(make_pipeline: MakePipeline) -> None:
     pipeline.assert_equal("moments")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_a_range_that_silver_cannot_tell_has_the_table_copied(make_pipeline: MakePipeline) -> None:
+def test_a_range_that_silver_cannot_compare_has_the_whole_table_copied(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
     pipeline.run(
         "CREATE TABLE amounts (id numeric PRIMARY KEY, v text)",
@@ -216,21 +223,24 @@ def test_a_range_that_silver_cannot_tell_has_the_table_copied(make_pipeline: Mak
     pipeline.assert_equal("amounts")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_what_somebody_else_wrote_is_replaced_by_a_copy(orders: Pipeline) -> None:
-    orders.spark.sql(f"DELETE FROM delta.`{orders.path('silver', 'public', 'orders')}` WHERE id < 100")
+def test_a_foreign_commit_is_replaced_by_a_copy(orders: Pipeline) -> None:
+    orders.session.sql(f"DELETE FROM delta.`{orders.path('silver', 'public', 'orders')}` WHERE id < 100")
     orders.run("UPDATE orders SET n = 9 WHERE id = 200")
     orders.ingest()
     summary = orders.apply()
     assert summary.exit_code(strict=False) == 1
     assert any("pgdelta resync" in line for line in summary.lines())
-    run_resync(orders.config, ["public.orders"], spark=orders.spark)
+    run_resync(orders.config, ["public.orders"])
     orders.catch_up()
     orders.assert_equal("orders")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("resyncs")
 @pytest.mark.slow
-def test_keys_beside_a_transaction_that_cannot_be_seen_yet(
+def test_keys_are_copied_although_a_commit_is_not_visible_yet(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
     """The place of the rows is before the snapshot, and they are put there all the same."""
@@ -249,6 +259,7 @@ def test_keys_beside_a_transaction_that_cannot_be_seen_yet(
     pipeline.assert_equal("orders")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_transactions_that_ended_and_cannot_be_seen_yet(
     make_server: MakeServer, make_pipeline: MakePipeline

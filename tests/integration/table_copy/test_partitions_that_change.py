@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.metadata.catalog import CatalogTable
 from pipeline.postgres.embedded import start_server
-from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 from tests.support.postgres.binaries import binaries_of
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, drop_database
@@ -23,7 +23,7 @@ from tests.support.servers import Database, drop_database
 if TYPE_CHECKING:
     from pipeline.silver.writer_choice import WriterSetting
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 _numbers = itertools.count(1)
 FILL = "INSERT INTO sales SELECT i, 'v' || i FROM generate_series({}, {}) i"
@@ -93,7 +93,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.sample(2)
+@pytest.mark.promise("partitions and settings", "partitions that come and go")
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_no_message_carries_is_an_event_and_a_copy(
     sales: Pipeline, change: str, writer: WriterSetting
@@ -111,6 +113,7 @@ def test_what_no_message_carries_is_an_event_and_a_copy(
     assert len(resyncs(pipeline)) == 1
 
 
+@pytest.mark.promise("partitions and settings")
 def test_truncated_and_filled_again_is_an_event(sales: Pipeline) -> None:
     sales.run("TRUNCATE s1", FILL.format(50, 60))
     catch_up_twice(sales)
@@ -129,6 +132,7 @@ def test_created_and_attached_with_rows_in_one_transaction_is_an_event(sales: Pi
     sales.assert_equal("sales")
 
 
+@pytest.mark.promise("partitions and settings")
 def test_detached_changed_and_attached_again_is_an_event(sales: Pipeline) -> None:
     sales.run(
         "ALTER TABLE sales DETACH PARTITION s1",
@@ -157,6 +161,7 @@ def test_partitions_below_a_partition_are_followed(sales: Pipeline) -> None:
     sales.assert_equal("sales")
 
 
+@pytest.mark.promise("partitions and settings")
 def test_what_keeps_the_rows_causes_no_event(sales: Pipeline) -> None:
     role = f"owner_{sales.database.name}"
     sales.run(
@@ -203,13 +208,14 @@ def test_a_partition_truncated_after_the_root_is_an_event(sales: Pipeline) -> No
     sales.assert_equal("sales")
 
 
-def test_what_cannot_be_told_apart_is_an_event(sales: Pipeline) -> None:
+def test_a_rewrite_that_may_have_been_a_truncate_is_an_event(sales: Pipeline) -> None:
     sales.run("VACUUM FULL s9")  # without a row, it may have been truncated
     catch_up_twice(sales)
     assert "s9 was truncated, or rewritten" in resyncs(sales)[0]
     sales.assert_equal("sales")
 
 
+@pytest.mark.promise("partitions and settings")
 def test_settings_that_changed_and_changed_back_are_an_event(sales: Pipeline) -> None:
     name = sales.config.source.publication
     operations = "insert, update, delete, truncate"
@@ -228,7 +234,7 @@ def test_settings_that_changed_and_changed_back_are_an_event(sales: Pipeline) ->
     assert len(resyncs(sales)) == 1
 
 
-def test_a_continuous_run_finds_the_change_and_what_a_stale_session_sends_is_corrected(
+def test_a_continuous_run_finds_a_detach_and_corrects_a_stale_session(
     sales: Pipeline,
 ) -> None:
     with continuous(sales) as running:
@@ -246,7 +252,8 @@ def test_a_continuous_run_finds_the_change_and_what_a_stale_session_sends_is_cor
     sales.assert_equal("sales")
 
 
-def test_a_run_that_dies_before_the_state_is_recorded_finds_the_change_again(
+@pytest.mark.promise("partitions and settings")
+def test_a_run_that_fails_before_the_record_finds_the_change_again(
     sales: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sales.run("TRUNCATE s1")

@@ -18,7 +18,7 @@ from pipeline.table_name import TableName
 from tests.support.bronze_reads import bronze_reads
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 TABLE = "CREATE TABLE {} (id int PRIMARY KEY, v text)"
 FILL = "INSERT INTO {} SELECT g, repeat('x', 100) FROM generate_series({}, {}) g"
@@ -43,6 +43,7 @@ def files(pipeline: Pipeline) -> set[str]:
     return {path.name for path in pipeline.path("bronze", "changes").glob("*.parquet")}
 
 
+@pytest.mark.promise("restarts read little")
 def test_a_restart_without_work_opens_no_file(copied: Pipeline) -> None:
     with bronze_reads() as reads:
         copied.ingest()
@@ -52,7 +53,8 @@ def test_a_restart_without_work_opens_no_file(copied: Pipeline) -> None:
     assert applier.summary.exit_code(strict=True) == 0
 
 
-def test_a_copy_that_was_cut_off_goes_on_without_reading_bronze(
+@pytest.mark.promise("restarts read little")
+def test_a_copy_that_was_cut_off_continues_without_reading_bronze(
     copied: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = ReaderPool._stage
@@ -93,6 +95,7 @@ def test_a_transaction_that_is_open_makes_a_copy_read_no_old_file(copied: Pipeli
     copied.assert_equal("a", "m", "z")
 
 
+@pytest.mark.promise("restarts read little")
 @pytest.mark.parametrize("copy", ["initial", "never"])
 def test_a_new_table_and_a_new_partition_open_no_older_file(
     copied: Pipeline, copy: Literal["initial", "never"]

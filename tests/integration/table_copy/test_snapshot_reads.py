@@ -95,6 +95,7 @@ def test_a_table_on_every_kind_of_server(any_database: Database, tmp_path: Path)
     assert_copied(database, tmp_path, "plain")
 
 
+@pytest.mark.promise("copies are what the stream sends")
 @pytest.mark.parametrize("families", [FAMILIES, NEWEST_FAMILIES], ids=["contrib", "newest"])
 def test_every_type(
     families: dict[str, list[Kind]], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
@@ -127,6 +128,7 @@ def test_marks_in_values_and_composites_of_nulls(database: Database, tmp_path: P
     assert_copied(database, tmp_path, "t")
 
 
+@pytest.mark.promise("copies are what the stream sends")
 def test_null_under_a_constraint_that_is_not_validated(database: Database, tmp_path: Path) -> None:
     prepare(database.config(create_publication="all"))
     database.run(
@@ -172,6 +174,7 @@ def test_long_values_are_read_in_small_portions(
     assert pages
 
 
+@pytest.mark.promise("copies are what the stream sends")
 def test_partitions_filters_and_column_lists(database: Database, tmp_path: Path) -> None:
     database.run(
         "CREATE TABLE t (id int, kind text, v text, unsent text, PRIMARY KEY (id, kind)) "
@@ -197,6 +200,7 @@ def test_partitions_filters_and_column_lists(database: Database, tmp_path: Path)
 MOVES = ("VACUUM FULL t", "TRUNCATE t", "ALTER TABLE t ALTER id TYPE int8")
 
 
+@pytest.mark.promise("copies are what the stream sends")
 @pytest.mark.parametrize("statement", MOVES)
 def test_what_moved_rows_before_the_table_was_described_is_found(database: Database, statement: str) -> None:
     """The snapshot sees no row of a table that was rewritten."""
@@ -226,7 +230,7 @@ def test_what_moves_rows_under_way_is_found(database: Database, statement: str) 
             list(reader.read(keeper.snapshot, described, LeafPages(leaf, 0, leaf.pages)))
 
 
-def test_a_snapshot_that_ended_is_said_so(database: Database) -> None:
+def test_a_snapshot_that_ended_raises_snapshot_lost(database: Database) -> None:
     database.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     prepare(database.config(create_publication="all"))
     with closing(CopyReader(database.conninfo)) as reader:

@@ -17,7 +17,7 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.postgres.standbys import promote, standby_of, syncing_standby_of, wait_for_slot
 from tests.support.servers import Database, MakeServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def on(pipeline: Pipeline, server: EmbeddedServer) -> Pipeline:
@@ -49,6 +49,7 @@ def primary(make_server: MakeServer, make_pipeline: MakePipeline) -> Pipeline:
     return make_pipeline(database=database, copy="initial", create_publication="all", create_failover=True)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_rows_are_copied_from_a_standby(primary: Pipeline) -> None:
     primary.run(*ORDERS, FILL.format(3000), *BAG, FILL_BAG)
@@ -65,7 +66,8 @@ def test_rows_are_copied_from_a_standby(primary: Pipeline) -> None:
         assert taken
 
 
-def test_capture_goes_on_after_a_failover(primary: Pipeline) -> None:
+@pytest.mark.promise("failovers")
+def test_capture_continues_after_a_failover(primary: Pipeline) -> None:
     old = primary.database.server
     with synced_standby_of(primary) as standby:
         primary.run("UPDATE orders SET n = -2 WHERE id < 9")  # captured after the failover
@@ -79,6 +81,8 @@ def test_capture_goes_on_after_a_failover(primary: Pipeline) -> None:
             after.assert_equal("orders")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("failovers")
 @pytest.mark.slow
 def test_what_the_promoted_server_never_had_is_refused(primary: Pipeline) -> None:
     old = primary.database.server

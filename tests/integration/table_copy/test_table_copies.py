@@ -1,4 +1,4 @@
-"""Rows from before the slot: silver equals the source, whatever goes on at the source meanwhile."""
+"""Rows from before the slot: silver equals the source, whatever happens at the source meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
@@ -49,6 +49,7 @@ def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
     return [(row.state, row.chunks_before) for row in rows]
 
 
+@pytest.mark.quick
 def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
     copying.run(*ORDERS, FILL.format(5000), *BAG, FILL_BAG)
     copying.run(
@@ -91,18 +92,21 @@ def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
     assert sorted(map(repr, before)) == sorted(map(repr, after))
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_chunks_land_under_the_epoch_of_their_run(copying: Pipeline) -> None:
     copying.run(*ORDERS, FILL.format(2000))
     copying.ingest()
     copying.run(*BAG, FILL_BAG)
     copying.ingest()
-    history = copying.spark.sql(f"DESCRIBE HISTORY delta.`{copying.path('bronze', 'changes')}`")
+    history = copying.session.sql(f"DESCRIBE HISTORY delta.`{copying.path('bronze', 'changes')}`")
     said = [json.loads(row.userMetadata) for row in history.orderBy("version").collect()]
     epochs = [facts["epoch"] for facts in said if facts.get("operation") == "copy"]
     assert epochs == sorted(epochs)
     assert set(epochs) == {1, 2}
 
 
+@pytest.mark.promise("copies under load")
 def test_a_copy_under_load(copying: Pipeline) -> None:
     copying.run(*ORDERS, FILL.format(4000), *BAG, FILL_BAG)
     with load(copying, 1):
@@ -113,7 +117,8 @@ def test_a_copy_under_load(copying: Pipeline) -> None:
     assert copies(copying, "orders") == [("reading", 0), ("complete", None)]
 
 
-def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("interrupted copies")
+def test_a_copy_that_was_cut_off_continues(copying: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     copying.run(*ORDERS, FILL.format(4000), *BAG, FILL_BAG)
     with monkeypatch.context() as patch, load(copying, 2):
         stop_after(patch, 4)
@@ -121,7 +126,7 @@ def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.
     assert summary.exit_code(strict=False) == 1
     assert "OSError" in (summary.copy_failure or "")
     assert copying.apply().tables == {}  # waiting
-    status = read_status(copying.config, spark=copying.spark)
+    status = read_status(copying.config)
     assert {table.name[1]: table.state for table in status.tables} == {"bag": "copying", "orders": "copying"}
     with load(copying, 3):
         copying.ingest()
@@ -150,7 +155,7 @@ def test_copies_of_a_table_share_one_transaction_id(
     changes = Lake(copying.config.storage.root).table("bronze", "changes")
     recorded = set(changes.offsets())
     for number in range(3):
-        run_resync(copying.config, ["public.orders"], spark=copying.spark)
+        run_resync(copying.config, ["public.orders"])
         copying.run(f"UPDATE orders SET n = n + 1 WHERE id % 7 = {number}")
         with monkeypatch.context() as patch:
             stop_after(patch, 2 + number)
@@ -180,6 +185,8 @@ def test_a_copy_whose_chunks_an_earlier_version_counted_begins_again(
     copying.assert_equal("orders")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("interrupted copies")
 @pytest.mark.slow
 def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     copying.run(
@@ -207,6 +214,8 @@ def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch
     ]  # fmt: skip
 
 
+@pytest.mark.spark
+@pytest.mark.promise("copies under load")
 @pytest.mark.slow
 def test_a_transaction_that_ended_and_cannot_be_seen_yet(
     make_server: MakeServer, make_pipeline: MakePipeline
@@ -234,8 +243,9 @@ def test_a_transaction_that_ended_and_cannot_be_seen_yet(
     pipeline.assert_equal("orders", "bag")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_a_table_that_is_written_anew_under_way_is_copied_anew(
+def test_a_table_that_is_rewritten_during_its_copy_is_copied_again(
     copying: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying.run(*ORDERS, FILL.format(2000))
@@ -283,6 +293,8 @@ def test_a_table_that_is_rewritten_each_time_is_held_and_copied_later(
     copying.assert_equal("orders", "calm")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("copies under load")
 @pytest.mark.slow
 def test_columns_that_change_while_the_table_waits(
     copying: Pipeline, monkeypatch: pytest.MonkeyPatch
@@ -306,6 +318,7 @@ def test_columns_that_change_while_the_table_waits(
     copying.assert_equal("orders", "bag")
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 def test_a_copy_of_the_oldest_server_by_either_route(
@@ -326,7 +339,7 @@ def test_a_copy_of_the_oldest_server_by_either_route(
     pipeline.assert_equal("orders", "bag")
 
 
-def test_a_session_that_is_lost_between_two_looks_is_no_failure(
+def test_a_session_that_is_lost_between_two_polls_is_no_failure(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying_module, "POLL_SECONDS", 0.5)

@@ -15,7 +15,7 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def add(pipeline: Pipeline, table: str) -> None:
@@ -33,6 +33,7 @@ def ingesting(pipeline: Pipeline) -> Iterator[threading.Thread]:
     assert codes == [0]
 
 
+@pytest.mark.promise("tables join and leave")
 def test_what_was_open_when_a_table_joined_is_copied(life: Pipeline) -> None:
     life.run(TABLE.format("b"), FILL.format("b", 1, 20))
     with life.database.connect() as writer:
@@ -49,8 +50,10 @@ def test_what_was_open_when_a_table_joined_is_copied(life: Pipeline) -> None:
     life.assert_equal("a", "b")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("tables join and leave")
 @pytest.mark.slow
-def test_what_never_ends_is_told(
+def test_a_prepared_transaction_that_never_ends_holds_the_new_table(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = make_server({"max_prepared_transactions": "2"})
@@ -71,6 +74,8 @@ def test_what_never_ends_is_told(
     life.assert_equal("a", "b", "c")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("tables join and leave")
 @pytest.mark.slow
 @pytest.mark.parametrize("major", [pytest.param(10, marks=pytest.mark.slow), None])
 def test_a_session_that_knew_the_table_before_it_joined_sends_it(

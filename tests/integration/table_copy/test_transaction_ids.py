@@ -10,7 +10,7 @@ from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.operate.resync import run_resync
 from tests.support.copies import FILL, ORDERS
-from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 
 if TYPE_CHECKING:
     from pipeline.silver.writer_choice import WriterSetting
@@ -38,7 +38,7 @@ def copy_and_change(pipeline: Pipeline, number: int) -> None:
     pipeline.assert_equal("orders")
 
 
-@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_resyncs_that_changes_follow_leave_no_transaction_ids(
     make_pipeline: MakePipeline, writer: WriterSetting
 ) -> None:
@@ -48,6 +48,6 @@ def test_resyncs_that_changes_follow_leave_no_transaction_ids(
     first = recorded(pipeline)
     assert {kind: len(ids) for kind, ids in first.items()} == {TxnKind.OFFSET: 1, TxnKind.COPIED: 1}
     for number in range(2, 4):
-        run_resync(pipeline.config, ["public.orders"], spark=pipeline.spark)
+        run_resync(pipeline.config, ["public.orders"])
         copy_and_change(pipeline, number)
         assert recorded(pipeline) == first

@@ -93,7 +93,7 @@ def wait_until_ready(process: subprocess.Popen[str], text: str = "acknowledges n
 
 
 def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> float:
-    """Ask for the end, and return after how many seconds it ended with 0 and without a word."""
+    """Send a signal; return after how many seconds the process ended, with 0 and no message."""
     began = time.monotonic()
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
@@ -136,6 +136,7 @@ def test_it_shows_what_waits_in_the_slot_and_leaves_it_there(
     assert len(end_lsns(read_all(database, database.config(), "walsender"))) == 2
 
 
+@pytest.mark.quick
 def test_json_is_one_object_a_line(database: Database, tail: Tail) -> None:
     make(database)
     database.run("INSERT INTO item (id, name) VALUES (1, repeat('x', 5000))")
@@ -182,7 +183,7 @@ def test_it_follows_until_a_signal_ends_it_at_once_with_0(
     assert slot_of(database).confirmed_flush_lsn == before
 
 
-def test_a_signal_ends_it_even_where_nobody_reads_what_it_writes(database: Database) -> None:
+def test_a_signal_ends_tail_even_if_its_output_is_not_read(database: Database) -> None:
     make(database)
     database.run(BIG.replace("1000", "10000"))
     with running(*where(database), "--json") as process:
@@ -262,7 +263,7 @@ def test_a_two_phase_slot_shows_prepared_transactions(
 
 
 @both_routes
-def test_a_slot_does_not_become_two_phase_by_being_looked_at(
+def test_tail_does_not_make_a_slot_two_phase(
     database: Database, capsys: pytest.CaptureFixture[str], tmp_path: Path, route: str
 ) -> None:
     make(database)
@@ -284,6 +285,7 @@ def test_a_slot_does_not_become_two_phase_by_being_looked_at(
     assert not slot_of(database).two_phase
 
 
+@pytest.mark.quick
 @both_routes
 def test_a_busy_slot_is_a_sentence_that_names_the_way_out(database: Database, tail: Tail, route: str) -> None:
     make(database)
@@ -303,7 +305,7 @@ def slots(database: Database) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", ["Begin", "Begin Prepare"])
-def test_a_temporary_slot_shows_what_comes_beside_a_pipeline_and_leaves_nothing(
+def test_a_temporary_slot_shows_changes_during_a_pipeline_and_is_dropped(
     database: Database, kind: str
 ) -> None:
     make(database)
@@ -402,7 +404,7 @@ def test_acknowledging_what_bronze_needs_is_refused(
 
 
 @both_routes
-def test_it_ends_where_it_was_told_to(database: Database, tail: Tail, route: str) -> None:
+def test_tail_ends_at_its_limit_or_at_its_until_lsn(database: Database, tail: Tail, route: str) -> None:
     make(database)
     database.run("CREATE TABLE note (a int)", *(f"INSERT INTO item (id) VALUES ({row})" for row in range(3)))
     whole = tail("--route", route)
@@ -460,7 +462,7 @@ def test_a_table_can_be_chosen_and_values_left_out(database: Database, tail: Tai
         (["--slot", "shop", "--table", "item"], "--table item is not schema.table"),
     ],
 )
-def test_what_the_command_line_cannot_mean_is_refused_before_a_server_is_asked(
+def test_an_invalid_command_line_is_refused_before_a_connection(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["tail", "--conninfo", "host=127.0.0.1 port=1", *arguments]) == 2
@@ -498,7 +500,7 @@ def test_commits_are_never_made_to_wait_for_it(database: Database, tail: Tail) -
 
 
 @both_routes
-def test_the_oldest_server_is_looked_at_too(old_database: Database, tail: Tail, route: str) -> None:
+def test_tail_reads_the_oldest_server_too(old_database: Database, tail: Tail, route: str) -> None:
     make_items(old_database)
     prepare(old_database.config())
     old_database.run("INSERT INTO item (id) VALUES (1)", "DELETE FROM item")

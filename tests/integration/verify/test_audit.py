@@ -17,13 +17,15 @@ from pipeline.verify.audit import Audit, run_audit
 from pipeline.verify.commit_chain import FOREIGN, GAP, ROWS
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 def audit_of(pipeline: Pipeline) -> Audit:
-    return run_audit(pipeline.config, spark=pipeline.spark)
+    return run_audit(pipeline.config)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("the audit finds every hole")
 def test_a_chain_is_whole_until_it_is_broken(pipeline: Pipeline) -> None:
     with pytest.raises(LakeError, match=r"has no changes yet\. Run pgdelta ingest first"):
         audit_of(pipeline)
@@ -62,13 +64,15 @@ def test_a_chain_is_whole_until_it_is_broken(pipeline: Pipeline) -> None:
     assert any(line.startswith("gap: Changes committed from") for line in broken.lines())
 
     # and rows that are deleted
-    pipeline.spark.sql(f"DELETE FROM {bronze.changes.identifier} WHERE op = 'U'")
+    pipeline.session.sql(f"DELETE FROM {bronze.changes.identifier} WHERE op = 'U'")
     findings = audit_of(pipeline).findings
     assert sorted({finding.kind for finding in findings}) == [FOREIGN, GAP, ROWS]
     versions = {finding.versions[0] for finding in findings if finding.kind == ROWS}
     assert versions <= {link.version for link in whole.chain.links if link.changes}
 
 
+@pytest.mark.spark
+@pytest.mark.promise("the audit finds every hole")
 @pytest.mark.slow
 def test_copies_prepared_transactions_and_a_crossed_gap(make_pipeline: MakePipeline) -> None:
     protocol = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))

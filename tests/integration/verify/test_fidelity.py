@@ -16,7 +16,7 @@ from pipeline.table_name import TableName
 from pipeline.verify.fidelity import ColumnFidelity, Fidelity, TableFidelity, run_fidelity
 from tests.support.pipelines import Pipeline, with_rules, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 T = TableName("public", "t")
 TABLE = (
@@ -65,8 +65,9 @@ def life(request: pytest.FixtureRequest, pipeline: Pipeline) -> Pipeline:
     return made
 
 
+@pytest.mark.spark
 def test_every_value_is_equal_or_a_misfit_until_a_rebuild_brings_it_back(life: Pipeline) -> None:
-    found = run_fidelity(life.config, runs=True, spark=life.spark)
+    found = run_fidelity(life.config, runs=True)
     assert found.exit_code(strict=False) == 0
     counted = columns(found)
     compared = {name: column for name, column in counted.items() if column.reason is None}
@@ -90,26 +91,30 @@ def test_every_value_is_equal_or_a_misfit_until_a_rebuild_brings_it_back(life: P
     # the misfits are in bronze: with another type, a rebuild puts them into silver
     types = {name: "STRING" for name, column in compared.items() if column.misfits}
     healed = with_rules(life, replace(RULE, types=types, misfits={}), TableRule("*.*"))
-    assert run_rebuild(healed.config, spark=life.spark).exit_code(strict=True) == 0
-    again = run_fidelity(healed.config, ["public.t"], runs=True, spark=life.spark)
+    assert run_rebuild(healed.config).exit_code(strict=True) == 0
+    again = run_fidelity(healed.config, ["public.t"], runs=True)
     assert again.exit_code(strict=True) == 0
     counts = {name: (each.values, each.misfits, each.equal) for name, each in columns(again).items()}
     assert counts == {name: (values, 0, values) for name, (values, _) in EXPECTED.items()}
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_a_table_that_differs_has_no_number_of_equal_values(life: Pipeline) -> None:
     path = life.path("silver", "public", "t")
-    life.spark.sql(f"UPDATE delta.`{path}` SET note = 'changed' WHERE id = 1")
-    found = run_fidelity(life.config, ["public.t"], runs=True, spark=life.spark)
+    life.session.sql(f"UPDATE delta.`{path}` SET note = 'changed' WHERE id = 1")
+    found = run_fidelity(life.config, ["public.t"], runs=True)
     assert found.exit_code(strict=False) == 1
     [table] = found.tables
     assert (table.verdict, table.total("equal"), table.total("values")) == (DIFFERENT, None, 74)
     assert "note" in table.sentence
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_the_page_shows_columns_with_misfits_and_what_to_do(life: Pipeline) -> None:
     page = io.StringIO()
-    run_fidelity(life.config, runs=True, spark=life.spark).print(Console(file=page, width=100))
+    run_fidelity(life.config, runs=True).print(Console(file=page, width=100))
     lines = page.getvalue().splitlines()
     [near] = [line.split() for line in lines if line.strip().startswith("near")]
     assert near == ["near", "11", "1", "10", "clamp"]

@@ -147,6 +147,7 @@ def test_model_follows_the_stream_of_postgresql_10(old_database: Database) -> No
     assert counts.truncates == 0
 
 
+@pytest.mark.quick
 @pytest.mark.postgres
 def test_stream_holds_old_keys_that_did_not_change(database: Database) -> None:
     """A key in TOAST is sent as K by every update and left out of the new row."""
@@ -173,6 +174,7 @@ def test_stream_holds_old_keys_that_did_not_change(database: Database) -> None:
     } <= set(found), found
 
 
+@pytest.mark.quick
 @pytest.mark.postgres
 def test_workload_reaches_every_kind_of_change(database: Database) -> None:
     with database.connect() as conn:
@@ -255,8 +257,8 @@ def test_judge_accepts_equal_tables_and_names_each_difference(
         zone = spark.conf.get("spark.sql.session.timeZone")
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
         try:
-            for by_delta_rs in (False, True):
-                oracle.assert_silver_equals_source(conn, spark, root, schema.names, by_delta_rs=by_delta_rs)
+            for by_spark in (False, True):
+                oracle.assert_silver_equals_source(conn, spark, root, schema.names, by_spark=by_spark)
         finally:
             spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
         for table_name, statement, complaint in (
@@ -274,10 +276,10 @@ def test_judge_accepts_equal_tables_and_names_each_difference(
             ("journal", "ALTER TABLE judged.journal DROP n", "columns that the source has not: n"),
         ):
             conn.execute(statement)
-            for by_delta_rs in (False, True):
+            for by_spark in (False, True):
                 with pytest.raises(AssertionError, match=complaint):
                     oracle.assert_silver_equals_source(
-                        conn, spark, root, [TableName("judged", table_name)], by_delta_rs=by_delta_rs
+                        conn, spark, root, [TableName("judged", table_name)], by_spark=by_spark
                     )
 
 
@@ -291,9 +293,9 @@ def test_repeats_and_gaps_in_bronze_are_found(spark: SparkSession, tmp_path: Pat
         frame.write.format("delta").mode("append").save(f"{root}/bronze/changes")
 
     def judge(complaint: str | None = None) -> None:
-        for by_delta_rs in (False, True):
+        for by_spark in (False, True):
             with pytest.raises(AssertionError, match=complaint) if complaint else nullcontext():
-                oracle.bronze_has_no_duplicates(spark, root, by_delta_rs=by_delta_rs)
+                oracle.bronze_has_no_duplicates(spark, root, by_spark=by_spark)
 
     judge()
     append(

@@ -1,4 +1,4 @@
-"""Silver is held against its source while a load goes on: what is equal is never called different, and every
+"""Silver is compared with its source under a load: equal rows are never reported as different, and every
 injury is found.
 
 Injuries are written to silver under a mark that apply takes for its own: as if a fault of ours had made them.
@@ -34,7 +34,7 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 ODD = "Odd/näme %1"
 TABLES = (
@@ -104,7 +104,7 @@ class Load:
 
 @contextmanager
 def loaded(database: Database, seed: int) -> Iterator[Load]:
-    """Give a load that goes on."""
+    """Give a load that lasts."""
     load = Load(database, Random(seed))
     thread = threading.Thread(target=load.run)
     thread.start()
@@ -124,7 +124,7 @@ def running(pipeline: Pipeline) -> Iterator[None]:
 
     def run() -> None:
         try:
-            run_both(pipeline.config, trigger="continuous", stop=stop, spark=pipeline.spark)
+            run_both(pipeline.config, trigger="continuous", stop=stop)
         except BaseException as error:
             errors.append(error)
 
@@ -149,7 +149,7 @@ def shop(make_pipeline: MakePipeline) -> Pipeline:
 
 def compared(pipeline: Pipeline, *globs: str, **options: Any) -> dict[str, Reconciliation]:
     """Return the verdicts of a reconciliation by table."""
-    found = run_reconcile(pipeline.config, globs or None, spark=pipeline.spark, **options)
+    found = run_reconcile(pipeline.config, globs or None, **options)
     assert found.exit_code(strict=False) == int(any(v.verdict != EQUAL for v in found.verdicts))
     return {verdict.name[1]: verdict for verdict in found.verdicts}
 
@@ -159,8 +159,10 @@ def differences(pipeline: Pipeline, table: str) -> list[tuple[str, str | None, t
     return [(row.kind, row.key, tuple(row["columns"]), row.copies) for row in rows]
 
 
+@pytest.mark.spark
+@pytest.mark.promise("reconcile")
 @pytest.mark.slow
-def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) -> None:
+def test_equal_tables_are_called_equal_while_the_load_continues(shop: Pipeline) -> None:
     seed = Random().randrange(1 << 32)
     print(f"seed {seed}")
     pending = 0
@@ -177,12 +179,13 @@ def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) ->
     shop.catch_up()
     last = compared(shop, runs=True)
     assert {v.verdict for v in last.values()} == {EQUAL}
-    status = read_status(shop.config, spark=shop.spark)
+    status = read_status(shop.config)
     verified = {table.name[1]: table.verified for table in status.tables}
     assert verified == {name: verdict.lsn for name, verdict in last.items()}
     shop.assert_equal("items", "pairs", "bag")
 
 
+@pytest.mark.spark
 def test_tables_at_rest_are_compared_as_they_are(shop: Pipeline) -> None:
     names = [TableName("public", name) for name in ("items", "pairs", "bag", ODD, "nowhere")]
     lake = Lake(shop.root, shop.spark)
@@ -199,8 +202,10 @@ def test_tables_at_rest_are_compared_as_they_are(shop: Pipeline) -> None:
     assert (bag.surplus, bag.silver_rows) == (1, bag.source_rows + 1)
 
 
+@pytest.mark.spark
+@pytest.mark.promise("reconcile")
 @pytest.mark.slow
-def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
+def test_every_injury_is_found_while_the_load_continues(shop: Pipeline) -> None:
     injure(shop, "items", "UPDATE {} SET price = price + 0.01 WHERE id = 1001")
     injure(shop, "items", "UPDATE {} SET tags = array('a', 'b', '1002') WHERE id = 1002")
     injure(shop, "items", "UPDATE {} SET day = NULL, long = NULL WHERE id = 1003")
@@ -235,7 +240,7 @@ def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
         ("surplus", whole[0]),
     ]
     assert Reconciliations(Lake(shop.root, shop.spark)).verified().keys() == {("public", ODD)}
-    repaired = run_reconcile(shop.config, spark=shop.spark, runs=True, repairs=True)
+    repaired = run_reconcile(shop.config, runs=True, repairs=True)
     assert repaired.repairs == {
         ("public", "items"): "A partial resync of 6 keys is requested.",
         ("public", "pairs"): "A partial resync of 2 keys is requested.",
@@ -243,10 +248,11 @@ def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
     }
     assert {verdict.verdict for verdict in compared(shop, runs=True).values()} == {EQUAL}
     shop.assert_equal("items", "pairs", "bag")
-    silver = as_of(shop.spark, shop.root)
+    silver = as_of(shop.session, shop.root)
     assert {silver.table("public", name).refusal for name in ("items", "pairs")} == {None}
 
 
+@pytest.mark.spark
 def test_two_reconciliations_at_once_leave_each_others_clones_alone(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +282,7 @@ def test_two_reconciliations_at_once_leave_each_others_clones_alone(
     assert list(pipeline.path("_pgdelta", "reconcile").iterdir()) == [], "nor does a dead run leave one"
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_what_silver_cannot_hold_is_no_difference(make_pipeline: MakePipeline) -> None:
     rule = "public.*"
@@ -306,8 +313,10 @@ def test_what_silver_cannot_hold_is_no_difference(make_pipeline: MakePipeline) -
     assert compared(pipeline, runs=True)["t"].columns == ("kept__text", "near")
 
 
+@pytest.mark.spark
+@pytest.mark.promise("reconcile")
 @pytest.mark.slow
-def test_rows_behind_a_late_commit_are_left_to_the_next_snapshot(
+def test_rows_of_an_invisible_commit_are_left_to_the_next_snapshot(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconcile, "_ATTEMPTS", 2)
@@ -335,6 +344,7 @@ def test_rows_behind_a_late_commit_are_left_to_the_next_snapshot(
     assert found.verdict == EQUAL
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_what_is_not_known_is_not_proven(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_ATTEMPTS", 2)

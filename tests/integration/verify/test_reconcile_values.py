@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
 
+@pytest.mark.promise("reconcile")
 @pytest.mark.parametrize("with_contrib", [True, False])
 def test_all_values_are_equal_and_all_columns_compared(
     make_server: MakeServer, spark: SparkSession, tmp_path: Path, with_contrib: bool
@@ -49,7 +50,7 @@ def test_all_values_are_equal_and_all_columns_compared(
 
 def faults(pipeline: Pipeline, count: int) -> list[str]:
     """Return what is said of so many tables that are not equal, or not compared in all of their columns."""
-    found = run_reconcile(pipeline.config, spark=pipeline.spark, runs=True)
+    found = run_reconcile(pipeline.config, runs=True)
     assert len(found.verdicts) == count
     return [
         f"{verdict.name[1]}: {verdict.verdict} {verdict.columns} {verdict.sentence} {dict(verdict.left_out)}"

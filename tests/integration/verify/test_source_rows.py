@@ -14,7 +14,7 @@ from pipeline.verify.reconcile import run_reconcile
 from tests.support.injuries import injure
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
@@ -35,15 +35,18 @@ def emptied(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pip
     return pipeline
 
 
+@pytest.mark.spark
+@pytest.mark.promise("reconcile")
 def test_a_table_that_is_emptied_meanwhile_is_compared(emptied: Pipeline) -> None:
     emptied.run("UPDATE t SET v = 'changed' WHERE id = 1")
-    (found,) = run_reconcile(emptied.config, spark=emptied.spark, runs=True).verdicts
+    (found,) = run_reconcile(emptied.config, runs=True).verdicts
     assert (found.verdict, found.source_rows, found.pending) == (EQUAL, 20, 1)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
-def test_rows_that_differ_and_are_gone_are_not_guessed(emptied: Pipeline) -> None:
+def test_differing_rows_of_an_emptied_table_are_not_guessed(emptied: Pipeline) -> None:
     injure(emptied, "t", "UPDATE {} SET v = 'wrong' WHERE id = 2")
-    (found,) = run_reconcile(emptied.config, spark=emptied.spark, runs=True).verdicts
+    (found,) = run_reconcile(emptied.config, runs=True).verdicts
     assert found.verdict == UNPROVEN
     assert "emptied" in (found.sentence or "")

@@ -1,7 +1,7 @@
 """Capture what real servers send for the scenarios: `python tests/support/captures/capture.py BIN_FOLDER …`.
 
 Each folder holds the programs of one PostgreSQL (initdb, pg_ctl, postgres). For each, a server of its own is
-started in a temporary folder and stopped again, and `postgres-<major>.json` beside this file is written anew:
+started in a temporary folder and stopped again, and `postgres-<major>.json` next to this file is replaced:
 the bytes of every message in hexadecimal, with what the server says of them elsewhere: its LSN and xid, the
 commit time, the names of its relations and types. What was read live has no such LSN and xid. As root, the
 server runs as the user `postgres`.

@@ -10,7 +10,7 @@ Step = str | tuple[int, str]
 class Scenario:
     """One slot's worth of transactions: `setup` runs before the slot is created.
 
-    Every table is published; beside a table `filler`, only `t` is. `is_streamed` asks for the highest
+    Every table is published; if there is a table `filler`, only `t` is. `is_streamed` requests the highest
     protocol version and kind of streaming that the server has. What `is_live` is read by a replication
     session while it is done, each step before the next; else all is read by SQL afterwards.
     """

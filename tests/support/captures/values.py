@@ -1,7 +1,7 @@
 """Capture values in both formats from real servers: `python tests/support/captures/values.py 14 18 newest`.
 
 Each major is retrieved once; `newest` is the server that comes with the tests, which has pgvector.
-`values-<major>.json` beside this file is written anew: the oid of the type and, in hexadecimal, the binary
+`values-<major>.json` next to this file is replaced: the oid of the type and, in hexadecimal, the binary
 value and its text, and what the catalog says of the types that are not built in.
 """
 

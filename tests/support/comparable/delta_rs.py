@@ -36,17 +36,18 @@ def open_table(path: str) -> DeltaTable | None:
 def column_types(table: DeltaTable) -> dict[str, str]:
     """Return the types of the columns as Spark's `simpleString` names them."""
     fields = json.loads(table.schema().to_json())["fields"]
-    return {field["name"]: _type_name(field["type"]) for field in fields}
+    return {field["name"]: type_name(field["type"]) for field in fields}
 
 
-def _type_name(kind: Any) -> str:
+def type_name(kind: Any) -> str:
+    """Return a type of a log as Spark's `simpleString` names it."""
     if isinstance(kind, str):
         return _NAMES.get(kind, kind)
     if kind["type"] == "array":
-        return f"array<{_type_name(kind['elementType'])}>"
+        return f"array<{type_name(kind['elementType'])}>"
     if kind["type"] == "map":
-        return f"map<{_type_name(kind['keyType'])},{_type_name(kind['valueType'])}>"
-    inner = ",".join(f"{field['name']}:{_type_name(field['type'])}" for field in kind["fields"])
+        return f"map<{type_name(kind['keyType'])},{type_name(kind['valueType'])}>"
+    inner = ",".join(f"{field['name']}:{type_name(field['type'])}" for field in kind["fields"])
     return f"struct<{inner}>"
 
 

@@ -1,7 +1,7 @@
 """A silver table's rows, made comparable, and the types that its columns should have.
 
 Values are rendered back to PostgreSQL's text by their Spark type. Timestamps leave Spark as integers or text,
-never as Python datetimes in somebody's time zone. The types are those of the contract's table.
+never as Python datetimes in a local time zone. The types are those of the contract's table.
 """
 
 from __future__ import annotations

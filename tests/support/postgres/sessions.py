@@ -127,7 +127,7 @@ class Sessions:
 
 @contextmanager
 def opened(database: Database, *statements: str) -> Iterator[psycopg.Connection[Any]]:
-    """Give a session with a transaction that has run the statements, all of which is on disk."""
+    """Give a session with a transaction that has run the statements and is on disk in full."""
     with database.connect() as connection:
         connection.execute("BEGIN")
         for statement in statements:

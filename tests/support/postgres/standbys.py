@@ -1,4 +1,4 @@
-"""A standby of an embedded server, made by pg_basebackup beside it, under the same account."""
+"""A standby of an embedded server, made by pg_basebackup on the same host, under the same account."""
 
 from __future__ import annotations
 

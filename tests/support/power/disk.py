@@ -103,7 +103,7 @@ class Disk:
                 raise ValueError(f"the recorder wrote {event}")
 
     def find(self, path: str) -> Name | None:
-        """Return what has a path now, be it durable or not."""
+        """Return what has a path now, whether durable or not."""
         folder, _, name = path.rpartition("/")
         return self.folders.get(folder, {}).get(name)
 
@@ -112,9 +112,9 @@ class Disk:
         return self.has_bytes(path, size) and self.keeps_name(path)
 
     def keeps_name(self, path: str, below: str = "") -> bool:
-        """Say whether a path surely leads somewhere: its name and those of all folders above it are durable.
+        """Return whether a path surely exists: its name and those of all folders above it are durable.
 
-        `below` is a folder that is taken to be there.
+        `below` is a folder that is assumed to exist.
         """
         while path not in (self.root, below):
             found = self.find(path)

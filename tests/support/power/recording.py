@@ -54,7 +54,7 @@ def compile_recorder(folder: Path) -> Path:
 
 @dataclass(slots=True)
 class Recording:
-    """A lake in a folder of its own, of which every process that runs here is recorded."""
+    """A lake in a folder of its own, with a recording of every process that runs here."""
 
     name: str
     conninfo: str
@@ -124,7 +124,7 @@ class Recording:
             assert process.returncode == (-signal.SIGKILL if kill_at else 0), said
 
     def replay(self, *, forces_at_start: bool = True) -> Verdict:
-        """Judge what was recorded; every file has to be there as the recording says, so none was missed.
+        """Judge what was recorded; every file must exist as the recording has it, so none was missed.
 
         Without `forces_at_start` it is as if the threads that report to the slot had forced nothing.
         """

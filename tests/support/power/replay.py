@@ -1,7 +1,7 @@
 """Replay a recording: at which cuts PostgreSQL was sent an LSN that bronze would not have on disk.
 
-A cut is what is left after any event. Bronze's position there is that of its newest commit of which nothing
-is missing: all entries of its log up to it, the files that they name, the relation versions that these name,
+A cut is what is left after any event. Bronze's LSN there is that of its newest commit with nothing
+missing: all entries of its log up to it, the files that they name, the relation versions that these name,
 and the entries of `prepared` that were there before it. The first adversary keeps what was forced and nothing
 else. The second keeps the name of a commit, but nothing that was not forced before the commit got it: a
 commit that is visible then, without all of its bytes, is torn.
@@ -86,7 +86,7 @@ def _is_kept(disk: Disk, entry: Entry) -> bool:
 
 
 def _is_torn(disk: Disk, entry: Entry) -> bool:
-    """Say whether an entry may be there, and its table with it, and something of it not."""
+    """Return whether an entry and its table may exist while a part of the entry does not."""
     table = str(PurePosixPath(entry.path).parent.parent)
     files = all(disk.has_bytes(*file) and disk.keeps_name(file[0], table) for file in entry.files.items())
     return disk.find(entry.path) is not None and not (files and disk.has_bytes(entry.path, entry.size))

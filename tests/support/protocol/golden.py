@@ -67,7 +67,7 @@ CAPTURES = load_captures()
 
 
 def _mark_streams(messages: tuple[Captured, ...]) -> list[tuple[bytes, bool]]:
-    """Return each message with whether it stands in a stream, where messages are laid out otherwise."""
+    """Return each message with whether it is in a stream, where messages have another layout."""
     marked = []
     in_stream = False
     for message in messages:

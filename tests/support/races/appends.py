@@ -1,7 +1,7 @@
 """A process that appends to a table again and again, for races of several.
 
 `python -m tests.support.races.appends ROOT NAME COUNT` with the options of the storage as JSON on standard
-input. Prints the version of each commit that was acknowledged, and what tells it from others.
+input. Prints the version of each commit that was acknowledged, and what distinguishes it from others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes that race for the versions of a Delta log, and what they were told held against each other."""
+"""Processes that race for the versions of a Delta log, and a comparison of their acknowledgements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.processes import ended
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How many versions were contested, told to no process, and told to several processes."""
+    """How many versions were contested, acknowledged to no process, and acknowledged to several."""
 
     races: int
     unwritten: int
@@ -26,7 +26,7 @@ class Outcome:
 
     @classmethod
     def of(cls, races: int, told: Mapping[int, Sequence[str]]) -> Outcome:
-        """Return the outcome, given who was told of each version."""
+        """Return the outcome, given the processes that each version was acknowledged to."""
         return cls(races, races - len(told), sum(len(tellers) > 1 for tellers in told.values()))
 
 
@@ -47,7 +47,7 @@ class Race:
     natives: int = 0
 
     def run(self) -> dict[int, list[str]]:
-        """Race; return by version the transaction ids of the processes that were told they wrote it."""
+        """Race; return by version the transaction ids of the processes that it was acknowledged to."""
         self.meeting.write_bytes(bytes(64 * self.processes))
         java = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m"]
         java += ["-cp", f"{self.class_path}:{spark_folder() / 'jars'}/*", "Race", self.store, self.log]

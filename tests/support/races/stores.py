@@ -16,7 +16,7 @@ PROCESSES = 3
 
 
 def race(storage: Storage, count: int) -> None:
-    """Let processes append rows to a table, and compare it with what they were told."""
+    """Let processes append rows to a table, and compare it with what was acknowledged."""
     table = Lake(storage).table("t")
     table.ensure(DDL)
     processes = [

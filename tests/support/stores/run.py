@@ -1,6 +1,6 @@
 """The store that a run of the tests has its lakes on, where PGDELTA_ROOT asks for one: `s3` or `hdfs`.
 
-Tests that look into the folder of a lake are skipped then, by `Pipeline.path`. `make stores` names the tests
+Tests that open the folder of a lake are skipped then, by `Pipeline.path`. `make stores` names the tests
 that can run so.
 """
 

@@ -1,6 +1,6 @@
 """All value tables through the pipeline, in text and in binary format, of one WAL: what became of each type.
 
-Two pipelines read every transaction of one database. What binary format cannot read stands in tables that
+Two pipelines read every transaction of one database. What binary format cannot read is in tables that
 only the one in text format publishes. Keys are in both bronzes, and in silver of the one in text format:
 silver is made of nothing but bronze, which is compared row by row.
 """
@@ -61,7 +61,7 @@ class Lane:
                 for kind in table.kinds:
                     self.verdicts[kind.type].fault(f"{table.name} after {phase}: {state}")
                 continue
-            frame = self.pipeline.frame("silver", "public", table.name)
+            frame = self.pipeline.spark_frame("silver", "public", table.name)
             if phase == PHASES[0]:
                 judge_types(table, frame, self.verdicts)
             judge_rows(table, phase, sources[table.name], frame, self.verdicts)
@@ -135,13 +135,13 @@ def make(
     published: list[ValueTable],
     in_silver: list[ValueTable],
 ) -> Pipeline:
-    """Return a pipeline whose publication is made of tables, some of which it has in silver."""
+    """Return a pipeline that publishes tables and has some of them in silver."""
     name = f"{database.name}_{mode}"
     run(source, f"CREATE PUBLICATION {name} FOR TABLE {', '.join(table.name for table in published)}")
     protocol: dict[str, Any] = {"protocol": BINARY} if mode == "binary" else {}
     rules = [f"public.{table.name}" for table in in_silver]
     config = database.config(*rules, root=f"{root}/{mode}", publication=name, slot=name, **protocol)
-    return Pipeline(database, spark, replace(config, pipeline=name), source)
+    return Pipeline(database, replace(config, pipeline=name), source, spark=spark)
 
 
 def write(source: Connection, tables: list[ValueTable], phase: str) -> tuple[LSN, LSN]:

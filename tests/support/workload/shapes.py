@@ -84,7 +84,7 @@ def create_shapes(conn: Connection, rng: Random, name: str, tables: int) -> Sche
 
 @dataclass(slots=True)
 class Evolving(Step):
-    """Steps of which some change a table's columns, mostly followed by a row that announces it."""
+    """Steps that sometimes change a table's columns, mostly followed by a row that announces it."""
 
     def one(self) -> None:
         """Run one step: now and then DDL."""

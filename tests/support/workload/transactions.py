@@ -71,7 +71,7 @@ class Step(Statements):
             table.columns, table.key, table.added = columns, key, added
 
     def block(self, size: int, *, depth: int) -> None:
-        """Run `size` steps; some of them are savepoints with steps inside, half of which are rolled back."""
+        """Run `size` steps; some are savepoints with steps inside, and half of these are rolled back."""
         for _ in range(size):
             if depth < 3 and self.rng.random() < 0.12:
                 self.savepoint(depth)

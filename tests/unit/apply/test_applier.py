@@ -1,4 +1,4 @@
-"""When apply tries again while bronze stands still."""
+"""When apply tries again while bronze does not change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.delta.table import LakeTable
 CONFIG = Config("shop", Source("", "shop", "shop"), Storage("file:/nowhere"), Silver(), (), "pipeline.yaml")
 
 
-def test_no_log_is_asked_before_it_is_time_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_log_is_read_before_the_next_attempt_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def version(table: LakeTable) -> int:

@@ -72,7 +72,7 @@ def test_a_table_that_was_written_begins_again(clock: Any) -> None:
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_a_table_of_which_something_changed_is_tried_at_once(changed: dict[str, Any], clock: Any) -> None:
+def test_a_table_whose_facts_changed_is_tried_at_once(changed: dict[str, Any], clock: Any) -> None:
     tried = BackOff()
     for _ in range(3):
         tried.record_stop(FACTS, SENTENCE)

@@ -1,4 +1,4 @@
-"""Detached tables that are moved to the archive: what a failure leaves, and how the next attempt goes on."""
+"""Detached tables that are moved to the archive: what a failure leaves, and how a later attempt continues."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_move_that_was_not_registered_is_registered(
         assert tables.rows(A) == [life]
 
 
-def test_a_table_that_is_gone_is_not_said_to_be_moved(tables: Tables) -> None:
+def test_a_table_that_was_deleted_is_not_reported_as_moved(tables: Tables) -> None:
     tables.lake.table_at(tables.silver(A)).remove()
     assert tables.move() == [A, B]
     assert tables.path(A) != tables.silver(A)

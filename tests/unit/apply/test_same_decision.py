@@ -272,8 +272,9 @@ def test_the_records_alone_stop_the_tables_that_apply_stops_by_them(seeds: range
                 assert recorded == table.decision
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("seeds", GROUPS, ids=str)
-def test_status_says_of_a_table_that_it_waits_where_apply_waits(seeds: range) -> None:
+def test_status_shows_that_a_table_waits_where_apply_waits(seeds: range) -> None:
     for seed in seeds:
         found = world(seed)
         found.decide()
@@ -295,6 +296,7 @@ def test_status_says_of_a_table_that_it_waits_where_apply_waits(seeds: range) ->
                 assert name not in found.manifest.behind
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("seeds", GROUPS, ids=str)
 def test_a_paused_table_is_not_written_and_the_others_do_not_notice(seeds: range) -> None:
     for seed in seeds:
@@ -345,9 +347,10 @@ def test_plan_shows_each_table_that_apply_writes_or_stops(
                 assert (stop.holds, stop.sentence, stop.sql) == (True, table.decision.sentence, ())
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("has_keys", [False, True])
 @pytest.mark.parametrize("seeds", GROUPS, ids=str)
-def test_a_resync_stops_a_table_only_for_keys_as_it_says(
+def test_only_a_partial_resync_stops_a_table_before_its_copy(
     seeds: range, has_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in seeds:

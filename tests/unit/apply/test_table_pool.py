@@ -147,7 +147,7 @@ def test_the_last_thread_is_left_to_small_tables(pool: TablePool[str], gate: Gat
     assert pool.run(large[:1], is_whole=False) == {name("big3"): "big3"}
 
 
-def test_the_batch_goes_on_while_no_thread_is_free(pool: TablePool[str], gate: Gate) -> None:
+def test_the_batch_waits_while_no_thread_is_free(pool: TablePool[str], gate: Gate) -> None:
     first, others = Gate(), [gate.job(table, is_large=False) for table in "bc"]
     with running(pool, first.job("a", is_large=False), *others) as result:
         time.sleep(5 * PATIENCE)

@@ -66,7 +66,7 @@ def test_new_name_has_its_older_rows_under_the_old_one() -> None:
     ]
 
 
-def test_name_of_another_table_is_told_too() -> None:
+def test_rename_to_the_name_of_another_table_is_an_event_too() -> None:
     found = sentences(A, {A: 1, B: 2}, [(A, 1), (B, 2), (A, 2)])
     assert [s[:38] for s in found] == ["Table public.b was renamed to public.a"]
 
@@ -107,7 +107,7 @@ def test_input_of_another_table_than_was_copied_waits(
     assert replaced == ({A} if is_replaced else set())
 
 
-def test_tables_of_which_all_came_under_their_names_are_not_asked_for() -> None:
+def test_a_table_has_only_the_names_under_which_changes_were_recorded() -> None:
     versions = {1: relation(column("id", 1), version=1, oid=1)}
     versions |= {2: replace(versions[1], version=2, table_name="b")}
     found = {

@@ -28,6 +28,7 @@ OIDS: dict[Converter, int] = {
 }  # fmt: skip
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("server", SERVERS, ids=str)
 def test_columns_of_values_read_as_the_server_writes_them(server: TypedValues) -> None:
     by_type: dict[int, list[tuple[Binary, str]]] = {}
@@ -116,6 +117,7 @@ DRAWN: dict[Converter, st.SearchStrategy[bytes]] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("converter", DRAWN, ids=lambda converter: str(converter.__name__))
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
@@ -136,6 +138,7 @@ def test_every_column_at_once_has_its_one_by_one() -> None:
         assert Types(180000).find(oid) is converter
 
 
+@pytest.mark.costly
 def test_each_day_of_ten_thousand_years_reads_as_one_by_one() -> None:
     days = [Binary(struct.pack(">i", day)) for day in range(-731_000, 2_923_000, 17)]
     assert read_column(1082, days) == [times.read_date(day).decode() for day in days]

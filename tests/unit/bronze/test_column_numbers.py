@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
+import pytest
+
 from pipeline.bronze.column_numbers import CatalogHorizons, possible_numbers
 from pipeline.postgres.attributes import Attribute, CatalogHorizon, TableAttributes
 from pipeline.protocol.lsn import LSN
@@ -63,6 +65,7 @@ def table(*names: str) -> Table:
     return made
 
 
+@pytest.mark.promise("protected columns")
 def test_the_numbers_of_a_column_include_its_own() -> None:
     print(f"PGDELTA_SEED={(start := seed_of_run())}")
     exact = count = 0
@@ -119,7 +122,7 @@ def numbers_of(made: Table, *names: str, since: CatalogHorizon | None = None) ->
     return possible_numbers(names, TableAttributes(tuple(made.columns)), since)
 
 
-def test_a_name_that_was_given_to_another_column_does_not_hide_the_first_one() -> None:
+def test_a_name_reused_by_another_column_does_not_hide_the_first_one() -> None:
     made = table("id", "ssn", "name")
     made.n = 1
     made.set_name(2, "ssn_old")

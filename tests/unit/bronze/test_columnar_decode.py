@@ -110,6 +110,7 @@ def test_captured_messages_decode_as_one_by_one() -> None:
         check([data])
 
 
+@pytest.mark.costly
 @settings(max_examples=300, deadline=None)
 @given(st.lists(row_messages, max_size=12))
 def test_drawn_messages_decode_as_one_by_one(messages: list[RowMessage]) -> None:
@@ -128,6 +129,7 @@ def test_tables_without_columns_and_with_1600_decode_side_by_side() -> None:
     check([encode(Insert(1, ()))] * 3)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("length", [0, 1, 239, 240, 241, 3_000_000])
 def test_values_of_any_length_come_through(length: int) -> None:
     value = "ü".encode() * (length // 2) + b"x" * (length % 2)
@@ -179,8 +181,10 @@ def test_first_malformed_message_is_named_whatever_is_wrong_with_it() -> None:
     assert "number 1" in refusal([good, good + b"?", b"Z", good[:-1]])
 
 
+@pytest.mark.costly
+@pytest.mark.promise("hostile bytes")
 @pytest.mark.parametrize("seed", range(6))
-def test_damaged_batches_decode_as_one_by_one_or_raise_protocol_errors_only(seed: int) -> None:
+def test_damaged_batches_decode_as_one_by_one_or_raise_protocol_errors(seed: int) -> None:
     random = Random(seed)
     short = [data for data in ROWS if len(data) < 200]
     raised = 0
@@ -205,7 +209,7 @@ def test_damaged_batches_decode_as_one_by_one_or_raise_protocol_errors_only(seed
     assert raised > 100
 
 
-def test_count_of_columns_that_no_message_can_hold_asks_for_no_memory() -> None:
+def test_count_of_columns_that_no_message_can_hold_allocates_no_memory() -> None:
     claims = b"I" + struct.pack(">I", 1) + b"N" + b"\xff\xff"
     assert "number 0" in refusal([claims] * 20_000)
 

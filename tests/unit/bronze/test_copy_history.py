@@ -75,7 +75,7 @@ def dropped(number: int, lsn: int) -> CopyState:
     return CopyState(number, NAME, DROPPED, dropped_at=LSN(lsn))
 
 
-def test_a_table_that_was_gone_and_is_back_is_told_until_it_is_copied_anew() -> None:
+def test_a_dropped_table_that_is_back_is_listed_until_it_is_copied_again() -> None:
     def is_returning(states: Sequence[CopyState], end_lsn: int = 1000) -> bool:
         copies = history_of(states)
         return NAME in copies.returning(copies.newest(LSN(end_lsn)), LSN(end_lsn))
@@ -89,7 +89,7 @@ def test_a_table_that_was_gone_and_is_back_is_told_until_it_is_copied_anew() -> 
     assert [is_returning(copied, end_lsn) for end_lsn in (150, 200, 201)] == [True, True, False]
 
 
-def test_a_request_is_open_until_a_copy_that_is_complete_or_gone_answers_it() -> None:
+def test_a_request_is_open_until_its_copy_is_complete_or_dropped() -> None:
     requests = [
         CopyRequest(name, NAME, "it was requested") for name in ("read", "copied", "dropped", "later")
     ]
@@ -101,7 +101,7 @@ def test_a_request_is_open_until_a_copy_that_is_complete_or_gone_answers_it() ->
     assert CopyHistory({}, (), tuple(requests)).open_requests() == {NAME: requests}
 
 
-def test_a_table_is_complete_as_it_is_published_now_and_beyond_the_last_gap() -> None:
+def test_a_copy_is_complete_only_as_published_now_and_after_the_last_gap() -> None:
     copies = history_of([copy(1, 50)])
     assert copies.is_complete(NAME, 1, 1)
     assert not copies.is_complete(NAME, 2, 1)

@@ -35,7 +35,7 @@ INJURIES = pytest.mark.parametrize("injury", [flip_a_bit, cut_off, fill_with_zer
 
 
 def an_open_stream(folder: Path) -> Session:
-    """Return a session with a transaction that streams, of which two pieces are on disk."""
+    """Return a session with an open streamed transaction, two pieces of it on disk."""
     session = Session(folder, ONE)
     start(session, 10)
     describe(session, 10, ONE)
@@ -49,6 +49,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams_module, "STREAM_ROWS", 5)
 
 
+@pytest.mark.costly
+@pytest.mark.promise("damaged files")
 @INJURIES
 @pytest.mark.usefixtures("small")
 def test_a_stream_whose_file_is_damaged_is_refused(tmp_path: Path, injury: Injury) -> None:
@@ -84,6 +86,7 @@ def test_a_piece_that_came_from_another_place_is_refused(tmp_path: Path) -> None
     session.spool.discard()
 
 
+@pytest.mark.promise("damaged files")
 @INJURIES
 def test_a_file_that_was_damaged_is_not_read_again_and_does_not_land(tmp_path: Path, injury: Injury) -> None:
     session = Session(tmp_path, ONE)

@@ -1,4 +1,4 @@
-"""The files of a table are found as if all files were looked at, whatever their statistics lack."""
+"""The files of a table are found as by a read of all files, whatever their statistics lack."""
 
 from __future__ import annotations
 

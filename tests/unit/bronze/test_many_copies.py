@@ -38,6 +38,8 @@ def record_round(copies: Copies, number: int) -> None:
     copies.record(ended)
 
 
+@pytest.mark.costly
+@pytest.mark.promise("bounded growth")
 def test_thousands_of_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies = Copies(Lake(str(tmp_path)))
     opened: list[str] = []

@@ -21,6 +21,7 @@ from tests.support.native_lakes import SOURCE
 COMMITS = 150
 
 
+@pytest.mark.costly
 def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
 

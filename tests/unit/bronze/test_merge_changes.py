@@ -108,6 +108,8 @@ def files_of_changes(draw: st.DrawFn) -> list[list[Change]]:
     return files
 
 
+@pytest.mark.costly
+@pytest.mark.promise("merged files")
 @settings(max_examples=40, deadline=None)
 @given(files_of_changes(), st.integers(2, 5))
 def test_a_merge_keeps_rows_order_statistics_and_offsets(files: list[list[Change]], few: int) -> None:
@@ -155,7 +157,7 @@ def test_readers_find_a_range_and_a_table_in_merged_files(tmp_path: Path) -> Non
     assert none.is_empty()
 
 
-def test_appends_go_on_during_a_merge_and_a_second_merge_conflicts(tmp_path: Path) -> None:
+def test_appends_continue_during_a_merge_and_a_second_merge_conflicts(tmp_path: Path) -> None:
     bronze = bronze_in(tmp_path)
     for lsn in range(10, 14):
         land(bronze, (lsn, 0, "I", "a"))
@@ -190,7 +192,7 @@ def test_memory_holds_a_part_of_a_group(tmp_path: Path, monkeypatch: pytest.Monk
     assert all_rows(bronze) == before
 
 
-def test_a_merge_that_cannot_go_on_leaves_the_table_as_it_was(
+def test_a_merge_that_fails_leaves_the_table_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bronze = bronze_in(tmp_path)

@@ -48,6 +48,7 @@ def wanted(cells: TupleData | None, rules: tuple[str | None, ...]) -> list[objec
     return found
 
 
+@pytest.mark.promise("protected columns")
 def test_each_cell_of_every_message_is_replaced() -> None:
     rng = Random(seed_of_run())
     relations = [rng.choice((0, 1)) for _ in range(300)]
@@ -78,6 +79,7 @@ def test_each_cell_of_every_message_is_replaced() -> None:
             assert shown == [None if value is UNCHANGED_TOAST else value for value in of]
 
 
+@pytest.mark.promise("protected columns")
 @pytest.mark.parametrize("as_rows", [False, True])
 def test_copied_rows_are_replaced_too(as_rows: bool) -> None:
     rng = Random(seed_of_run())

@@ -80,7 +80,7 @@ def test_bronze_has_the_relation_without_what_is_protected() -> None:
     assert "123456789" not in str(relations_table([version]).to_pylist()[0]["columns"][1:])
 
 
-def test_the_version_tells_rules_apart_and_is_stable() -> None:
+def test_the_relation_version_depends_on_the_rules_and_is_stable() -> None:
     ids = set()
     for rules in (RULES, replace(RULES, mask={"card": "last4", "note": "x"}), ColumnRules(exclude=("out",))):
         protect = ColumnProtection(config(rules)).protect
@@ -95,7 +95,7 @@ def test_the_version_tells_rules_apart_and_is_stable() -> None:
     assert plain.id not in ids
 
 
-def test_the_version_tells_types_of_hashed_columns_apart() -> None:
+def test_the_relation_version_depends_on_the_types_of_hashed_columns() -> None:
     protect = ColumnProtection(config()).protect
     sent, found = relation(), catalog()
     types, ids = [], set()
@@ -144,6 +144,7 @@ def read_back(
     return source_relation(row)
 
 
+@pytest.mark.promise("protected columns")
 @pytest.mark.parametrize("is_later_run", [False, True])
 def test_a_renamed_column_keeps_its_rule(is_later_run: bool) -> None:
     protection = ColumnProtection(config())
@@ -183,7 +184,7 @@ def test_a_column_that_is_renamed_at_the_next_server_keeps_its_rule(is_later_run
 
 
 @pytest.mark.parametrize("is_later_run", [False, True])
-def test_a_renamed_column_keeps_its_rule_if_its_name_was_given_to_another_one(is_later_run: bool) -> None:
+def test_a_renamed_column_keeps_its_rule_if_another_one_got_its_name(is_later_run: bool) -> None:
     """The catalog is ahead: the column with the secret is dropped there, and contradicts the message."""
     protection = ColumnProtection(config())
     protection.horizons.add(HORIZON)
@@ -282,7 +283,7 @@ def test_a_column_is_protected_if_it_has_the_name_of_a_rule_now() -> None:
     assert rules_of(found) == [None, "hmac-sha256"]
 
 
-def test_what_include_leaves_out_stays_out_under_the_name_of_another_column() -> None:
+def test_a_column_not_included_stays_out_under_the_name_of_another_one() -> None:
     configured = config(ColumnRules(include=("id", "name")))
     protection = ColumnProtection(configured)
     protection.protect(relation("id", "name", "secret"), catalog(1, 2, 3))

@@ -37,7 +37,7 @@ def test_truncation_is_one_row_per_relation(session: Session) -> None:
     assert {(r["xid"], r["commit_lsn"], r["end_lsn"]) for r in rows} == {(1, 100, 150)}
 
 
-def test_message_of_a_transaction_stands_in_it_and_one_of_none_has_its_own_position(session: Session) -> None:
+def test_message_has_the_lsn_of_its_transaction_or_without_one_its_own(session: Session) -> None:
     session.begin()
     session.message(b"\0\xff", 0)
     session.message(b"", 1)
@@ -54,7 +54,7 @@ def test_message_of_a_transaction_stands_in_it_and_one_of_none_has_its_own_posit
     assert staged.end_lsn == 160
 
 
-def test_message_outside_a_transaction_does_not_wait_for_the_one_that_follows(session: Session) -> None:
+def test_message_outside_a_transaction_does_not_wait_for_the_next_one(session: Session) -> None:
     session.message(b"first", 0, transactional=False)
     session.begin()
     session.message(b"open", 0)

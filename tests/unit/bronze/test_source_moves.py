@@ -29,7 +29,7 @@ def test_a_version_of_before_the_move_stays_as_it_is() -> None:
     assert SourceMoves().translate(relation(7, 99, 1)) == relation(7, 99, 1)
 
 
-def test_a_moved_table_keeps_its_oid_and_numbers_and_a_new_column_gets_a_free_one() -> None:
+def test_a_moved_table_keeps_its_numbers_and_a_new_column_gets_a_free_one() -> None:
     moves = SourceMoves((MovedTable(A, LSN(100), 7, 5, {1: 1, 2: 3}),))
     found = moves.translate(relation(7, 100, 1, 2, 3))
     assert found.oid == 5

@@ -62,7 +62,7 @@ def test_only_committed_transactions_are_handed_over(session: Session) -> None:
     assert session.spool.seal() is None
 
 
-def test_row_says_its_transaction_relation_and_time(session: Session) -> None:
+def test_row_has_its_transaction_relation_and_time(session: Session) -> None:
     session.begin()
     session.change(b"1", None, of=1)
     session.commit()
@@ -87,7 +87,7 @@ def test_row_says_its_transaction_relation_and_time(session: Session) -> None:
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_transaction_larger_than_the_limit_has_a_file_of_its_own_with_its_end(session: Session) -> None:
+def test_transaction_larger_than_the_limit_has_its_own_file_with_its_end(session: Session) -> None:
     session.transaction(2)
     session.transaction(35)
     session.transaction(3)
@@ -133,6 +133,7 @@ def test_wide_rows_count_by_their_bytes(session: Session) -> None:
     assert places(rows_of(staged)) == list(expected_places((1, 6), (2, 1)))
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize("seed", range(20))
 def test_any_mixture_comes_out_whole_and_once(tmp_path: Path, seed: int) -> None:
@@ -195,6 +196,8 @@ print(row_count_of(staged.files), resource.getrusage(resource.RUSAGE_SELF).ru_ma
 """
 
 
+@pytest.mark.costly
+@pytest.mark.promise("bounded memory")
 @pytest.mark.parametrize("size", [500_000, 500])
 def test_memory_does_not_grow_with_what_is_fed(tmp_path: Path, size: int) -> None:
     count = 500_000
@@ -205,6 +208,8 @@ def test_memory_does_not_grow_with_what_is_fed(tmp_path: Path, size: int) -> Non
     assert growth_in_kib < 64 << 10
 
 
+@pytest.mark.costly
+@pytest.mark.promise("bounded growth")
 def test_what_is_known_of_versions_does_not_grow_with_their_number(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

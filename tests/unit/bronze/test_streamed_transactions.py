@@ -52,6 +52,7 @@ def prepared_rows(prepared: PreparedFile) -> list[dict[str, Any]]:
     return sorted(pq.read_table(prepared.file.path).to_pylist(), key=lambda r: (r["op"] == "M", r["ordinal"]))
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_left_of_interleaved_streams_is_in_bronze_and_numbered(session: Session, seed: int) -> None:

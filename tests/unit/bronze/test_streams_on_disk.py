@@ -46,6 +46,7 @@ def open_files() -> set[tuple[int, int]]:
     return found
 
 
+@pytest.mark.costly
 def test_streams_on_disk_hold_no_file_open(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ print(row_count_of(staged.files), resource.getrusage(resource.RUSAGE_SELF).ru_ma
 """
 
 
+@pytest.mark.costly
 def test_memory_does_not_grow_with_a_stream(tmp_path: Path) -> None:
     size = 1_000_000
     command = [sys.executable, "-c", FEED, str(tmp_path), str(size)]

@@ -70,7 +70,7 @@ def test_a_new_table_is_read_from_its_first_lsn(lake: NativeLake) -> None:
     assert {Path(path).name for path in reads.paths} <= newest
 
 
-def test_a_version_that_a_copy_recorded_first_is_recorded_where_the_stream_has_it(lake: NativeLake) -> None:
+def test_a_version_of_a_later_copy_is_not_among_those_recorded_before_it(lake: NativeLake) -> None:
     known = lake.versions[lake.names[0]].id
     later = relation_version(Relation(99, *NEW, "d", (Column(True, "id", 23, -1),)), None, LSN(5000))
     lake.writer.record_relations([later])
@@ -128,6 +128,7 @@ def test_the_time_of_copies_is_read_from_one_file_of_each_snapshot(lake: NativeL
     assert len(reads.paths) == 1
 
 
+@pytest.mark.costly
 def test_invisible_commits_are_found_in_the_files_of_their_transactions(lake: NativeLake) -> None:
     rng = random.Random(3)
     transactions = [(10_000 + 10 * n, 500 + n) for n in range(40)]

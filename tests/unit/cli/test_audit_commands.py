@@ -152,6 +152,6 @@ def test_a_mapping_leaves_out_what_is_behind() -> None:
         found[TableName("public", "c")]
 
 
-def test_an_lsn_and_a_time_cannot_both_be_asked_for(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_lsn_and_a_time_exclude_each_other(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["as-of", "--config", config, "--lsn", "0/1", "--timestamp", "2026-01-31"]) == 2
     assert "--lsn and --timestamp exclude each other." in capsys.readouterr().err

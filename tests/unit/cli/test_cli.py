@@ -55,7 +55,7 @@ class Ran:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Put stand-ins where the command looks for what does the work; return what they were called with."""
+    """Replace the jobs that the commands call by stand-ins; return what they were called with."""
     seen: list[dict[str, Any]] = []
 
     def stand_in(module: str, function: str) -> None:
@@ -147,7 +147,7 @@ def test_help_loads_neither_spark_nor_psycopg() -> None:
         assert process.communicate()[0].splitlines()[-1] == "[0, 0, 0, 0] []"
 
 
-def test_a_program_that_answers_collects_garbage_rarely_and_a_caller_of_main_as_before() -> None:
+def test_only_the_command_and_no_caller_of_main_collects_garbage_rarely() -> None:
     code = (
         "import gc, sys; from pipeline.cli.main import main; before = gc.get_threshold();"
         "main(['schema']); unchanged = gc.get_threshold() == before;"
@@ -209,7 +209,7 @@ def test_a_mistake_in_the_configuration_is_one_sentence_and_ends_with_2(
 @pytest.mark.parametrize(
     ("command", "function"), [("ingest", "run_ingest"), ("apply", "run_apply"), ("run", "run_both")]
 )
-def test_a_run_gets_config_trigger_and_stop_and_says_its_lines(
+def test_a_run_gets_config_trigger_and_stop_and_prints_its_lines(
     command: str,
     function: str,
     config: str,
@@ -314,7 +314,7 @@ def test_check_prints_passes_and_fixes(
 @pytest.mark.parametrize(
     ("error", "code"), [(GapError("the slot is gone"), 1), (LakeError("x"), 1), (ConfigError("y"), 2)]
 )
-def test_an_error_of_ours_says_its_sentence_and_ends_with_its_code(
+def test_a_pgdelta_error_prints_its_message_and_ends_with_its_code(
     error: Exception, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(stop: threading.Event) -> int:
@@ -351,7 +351,7 @@ def test_debug_shows_the_stack_trace(
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_debug_shows_the_stack_traces_of_errors_after_which_the_run_goes_on(
+def test_debug_shows_stack_traces_of_errors_after_which_the_run_continues(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, debug: bool
 ) -> None:
     monkeypatch.setenv("PGDELTA_SPARK_LOG", "warn")
@@ -433,7 +433,7 @@ def test_a_file_is_named_without_the_values_of_its_partition(named: str, shown: 
     assert f"file file:///{shown}" in describe_error(spark_error("SparkException", text))
 
 
-def test_a_gateway_that_is_gone_is_said_as_such_and_a_full_disk_as_a_full_disk() -> None:
+def test_a_lost_gateway_and_a_full_disk_are_each_reported_as_such() -> None:
     refuse = "raise ConnectionRefusedError(111, 'refused')"
     work = compile(refuse, "x/py4j/java_gateway.py", "exec")
     with pytest.raises(ConnectionRefusedError) as caught:
@@ -493,7 +493,7 @@ def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:
         assert err.startswith("pgdelta: Stopped before the commit in progress had ended. Nothing is lost")
 
 
-def test_what_nobody_repeats_is_cut_off_with_1() -> None:
+def test_a_command_that_runs_once_is_cut_off_by_a_signal_with_1() -> None:
     with started(WORK.replace("(work)", "(work, kind=signals.Kind.ONCE)"), "0.5", "60") as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -515,6 +515,7 @@ def test_a_second_signal_ends_at_once() -> None:
         assert err.startswith("pgdelta: Stopped at once. Nothing is lost")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("job", ["ingest", "apply"])
 def test_a_job_is_its_command_from_any_folder(job: str, tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -182,7 +182,7 @@ def test_plan_takes_tables_and_shows_sql_on_request(config: str, replace: Replac
     assert calls == [(((),), {"shows_sql": False}), ((("public.*", "s.t"),), {"shows_sql": True})]
 
 
-def test_the_environment_stands_in_for_the_configuration(
+def test_the_environment_can_name_the_configuration(
     config: str, replace: Replace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = replace("pipeline.operate.plan", "make_plan")
@@ -195,7 +195,7 @@ def test_the_environment_stands_in_for_the_configuration(
     assert len(calls) == 1
 
 
-def test_the_environment_stands_in_for_tail_unless_it_is_given_a_server(
+def test_the_environment_can_configure_tail_unless_it_is_given_a_server(
     config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[TailOptions] = []
@@ -232,7 +232,7 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_a_script_that_asks_pgdelta(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_is_a_script_that_calls_pgdelta(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert f"_PGDELTA_COMPLETE={shell}_complete" in script
@@ -264,6 +264,7 @@ def test_a_shell_completes_commands_options_and_values(words: str, found: set[st
     assert {line.removeprefix("plain,") for line in done.stdout.split()} == found
 
 
+@pytest.mark.costly
 def test_a_reader_that_closes_the_pipe_leaves_the_exit_code_as_it_is() -> None:
     code = (
         "import sys; from tests.support.pages import RECONCILED; from pipeline.cli.output import finish;"

@@ -40,10 +40,11 @@ def test_a_page_fits_and_has_no_control_characters(name: str, width: int) -> Non
         assert line == line.rstrip()
 
 
-def test_no_stored_page_is_of_a_page_that_is_gone() -> None:
+def test_every_stored_page_is_of_an_existing_page_and_width() -> None:
     assert {file.name for file in STORED.iterdir()} == {f"{name}-{w}.txt" for name in PAGES for w in WIDTHS}
 
 
+@pytest.mark.costly
 def test_a_page_in_a_pipe_has_every_line_whole() -> None:
     lines = run_in("pipe", {}).splitlines()
     sentence = next(table.steps[0].sentence for table in PLAN.tables if table.attention == 1)
@@ -51,10 +52,12 @@ def test_a_page_in_a_pipe_has_every_line_whole() -> None:
     assert max(map(len, lines)) > 200
 
 
+@pytest.mark.costly
 def test_columns_of_the_environment_narrow_a_pipe() -> None:
     assert max(map(len, run_in("pipe", {"COLUMNS": "72"}).splitlines())) <= 72
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_a_page_is_as_wide_as_its_terminal(columns: int) -> None:
     text = run_in("terminal", {"TERM": "xterm"}, columns)

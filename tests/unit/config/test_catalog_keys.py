@@ -17,6 +17,7 @@ def load(tmp_path: Path, section: str) -> Catalog:
     return load_config(file, {}).catalog
 
 
+@pytest.mark.promise("mistakes in the file")
 @pytest.mark.parametrize(
     ("section", "place", "sentence"),
     [

@@ -49,6 +49,7 @@ def test_include_leaves_all_others_out(tmp_path: Path) -> None:
     assert not load(tmp_path, "").tables[0].columns
 
 
+@pytest.mark.promise("mistakes in the file")
 @pytest.mark.parametrize(
     ("text", "place", "sentence"),
     [

@@ -42,7 +42,7 @@ def test_a_name_is_enough_and_the_rest_has_defaults(tmp_path: Path) -> None:
     assert config.path.endswith("c.yaml")
 
 
-def test_the_example_is_valid_and_says_the_defaults(tmp_path: Path) -> None:
+def test_the_example_is_valid_and_states_the_defaults(tmp_path: Path) -> None:
     example = load_config(ROOT / "conf" / "pipeline.yaml", {})
     plain = load(tmp_path, "pipeline: shop\n")
     assert example.source.conninfo == "host=localhost dbname=shop"
@@ -145,6 +145,8 @@ tables:
     assert load(tmp_path, "pipeline: shop\n").tables[0].guards == Guards()
 
 
+@pytest.mark.costly
+@pytest.mark.promise("mistakes in the file")
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -402,6 +404,7 @@ def test_an_expanded_value_is_not_expanded_again(tmp_path: Path) -> None:
     assert load(tmp_path, "pipeline: s\nsource: {conninfo: '${A}'}\n", A="${B}").source.conninfo == "${B}"
 
 
+@pytest.mark.promise("configuration errors repeat no secret")
 @pytest.mark.parametrize(
     "conninfo",
     [
@@ -448,7 +451,7 @@ def test_a_valid_file_is_read_without_its_schema(tmp_path: Path, monkeypatch: py
     assert load(tmp_path, "pipeline: shop\n").source.slot == "shop"
 
 
-def test_a_pipeline_whose_name_cannot_name_a_slot_asks_for_one(tmp_path: Path) -> None:
+def test_a_pipeline_whose_name_cannot_name_a_slot_needs_a_slot_name(tmp_path: Path) -> None:
     sentence = mistake(tmp_path, "pipeline: Shop\n")
     assert sentence == (
         "c.yaml:1: pipeline: The pipeline also names the slot. A slot name has 1 to 63 lower-case letters,"

@@ -32,6 +32,7 @@ def mistake(folder: Path, text: str, **environ: str) -> str:
     return sentence.removeprefix(f"{folder}/c.yaml:")
 
 
+@pytest.mark.promise("the configuration is data")
 @pytest.mark.parametrize(
     "value",
     [
@@ -51,6 +52,7 @@ def test_a_tag_makes_nothing(tmp_path: Path, value: str, before: str) -> None:
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.promise("the configuration is data")
 @pytest.mark.parametrize("key", ["pipeline", "tables", "silver", "source"])
 def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path, key: str) -> None:
     levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 40)]
@@ -61,6 +63,7 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path, key: str) -> None:
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.promise("the configuration is data")
 @pytest.mark.parametrize(
     "text",
     [
@@ -75,11 +78,13 @@ def test_a_duplicate_key_is_refused(tmp_path: Path, text: str) -> None:
     assert "Duplicate key." in (said := mistake(tmp_path, text)) or "Not a plain key." in said
 
 
+@pytest.mark.costly
 def test_several_documents_and_deep_nesting_are_refused(tmp_path: Path) -> None:
     mistake(tmp_path, "pipeline: s\n---\npipeline: t\n")
     assert "nested too deeply" in mistake(tmp_path, f" not valid YAML: {'[' * 20_000}\n".lstrip())
 
 
+@pytest.mark.promise("configuration errors repeat no secret")
 @pytest.mark.parametrize(
     "written",
     [
@@ -110,6 +115,7 @@ def test_a_secret_in_the_file_is_not_in_the_sentence(tmp_path: Path, written: st
     mistake(tmp_path, f"{HEAD}{written}\n", PW="geheim")
 
 
+@pytest.mark.promise("configuration errors repeat no secret")
 @pytest.mark.parametrize("key", ["pipeline", "source.slot", "source.route", "silver.mode", "source.copy"])
 def test_a_secret_in_the_wrong_place_is_not_in_the_sentence(tmp_path: Path, key: str) -> None:
     top, _, name = key.partition(".")
@@ -121,6 +127,7 @@ def test_a_secret_in_the_wrong_place_is_not_in_the_sentence(tmp_path: Path, key:
     )
 
 
+@pytest.mark.promise("configuration errors repeat no secret")
 @pytest.mark.parametrize("root", ["s3a://key:geheim@bucket/lake", "s3a://key:${PW}@bucket/lake"])
 def test_credentials_in_the_address_of_the_lake_are_refused(tmp_path: Path, root: str) -> None:
     assert "The address contains credentials" in mistake(
@@ -136,6 +143,7 @@ def test_an_address_without_credentials_is_taken(tmp_path: Path, root: str) -> N
     assert load_config(tmp_path / "c.yaml", {}).storage.root == root
 
 
+@pytest.mark.promise("configuration errors repeat no secret")
 @pytest.mark.parametrize(
     "conninfo", ["host=x password=geheim", "postgresql://me:geheim@db/shop", "postgres://db?password=geheim"]
 )
@@ -164,6 +172,7 @@ def test_a_part_that_fails_and_stops_the_other_is_a_failure() -> None:
     assert main_guard(fail) == 2
 
 
+@pytest.mark.promise("names are never SQL")
 def test_a_name_with_line_ends_and_escapes_leaves_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(stop: object) -> int:
         raise ConfigError("the table a\nb\x1b[31m\r\x9b\u202ec is odd")

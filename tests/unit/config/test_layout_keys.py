@@ -11,6 +11,7 @@ from pipeline.delta.partitions import may_be_partition_column
 from pipeline.errors import ConfigError
 
 
+@pytest.mark.promise("mistakes in the file")
 @pytest.mark.parametrize(
     "name",
     [

@@ -113,6 +113,7 @@ def test_what_the_schema_names_loads(tmp_path: Path, path: Path_) -> None:
         assert loads(tmp_path, content), value
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("path", FIELDS, ids=lambda path: ".".join(map(str, path)))
 def test_the_schema_and_the_loader_refuse_alike(tmp_path: Path, path: Path_) -> None:
     odd = ["", "no such word", -1, 17, 4.5, True, None, [], ["x"], {}, {"x": 1}, "${UNSET}", "${NAME}"]

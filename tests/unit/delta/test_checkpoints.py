@@ -57,6 +57,7 @@ def read_anew(table: LakeTable) -> tuple[Any, ...]:
     return snapshot.version, dict(snapshot.offsets), dict(snapshot.metadata), snapshot.protocol, files, rows
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("interval", [1, 4, 10])
 def test_a_checkpoint_replaces_the_commits_before_it(tmp_path: Path, interval: int) -> None:
     table = table_of(tmp_path, checkpointInterval=str(interval))
@@ -144,6 +145,7 @@ def test_only_what_no_version_within_the_retention_needs_is_removed(tmp_path: Pa
     assert table.snapshot(9).version == 9, "a version after the newest expired checkpoint can be read"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("properties", "is_cleaned"),
     [

@@ -133,7 +133,7 @@ def test_rows_that_are_added_in_parts_fill_files_in_their_order(tmp_path: Path) 
     assert [file.size for file in found] == [(tmp_path / file.name).stat().st_size for file in found]
 
 
-def test_a_file_that_is_large_enough_ends_amid_a_part(tmp_path: Path) -> None:
+def test_a_file_that_is_large_enough_ends_within_a_part(tmp_path: Path) -> None:
     rows = pa.table({"n": [str(number) * 1000 for number in range(50_000)]})
     files = DataFiles(tmp_path, rows.schema, lambda size: 1, 1 << 40)
     files.write(rows)
@@ -142,7 +142,7 @@ def test_a_file_that_is_large_enough_ends_amid_a_part(tmp_path: Path) -> None:
     assert len(found) == -(-rows.nbytes // (16 << 20))
 
 
-def test_no_rows_make_no_file_and_discarded_files_are_gone(tmp_path: Path) -> None:
+def test_no_rows_make_no_file_and_discarded_files_are_deleted(tmp_path: Path) -> None:
     rows = pa.table({"n": range(1000)})
     files = DataFiles(tmp_path, rows.schema, lambda size: 1 << 30, 1000)
     files.write(rows.slice(0, 0))

@@ -47,7 +47,7 @@ def recorded(table: LakeTable) -> int | None:
     return table.offsets().get(str(FENCE))
 
 
-def test_the_first_commit_claims_a_table_to_which_an_earlier_owner_may_still_write(
+def test_the_first_commit_claims_a_table_that_an_earlier_owner_may_write(
     tmp_path: Path, table: LakeTable
 ) -> None:
     with fenced(owner(tmp_path, 7, suspect=5)):
@@ -61,7 +61,7 @@ def test_the_first_commit_claims_a_table_to_which_an_earlier_owner_may_still_wri
         assert recorded(table) == 9
 
 
-def test_a_late_owner_is_refused_whether_it_reads_the_table_before_or_after_the_claim(
+def test_a_late_owner_is_refused_if_it_reads_before_or_after_the_claim(
     tmp_path: Path, table: LakeTable
 ) -> None:
     late, new = owner(tmp_path, 7, suspect=0), owner(tmp_path, 8, suspect=7)
@@ -84,7 +84,9 @@ def test_a_late_owner_is_refused_whether_it_reads_the_table_before_or_after_the_
     assert table.offsets() == {str(FENCE): 8, str(OFFSET): 2}
 
 
-def test_a_late_commit_before_the_claim_is_seen_by_the_new_owner(tmp_path: Path, table: LakeTable) -> None:
+def test_the_new_owner_sees_a_commit_of_the_late_one_before_the_claim(
+    tmp_path: Path, table: LakeTable
+) -> None:
     late, new = owner(tmp_path, 7, suspect=0), owner(tmp_path, 8, suspect=7)
     with fenced(late):
         write(table, 5)

@@ -48,7 +48,7 @@ def test_held_versions_do_not_change(seed: int) -> None:
             assert (path in files) == (path in expected)
 
 
-def test_a_version_that_nobody_holds_is_not_kept() -> None:
+def test_a_version_without_a_view_is_not_kept() -> None:
     store = FileStore([add("a")])
     old = store.view()
     for number in range(5):

@@ -86,6 +86,7 @@ def test_the_lock_is_released_by_every_exception(tmp_path: Path) -> None:
     refuse_while_apply_runs(lake)
 
 
+@pytest.mark.promise("one job at a time")
 def test_the_holder_is_named_and_a_kill_releases_the_lock(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:

@@ -101,6 +101,7 @@ def add_and_fail(table: LakeTable, error: BaseException) -> str:
     return files[0].name
 
 
+@pytest.mark.promise("committed files exist")
 def test_files_stay_if_the_store_may_yet_make_the_commit(lake: Lake) -> None:
     table = table_of(lake, "t", 1)
     for error in (StoreError("no answer"), KeyboardInterrupt()):
@@ -115,6 +116,7 @@ def test_files_of_a_commit_that_another_one_excluded_are_removed(lake: Lake) -> 
     assert len(stored(table)) == 1
 
 
+@pytest.mark.promise("committed files exist")
 def test_a_refused_commit_that_is_not_there_is_no_conflict(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_refused_commit_that_is_not_there_is_no_conflict(
     assert file.name in stored(table)
 
 
+@pytest.mark.promise("committed files exist")
 def test_a_commit_does_not_name_a_file_that_was_removed_before_its_upload(lake: Lake) -> None:
     table = table_of(lake, "t", 1)
     before = table.snapshot()

@@ -227,7 +227,9 @@ def test_files_stay_if_the_log_cannot_be_read(table: LakeTable) -> None:
     assert (table.folder / "other.parquet").exists()
 
 
-def test_a_file_system_without_links_is_told(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_hard_links_is_refused(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(source: Any, target: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 

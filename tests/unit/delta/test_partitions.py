@@ -74,6 +74,7 @@ def write(table: LakeTable, ddl: str, values: list[Any], columns: tuple[str, ...
     return written
 
 
+@pytest.mark.promise("partitioned silver")
 @pytest.mark.parametrize("ddl", VALUES)
 def test_readers_find_the_rows_of_each_value(tmp_path: Path, ddl: str) -> None:
     table, values = LakeTable(str(tmp_path / "t")), VALUES[ddl]

@@ -99,7 +99,7 @@ def read(table: LakeTable, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_table_that_is_gone_is_made_again(tmp_path: Path) -> None:
+def test_a_table_that_does_not_exist_is_created(tmp_path: Path) -> None:
     _, new = tables(tmp_path)
     gone = LakeTable(str(tmp_path / "gone"))
     assert replace_table(gone, new, COMMIT)

@@ -74,7 +74,7 @@ def test_a_spark_without_ivy_is_named(spark_home: Path) -> None:
         prepare_spark(spark_home, spark_home / "bin", RELEASE)
 
 
-def test_the_first_session_prepares_an_environment_and_leaves_other_sparks_alone(
+def test_the_first_session_prepares_its_environment_but_no_other_spark(
     spark_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared: list[None] = []
@@ -224,7 +224,7 @@ sys.exit(main_guard(work))
 
 
 @pytest.mark.spark
-def test_spark_submit_needs_nothing_on_its_line_and_a_signal_ends_it_with_0(tmp_path: Path) -> None:
+def test_spark_submit_needs_no_options_and_a_signal_ends_it_with_0(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     environ = {key: value for key, value in os.environ.items() if "SPARK" not in key}
     # a PATH without the environment: the command is called by its path, as cron does

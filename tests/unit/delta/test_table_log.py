@@ -102,7 +102,7 @@ def test_a_log_is_followed(tmp_path: Path) -> None:
     assert log.snapshot().offsets == newest.offsets
 
 
-def test_one_look_at_a_known_log_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_snapshot_of_a_known_log_lists_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(tmp_path, 0, *start())
     log = TableLog.of(str(tmp_path))
     log.snapshot()

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from pipeline.delta.checkpoints import write_checkpoint
@@ -44,6 +45,7 @@ def needed(table: LakeTable) -> set[str]:
     return {add["path"] for add in table.snapshot().files.values()}
 
 
+@pytest.mark.promise("maintenance keeps what is needed")
 def test_merged_files_go_after_the_retention_only(tmp_path: Path) -> None:
     table = merged_table(tmp_path)
     assert find(table, 0) == find(table, 6.9 * DAY) == set()
@@ -61,6 +63,7 @@ def test_merged_files_go_after_the_retention_only(tmp_path: Path) -> None:
     assert DeltaTable(str(table.folder)).to_pyarrow_table().num_rows == 3
 
 
+@pytest.mark.promise("maintenance keeps what is needed")
 def test_files_that_no_version_names_stay_for_a_day(tmp_path: Path) -> None:
     table = Lake(str(tmp_path)).table("t")
     table.ensure(DDL, {"delta.deletedFileRetentionDuration": "interval 0 seconds"})

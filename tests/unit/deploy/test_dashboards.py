@@ -35,6 +35,7 @@ UNUSED = {
 }
 
 
+@pytest.mark.promise("dashboards")
 @pytest.mark.parametrize(("title", "expression"), EXPRESSIONS)
 def test_each_metric_is_one_that_pgdelta_exports(title: str, expression: str) -> None:
     named = set(METRIC.findall(expression))
@@ -76,7 +77,7 @@ def test_panels_do_not_overlap_and_have_what_grafana_needs() -> None:
     assert {each["name"] for each in dashboard()["templating"]["list"]} == {"datasource", "pipeline"}
 
 
-def test_grafana_s_own_model_has_all_that_the_dashboard_says() -> None:
+def test_grafana_s_own_model_has_every_field_of_the_dashboard() -> None:
     """Its model is made of Grafana's schema, and leaves out what that does not have."""
     plugins.register_default_plugins()  # the options of each type of panel
     model = Dashboard.from_json(dashboard())
@@ -93,7 +94,7 @@ def lost(given: Any, kept: Any, place: str = "") -> list[str]:
     return [] if given == kept else [place]
 
 
-def test_each_rule_says_what_to_do() -> None:
+def test_each_rule_has_a_summary_sentence_and_a_duration() -> None:
     for rule in rules():
         assert rule["annotations"]["summary"].endswith(".")
         assert re.fullmatch(r"\d+[mh]", rule["for"])

@@ -146,6 +146,7 @@ def batches_of(messages: Sequence[bytes], cuts: Sequence[int]) -> list[Sequence[
     return [messages[start:end] for start, end in pairwise(places)]
 
 
+@pytest.mark.costly
 @given(sessions(), st.lists(st.integers(0, 80), max_size=4), st.sampled_from((0, 100, 350, 351, 5000)))
 def test_together_or_one_by_one_the_rows_are_the_same(
     messages: list[bytes], cuts: list[int], offset: int
@@ -154,6 +155,7 @@ def test_together_or_one_by_one_the_rows_are_the_same(
     assert together == decoded([[message] for message in messages], offset)
 
 
+@pytest.mark.costly
 @given(sessions(), st.lists(st.integers(0, 80), max_size=2))
 def test_rows_that_exceed_the_memory_are_the_same(messages: list[bytes], cuts: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -168,6 +170,7 @@ def is_refused(outcome: tuple[Any, ...]) -> bool:
     return outcome[0] is not None or len(outcome) == 2
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("capture", CAPTURES, ids=str)
 def test_what_servers_sent_is_read_alike(capture: Any) -> None:
     messages = [row.data for row in capture.messages]

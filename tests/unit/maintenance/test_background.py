@@ -1,4 +1,4 @@
-"""Maintenance by the jobs: what is due, that it never stands in the way of a write, and what it records."""
+"""Maintenance by the jobs: what is due, that it never blocks a write, and what it records."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_table_is_due(version: int, ago: int | None, before: int, is_due: bool
     assert bool(due_tables([candidate("t", version)], recorded, NOW, RULES)) == is_due
 
 
-def test_the_table_with_most_commits_comes_first_and_recent_ones_are_not_read() -> None:
+def test_the_table_with_most_commits_is_first_and_recent_ones_are_not_read() -> None:
     def fail() -> int:
         raise AssertionError("read")
 
@@ -121,6 +121,7 @@ def recorded(grown: NativeLake) -> dict[str, Maintained]:
     return dict(MaintenanceTable(Lake(str(grown.root))).read())
 
 
+@pytest.mark.costly
 def test_due_tables_are_maintained_once_in_an_interval(grown: NativeLake) -> None:
     before, rows = changes_count(grown), grown.lake.table("bronze", "changes").row_count()
     reports: list[int] = []
@@ -200,6 +201,7 @@ class LateGate(WriteGate):
         return False
 
 
+@pytest.mark.promise("maintenance by jobs")
 def test_a_write_that_began_meanwhile_wins_and_no_file_is_left(grown: NativeLake) -> None:
     table = grow_silver(grown)
     files = sorted(table.folder.rglob("*"))
@@ -214,6 +216,7 @@ def events(grown: NativeLake) -> list[tuple[str, str, str]]:
     return [(row["schema_name"], row["table_name"], row["kind"]) for row in rows]
 
 
+@pytest.mark.promise("maintenance by jobs")
 def test_a_failure_is_recorded_once_and_fails_nothing(grown: NativeLake) -> None:
     lost = max((grown.root / "bronze" / "changes").glob("*.parquet"), key=lambda path: path.stat().st_mtime)
     lost.unlink()
@@ -229,7 +232,7 @@ def test_a_failure_is_recorded_once_and_fails_nothing(grown: NativeLake) -> None
     assert EventLog(grown.lake).newest().tables == {}, "it says nothing of the rows of a table"
 
 
-def test_a_thread_maintains_while_a_run_goes_on_and_ends_with_it(
+def test_a_thread_maintains_during_a_run_and_ends_with_it(
     grown: NativeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.maintenance.background._CHECK_SECONDS", 0.01)

@@ -81,7 +81,7 @@ def test_columns_are_found_by_their_numbers_in_each_version() -> None:
         ([relation(1, ID), relation(2, column("id", 1, TEXT, is_key=True))], "does not support"),
     ],
 )
-def test_tables_whose_rows_cannot_be_told_apart_are_refused(
+def test_tables_whose_rows_cannot_be_distinguished_are_refused(
     relations: list[SourceRelation], sentence: str
 ) -> None:
     with pytest.raises(LakeError, match=sentence):

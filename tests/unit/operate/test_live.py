@@ -57,6 +57,7 @@ def files_of(root: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.promise("live reads")
 def test_a_read_shows_all_changes_of_bronze_and_writes_nothing(lake: NativeLake) -> None:
     one, two = lake.names[:2]
     land(
@@ -126,7 +127,7 @@ def test_files_that_maintenance_replaces_are_read_as_they_were(lake: NativeLake)
     assert live_of(lake)[name].count_rows() == 25
 
 
-def test_a_file_that_is_gone_is_named(lake: NativeLake) -> None:
+def test_a_missing_file_is_reported_with_its_table(lake: NativeLake) -> None:
     live = live_of(lake)
     for path in (lake.root / "silver" / "public" / "t0000").glob("*.parquet"):
         path.unlink()
@@ -134,6 +135,7 @@ def test_a_file_that_is_gone_is_named(lake: NativeLake) -> None:
         live[lake.names[0]].to_table()
 
 
+@pytest.mark.promise("live reads")
 def test_a_change_of_columns_is_refused_by_name(lake: NativeLake) -> None:
     name = lake.names[0]
     columns = (Column(True, "id", 23, -1), Column(False, "name", 25, -1), Column(False, "more", 25, -1))
@@ -209,6 +211,7 @@ def test_other_programs_read_the_datasets(lake: NativeLake, monkeypatch: pytest.
             getattr(rows, method)(None)
 
 
+@pytest.mark.costly
 def test_a_read_without_spark_imports_none(lake: NativeLake) -> None:
     lake.insert(lake.names[:1], 2000, 5)
     code = (

@@ -39,7 +39,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pyte
     assert not checked(f"{tmp_path}/lake")["lake"].ok
 
 
-def test_a_folder_without_hard_links_is_refused_and_the_probe_leaves_nothing(
+def test_a_folder_without_hard_links_is_refused_and_no_probe_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert checked(str(tmp_path))["lake"].ok
@@ -55,12 +55,12 @@ def test_a_folder_without_hard_links_is_refused_and_the_probe_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_nobody_can_look_nothing_is_promised() -> None:
+def test_a_lake_that_cannot_be_checked_is_left_to_the_jobs() -> None:
     sentence = checked("ofs://host/lake")["lake"].sentence
     assert sentence == "The lake is at ofs://host/lake. The jobs verify that it can be written."
 
 
-def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked("/")["Java"].ok
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     java = checked("/")["Java"]

@@ -84,7 +84,9 @@ def test_a_table_fits_the_terminal_and_a_pipe_gets_complete_lines(lake: NativeLa
     assert hostile[2] == "\\x1b[31m\\n"
 
 
-def test_csv_tells_null_from_an_empty_text(lake: NativeLake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_distinguishes_null_from_an_empty_text(
+    lake: NativeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
     sql = (
         "SELECT * FROM (VALUES (1, NULL, '', 'a,b'), (2, 'q\"', 'l' || chr(10), 'ü')) AS v(n, \"x,y\", e, t)"
     )
@@ -107,6 +109,8 @@ def test_json_has_every_number(lake: NativeLake, capsys: pytest.CaptureFixture[s
     assert rows == [[*numbers, "{'x': nan}", None, True, "\\xAB"]]
 
 
+@pytest.mark.costly
+@pytest.mark.promise("queries are read-only")
 @pytest.mark.parametrize(
     "sql",
     [
@@ -179,7 +183,7 @@ def test_a_table_that_cannot_be_read_is_named_and_stops_no_other(
     assert asked(lake, "SELECT count(DISTINCT id) FROM t0000") == 0
 
 
-def test_names_are_those_of_the_source_and_tables_that_differ_in_case_are_refused(tmp_path: Path) -> None:
+def test_names_are_the_source_s_and_tables_that_differ_in_case_are_refused(tmp_path: Path) -> None:
     lake = NativeLake(tmp_path / "lake", 1)
     rows = silver_live(lake.config).tables[lake.names[0]]
     names = [

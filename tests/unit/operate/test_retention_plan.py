@@ -137,7 +137,7 @@ def test_the_names_of_a_renamed_table_are_compacted_each() -> None:
     assert not found.has_other_names
 
 
-def test_a_table_that_is_gone_from_source_and_silver_goes() -> None:
+def test_a_table_that_left_source_and_silver_is_removed_after_retention() -> None:
     found = planned(history=history(copy(COMPLETE, 5, 10), copy(DROPPED, 6, 20)), registered=())
     assert isinstance(found, BaseInput)
     assert found.is_gone
@@ -182,7 +182,7 @@ def test_each_table_is_compacted_up_to_an_lsn_of_its_own() -> None:
     assert (plan.tables, plan.kept, plan.end_lsn) == ((), {}, LSN(170))
 
 
-def test_bases_say_from_where_on_bronze_is_complete() -> None:
+def test_bases_give_the_lsn_after_which_bronze_is_complete() -> None:
     other = TableName("public", "u")
     bases = BaseHistory({NAME: Base(NAME, LSN(10), 5), other: Base(other, LSN(30))})
     assert (bases.lsn, bases.lsn_of(NAME), bases.lsn_of(TableName("public", "v"))) == (

@@ -6,6 +6,7 @@ import io
 from datetime import datetime, timezone
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from pipeline.operate.history import RowHistory
@@ -30,6 +31,7 @@ def shown(life: list[HistoryEntry]) -> list[tuple[int, str, list[tuple[str, str 
     return [(int(e.change.lsn), e.change.op, [(c.column.name, c.text) for c in e.columns]) for e in life]
 
 
+@pytest.mark.promise("history of a row")
 def test_a_life_is_followed_through_key_changes_to_its_end() -> None:
     changes = [
         change(60, "D", "9"),
@@ -61,7 +63,8 @@ def test_a_row_that_bronze_has_only_in_part_begins_where_bronze_does() -> None:
     assert [[e.change.op for e in life] for life in found] == [["D"], ["U"]]
 
 
-def test_a_truncate_ends_the_lives_that_there_are_and_a_copy_goes_on() -> None:
+@pytest.mark.promise("history of a row")
+def test_a_truncate_ends_the_existing_lives_and_a_copy_continues_them() -> None:
     changes = [
         change(10, "R", None, "1", "a", "b"),
         change(20, "U", None, "1", "c", "b"),

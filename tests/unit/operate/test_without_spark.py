@@ -79,6 +79,7 @@ def as_json(lake: NativeLake, *arguments: str) -> Any:
     return json.loads(run(lake, *arguments, "--json"))
 
 
+@pytest.mark.costly
 def test_status(lake: NativeLake) -> None:
     found = as_json(lake, "status", "--offline")
     assert [table["state"] for table in found["tables"]] == ["current"] * 5
@@ -87,6 +88,7 @@ def test_status(lake: NativeLake) -> None:
     assert inserts == {"t0000": 3, "t0001": 5, "t0002": 2, "t0003": 0, "t0004": 0}
 
 
+@pytest.mark.costly
 def test_status_of_one_table(lake: NativeLake) -> None:
     found = as_json(lake, "status", "public.t0001", "--offline")
     [table] = found["tables"]
@@ -94,18 +96,21 @@ def test_status_of_one_table(lake: NativeLake) -> None:
     assert table["columns"][0]["silver_type"] == "INT"
 
 
+@pytest.mark.costly
 def test_plan(lake: NativeLake) -> None:
     found = as_json(lake, "plan")
     assert {t["table"]: t["changes"]["I"] for t in found["tables"]} == {"t0000": 3, "t0001": 5, "t0002": 2}
     assert "MERGE INTO" in run(lake, "plan", "public.t0001", "--sql")
 
 
+@pytest.mark.costly
 def test_as_of(lake: NativeLake) -> None:
     found = as_json(lake, "as-of")
     assert [table["state"] for table in found["tables"]] == ["current"] * 5
     run(lake, "as-of", "--lsn", "0/1", code=1)
 
 
+@pytest.mark.costly
 def test_audit(lake: NativeLake) -> None:
     found = as_json(lake, "audit")
     assert found["whole"]
@@ -118,6 +123,7 @@ def test_resync(lake: NativeLake) -> None:
     assert [name for name in requests if name.table == "t0004"]
 
 
+@pytest.mark.costly
 def test_maintain(lake: NativeLake) -> None:
     planned = as_json(lake, "maintain", "--dry-run")
     assert planned["dry_run"]
@@ -131,7 +137,7 @@ def test_check_and_schema(lake: NativeLake) -> None:
     assert "There is no Java on the PATH." in run(lake, "check", code=1)
 
 
-def test_what_a_broken_log_says(tmp_path: Path) -> None:
+def test_a_broken_log_is_reported_as_incomplete(tmp_path: Path) -> None:
     lake = NativeLake(tmp_path / "lake", 1)
     log = lake.bronze.changes.folder / "_delta_log"
     (log / f"{1:020d}.json").unlink()

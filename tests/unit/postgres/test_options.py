@@ -67,7 +67,7 @@ MESSAGES_WITHOUT_AN_END: tuple[Message, ...] = (
 
 
 def asked(major: int, route: Route = "walsender", **protocol: Any) -> dict[str, str]:
-    """Return the options beside the publication."""
+    """Return the options without the publication."""
     options = pgoutput_options(major * 10000 + 5, Protocol(**protocol), "shop", route)
     assert options.pop("publication_names") == '"shop"'
     return options
@@ -92,7 +92,9 @@ def refused(major: int, **protocol: Any) -> str:
         ],
     ],
 )
-def test_by_default_each_server_is_asked_for_the_best_it_has(major: int, options: dict[str, str]) -> None:
+def test_by_default_the_best_options_that_each_server_has_are_requested(
+    major: int, options: dict[str, str]
+) -> None:
     assert asked(major) == options
 
 
@@ -108,7 +110,7 @@ def test_a_lower_version_that_is_written_turns_off_what_it_lacks() -> None:
     assert asked(14, version=1) == {"proto_version": "1", "messages": "true"}
 
 
-def test_what_is_written_is_asked_for() -> None:
+def test_configured_options_are_requested() -> None:
     assert asked(
         18, version=4, streaming="on", two_phase=True, binary=True, messages=False, origin="none"
     ) == {
@@ -124,7 +126,7 @@ def test_what_is_written_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("major", [10, 13, 14, 15, 16, 18])
-def test_two_phase_is_never_asked_for_by_default(major: int) -> None:
+def test_two_phase_is_never_requested_by_default(major: int) -> None:
     assert "two_phase" not in asked(major)
     assert "two_phase" not in asked(major, two_phase=False, written=frozenset({"two_phase"}))
 
@@ -178,19 +180,19 @@ def test_names_are_quoted_for_each_parser() -> None:
     assert quote_literal("o'clock\\") == "'o''clock\\'"
 
 
-def test_what_ended_last_says_how_far_messages_reach() -> None:
+def test_the_last_end_lsn_is_that_of_the_last_transaction_end() -> None:
     assert last_end_lsn([b"B", COMMIT, b"I"]) == LSN(0x20)
     assert last_end_lsn([b"B", b"I"]) == INVALID
     assert last_end_lsn([COMMIT[:12], b""]) == INVALID
 
 
 @pytest.mark.parametrize("message", MESSAGES_WITH_AN_END, ids=lambda message: type(message).__name__)
-def test_every_message_that_ends_a_transaction_says_how_far_it_reaches(message: Message) -> None:
+def test_every_message_that_ends_a_transaction_has_an_end_lsn(message: Message) -> None:
     assert last_end_lsn([encode(message)]) == LSN(0x20)
 
 
 @pytest.mark.parametrize("message", MESSAGES_WITHOUT_AN_END, ids=lambda message: type(message).__name__)
-def test_no_other_message_says_how_far_anything_reaches(message: Message) -> None:
+def test_no_other_message_has_an_end_lsn(message: Message) -> None:
     assert last_end_lsn([encode(message)]) == INVALID
 
 

@@ -100,7 +100,7 @@ def test_a_program_that_does_not_end_is_killed_with_its_children(text: str, tmp_
     wait_until(lambda: not runs(int(pid.read_text())), 10)  # a killed process needs a moment
 
 
-def test_the_limit_is_what_the_reference_says() -> None:
+def test_the_time_limit_is_stated_in_the_reference() -> None:
     from pipeline.config.load import field_schema
 
     limit = f"{password_command.TIME_LIMIT:g} seconds"

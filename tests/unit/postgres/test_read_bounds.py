@@ -16,7 +16,7 @@ from pipeline.protocol.lsn import LSN
 
 
 class Libpq:
-    """A session whose server has always sent a little more after a moment: every second look finds some."""
+    """A session whose server has always sent a little more after a moment: every second read finds some."""
 
     def __init__(
         self, size: int, *, each_look: int = 0, a_second: float = 0.0, most: int = 1_000_000

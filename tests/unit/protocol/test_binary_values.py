@@ -40,7 +40,7 @@ def test_values_read_as_the_server_writes_them(server: TypedValues) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=str)
-def test_values_that_are_cut_short_or_go_on_are_refused(server: TypedValues) -> None:
+def test_values_that_are_too_short_or_too_long_are_refused(server: TypedValues) -> None:
     types = server.types()
     for value in server.values:
         converter = types.find(value.oid)
@@ -96,7 +96,7 @@ def array(*dimensions: tuple[int, int], element: int = INT4, items: bytes = b"")
         (1700, struct.pack(">HhHH", 65535, 0, 0, 0)),
     ],
 )
-def test_counts_that_the_bytes_cannot_hold_ask_for_no_memory(oid: int, value: bytes) -> None:
+def test_counts_that_the_bytes_cannot_hold_allocate_no_memory(oid: int, value: bytes) -> None:
     assert read(Types(180000).find(oid), value) is None
 
 
@@ -206,7 +206,7 @@ def test_what_cannot_be_read_is_found_however_deep_it_is(oid: int, name: str | N
     assert Types(180000, OTHERS.get).find_unreadable(oid) == name
 
 
-def test_a_type_is_asked_for_once_and_a_built_in_one_never() -> None:
+def test_a_type_is_requested_once_and_a_built_in_one_never() -> None:
     asked: list[int] = []
 
     def look_up(oid: int) -> CatalogType | None:
@@ -220,7 +220,7 @@ def test_a_type_is_asked_for_once_and_a_built_in_one_never() -> None:
     assert asked == [20_009, 20_008]
 
 
-def test_a_type_that_was_not_there_is_asked_for_again() -> None:
+def test_a_type_that_was_not_found_is_requested_again() -> None:
     later: dict[int, CatalogType] = {}
     types = Types(180000, later.get)
     with pytest.raises(UnknownType, match="with oid 20009"):

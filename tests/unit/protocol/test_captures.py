@@ -187,6 +187,7 @@ def test_encoder_of_the_tests_gives_the_bytes_of_the_servers() -> None:
     assert [data for data, inside in MARKED if encode(decode(data, in_stream=inside)) != data] == []
 
 
+@pytest.mark.costly
 def test_every_strict_prefix_raises() -> None:
     for data, inside in MARKED:
         for length in range(len(data)):
@@ -203,6 +204,7 @@ def test_trailing_byte_raises() -> None:
                 decode(data + extra, in_stream=inside)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("seed", range(8))
 def test_damaged_messages_decode_or_raise_protocol_errors_only(seed: int) -> None:
     random = Random(seed)

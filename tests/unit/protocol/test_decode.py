@@ -73,7 +73,7 @@ def test_type_bytes_of_no_message_are_refused() -> None:
         decode(b"")
 
 
-def test_value_and_null_and_unchanged_toast_and_binary_are_four_different_cells() -> None:
+def test_value_null_unchanged_toast_and_binary_are_four_different_cells() -> None:
     message = decode(b"I\0\0\0\7N\0\5t\0\0\0\0nub\0\0\0\0t\0\0\0\1u")
     assert message == Insert(7, (b"", None, UNCHANGED_TOAST, Binary(b""), b"u"))
     cells = [b"", None, UNCHANGED_TOAST, Binary(b"")]

@@ -206,7 +206,7 @@ def test_relations_of_a_stream_that_is_prepared_do_not_last() -> None:
     assert relation_of(assembler, BEGIN, INSERT) == T
 
 
-def test_a_newer_relation_of_the_session_is_not_replaced_by_an_older_one_of_a_stream() -> None:
+def test_an_older_relation_of_a_stream_does_not_replace_one_of_the_session() -> None:
     assembler = assembler_of(start(900, first=True), inside(900, T), STOP, BEGIN, WIDER, COMMIT)
     assert receive_all(assembler, commit(900)) == [StreamCommitted(900, LSN(200), LSN(248), 6, ())]
     assert relation_of(assembler, BEGIN, INSERT) == WIDER
@@ -237,7 +237,7 @@ def test_origin_of_the_first_segment_is_that_of_all_of_its_stream_alone() -> Non
     assert origins(start(900, first=True), inside(900, T), inside(900, INSERT)) == [None]
 
 
-def test_a_first_segment_of_an_open_stream_begins_it_anew() -> None:
+def test_a_first_segment_of_an_open_stream_restarts_it() -> None:
     assembler = assembler_of(start(900, first=True), ORIGIN, inside(900, WIDER), STOP)
     assert receive_all(assembler, start(900, first=True)) == [StreamStarted(900, True)]
     assert assembler.open_streams == (900,)
@@ -331,7 +331,7 @@ def test_fifty_streams_are_open_at_once() -> None:
         ),
     ],
 )
-def test_error_says_what_and_where_and_what_to_do(
+def test_error_states_what_and_where_and_what_to_do(
     messages: tuple[Message, ...], fault: str, where: str
 ) -> None:
     assembler = assembler_of(*messages[:-1])

@@ -197,7 +197,7 @@ def test_events_of_a_transaction_in_order() -> None:
     ]  # fmt: skip
 
 
-def test_events_of_a_prepared_transaction_are_those_of_another_between_its_own() -> None:
+def test_a_prepared_transaction_has_usual_events_between_its_begin_and_end() -> None:
     assembler = assembler_in(State.IDLE)
     events = receive_all(
         assembler, BEGIN_PREPARE, T, INSERT, Truncate((7, 8), 0), INSIDE, PREPARE, COMMIT_PREPARED
@@ -223,7 +223,7 @@ def test_what_became_of_a_prepared_transaction_may_come_in_another_session() -> 
     ]
 
 
-def test_a_prepared_transaction_that_changed_nothing_may_come_without_its_begin() -> None:
+def test_an_empty_prepared_transaction_may_come_without_its_begin() -> None:
     assembler = assembler_in(State.IDLE)
     empty = replace(PREPARE, gid="empty")
     events = receive_all(assembler, BEGIN, INSERT, COMMIT, empty, BEGIN_PREPARE, PREPARE)
@@ -381,7 +381,7 @@ def test_change_is_handed_on_as_the_bytes_that_came() -> None:
         ),
     ],
 )
-def test_error_says_what_and_where_and_what_to_do(
+def test_error_states_what_and_where_and_what_to_do(
     messages: tuple[Message, ...], fault: str, where: str
 ) -> None:
     assembler = Assembler()

@@ -83,8 +83,9 @@ def test_each_rule_has_a_case() -> None:
     assert CASES.keys() == {rule.name for rule in RULES}
 
 
+@pytest.mark.promise("alerts")
 @pytest.mark.parametrize("name", CASES)
-def test_a_rule_finds_its_case_alone_and_says_what_to_do(name: str) -> None:
+def test_a_rule_finds_only_its_case_and_states_what_to_do(name: str) -> None:
     case = CASES[name]()
     [found] = find_alerts(case).found
     assert found.rule == name
@@ -100,7 +101,7 @@ def test_a_rule_finds_its_case_alone_and_says_what_to_do(name: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["paused", "copying", "detached", "current", "behind"])
-def test_a_table_that_waits_for_nobody_is_no_alert(state: str) -> None:
+def test_a_table_that_waits_for_no_person_is_no_alert(state: str) -> None:
     assert not find_alerts(facts(table(state, "A sentence."))).found
 
 
@@ -119,7 +120,7 @@ def test_a_source_without_changes_needs_no_ingest() -> None:
     assert not find_alerts(facts(status, captured_at=ago(days=9))).found
 
 
-def test_a_source_that_does_not_answer_is_reported_after_the_limit_and_the_slot_is_not_known() -> None:
+def test_an_unreachable_source_alerts_after_the_limit_with_unknown_slot() -> None:
     status = quiet(source=None, rate=None, unreachable="Cannot connect to host=a: refused.")
     soon = find_alerts(facts(status))
     assert not soon.found
@@ -135,7 +136,7 @@ def test_only_an_ingest_knows_of_copies() -> None:
     assert find_alerts(facts(copy_failures=None)).unknown == {"copy"}
 
 
-def test_an_apply_that_does_not_run_is_one_alert_and_not_one_for_each_table() -> None:
+def test_an_apply_that_does_not_run_is_one_alert_not_one_for_each_table() -> None:
     names = [TableName("public", f"t{number}") for number in range(50)]
     late = dict.fromkeys(names, 7200.0)
     stopped = find_alerts(facts(pending=late, applied_at=None))
@@ -163,7 +164,7 @@ def test_without_a_limit_of_lag_no_lag_is_reported_and_the_slot_still_is() -> No
     assert "No job has read the slot shop for 1 h 01 min" in found.sentence
 
 
-def test_a_slot_that_nobody_reads_is_late_where_only_lag_is_an_alert() -> None:
+def test_an_unread_slot_is_a_capture_alert_where_only_lag_is_configured() -> None:
     settings = Alerting(on=("lag > 1 h",))
     [found] = find_alerts(facts(slot(active_pid=None), captured_at=ago(hours=2), settings=settings)).found
     assert found.rule == "capture"

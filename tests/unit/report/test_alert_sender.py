@@ -89,7 +89,8 @@ def sender(config: Config, command: str = "apply", **options: float) -> AlertSen
     return AlertSender(config, command, is_continuous=False, **options)
 
 
-def test_an_alert_is_sent_once_by_jobs_that_start_every_minute_and_once_when_it_is_over(
+@pytest.mark.promise("alerts")
+def test_repeated_jobs_send_an_alert_once_and_once_more_when_it_is_over(
     tmp_path: Path, found: Found, hook: Receiver
 ) -> None:
     shop = config(tmp_path, hook)
@@ -127,6 +128,7 @@ def test_what_is_not_known_now_is_not_over(tmp_path: Path, found: Found, hook: R
     assert hook.alerts()[1:] == [("over", "slot_lost", None)]
 
 
+@pytest.mark.costly
 def test_a_receiver_that_fails_gets_it_again_with_growing_pauses(
     tmp_path: Path, found: Found, hook: Receiver, notices: list[str]
 ) -> None:
@@ -175,6 +177,7 @@ def test_what_a_dead_receiver_missed_the_next_run_sends(
         assert hook.alerts() == [("began", "held", "t")]
 
 
+@pytest.mark.promise("alerts")
 def test_a_receiver_that_hangs_delays_the_end_of_a_job_by_seconds_only(
     tmp_path: Path, found: Found, hook: Receiver
 ) -> None:
@@ -216,6 +219,7 @@ def test_a_job_that_fails_is_reported_even_if_the_status_cannot_be_read(
     assert hook.alerts() == [("began", "held", "t"), ("began", "job_apply", None)]
 
 
+@pytest.mark.promise("alerts")
 def test_two_jobs_that_find_the_same_at_once_send_it_once(
     tmp_path: Path, found: Found, hook: Receiver
 ) -> None:
@@ -268,9 +272,7 @@ def test_slack_gets_lines_of_text_with_its_signs_escaped(
 
 
 @pytest.mark.parametrize("code", [301, 302, 307, 404, 500])
-def test_a_redirect_or_an_error_is_no_answer_and_its_address_is_in_no_error(
-    hook: Receiver, code: int
-) -> None:
+def test_a_redirect_or_error_is_no_answer_and_no_error_has_the_address(hook: Receiver, code: int) -> None:
     hook.code = code
     with pytest.raises(EndpointError, match=f"it answered {code}") as error:
         send(Alerting(webhook=hook.url), {"alerts": []})

@@ -41,6 +41,7 @@ def source(slot: Slot | None, keep_size: int | None = None) -> SourceStatus:
     return SourceStatus(NOW, LSN(4 * MIB), keep_size, slot)
 
 
+@pytest.mark.promise("lag")
 def test_lag_is_nothing_at_the_end_and_since_the_commit_before_it() -> None:
     committed = NOW - timedelta(seconds=90)
     assert lag_seconds(LSN(100), LSN(100), committed, NOW) == 0.0

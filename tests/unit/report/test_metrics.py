@@ -219,6 +219,7 @@ def test_a_run_shares_no_registry() -> None:
     assert not any(name.startswith("pgdelta") for name in before)
 
 
+@pytest.mark.promise("metrics and logs")
 def test_what_has_a_meaning_in_the_format_is_escaped() -> None:
     metrics = RunMetrics("shop")
     name = TableName('a"b\\c\nd{}=,#', "Zoë \udce9")
@@ -252,6 +253,7 @@ def request(port: int, method: str, path: str, **headers: str) -> tuple[int, str
         return answer.status, answer.getheader("Content-Type"), answer.read()
 
 
+@pytest.mark.promise("metrics and logs")
 def test_the_endpoint_serves_metrics_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
     family = GaugeMetricFamily("m", "x", labels=["t"])
     family.add_metric(["Zoë"], 1)

@@ -150,7 +150,7 @@ class Closed(io.StringIO):
         raise BrokenPipeError
 
 
-def test_maintenance_is_logged_as_it_is_done_and_a_failure_once_for_each_reason() -> None:
+def test_maintenance_is_logged_as_done_and_a_failure_once_for_each_reason() -> None:
     lines = io.StringIO()
     log, ingest, apply = RunLog("shop", "run", lines), IngestSummary("shop", "slot"), ApplySummary("shop")
     ingest.maintenance.count(Maintained("bronze/changes", NOON, 9, 30, 2, removed_log_files=7))

@@ -47,9 +47,9 @@ class Histories:
         key_ranges: tuple[KeyRange, ...] = (),
         lsns: tuple[LSN, ...] = (KEYS_AT,),
     ) -> BaseInput:
-        """Load changes, of which the first ones are rows of a copy at LSN 1.
+        """Load changes; the first `copied` ones are rows of a copy at LSN 1.
 
-        With `key_ranges`, those at the places `keys` are of a copy of keys, after all changes before them.
+        With `key_ranges`, those at indexes `keys` are rows of a partial copy, after all changes before them.
         """
         self._changes[number] = list(changes)
         rows = []
@@ -123,6 +123,8 @@ def histories(tmp_path: Path) -> Iterator[Histories]:
     made.rows.close()
 
 
+@pytest.mark.costly
+@pytest.mark.promise("retention")
 @pytest.mark.parametrize("copies", [True, False], ids=["copied", "streamed"])
 @pytest.mark.parametrize("evolves", [False, True], ids=["plain", "evolves"])
 @pytest.mark.parametrize(
@@ -157,6 +159,8 @@ def test_a_base_has_the_rows_of_the_table(
     assert compacted > 0
 
 
+@pytest.mark.costly
+@pytest.mark.promise("retention")
 @pytest.mark.parametrize("shape", [KEYED, COMPOSITE], ids=["one column", "two columns"])
 @pytest.mark.parametrize("copies", [True, False], ids=["copied", "streamed"])
 @pytest.mark.parametrize("is_late", [True, False], ids=["two snapshots", "one snapshot"])
@@ -231,6 +235,7 @@ def keys_of(change: ModelChange) -> Iterator[tuple[str, ...]]:
         )
 
 
+@pytest.mark.promise("retention")
 def test_a_base_has_the_rows_of_the_last_table_of_a_name(histories: Histories) -> None:
     other = Shape(("k", "b"), "d", flagged=(0,))
     changes = [ModelChange("I", KEYED, new=(key, "x", None)) for key in "123"]

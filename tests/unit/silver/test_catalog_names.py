@@ -75,6 +75,7 @@ def test_a_recorded_name_that_the_rule_does_not_give_is_replaced() -> None:
     assert names_of(name, recorded=recorded) == {name: CatalogName("s", "t")}
 
 
+@pytest.mark.promise("hostile catalog names")
 @given(
     st.lists(st.tuples(st.text(max_size=8), st.text("aAbB_ é", max_size=4)), unique=True, max_size=20),
     st.data(),

@@ -85,6 +85,7 @@ def uuids(seed: int) -> list[list[tuple[Any, ...]]]:
     ]
 
 
+@pytest.mark.costly
 def test_random_keys_are_sorted_until_few_files_may_have_one(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", "id STRING, n INT", uuids(1))
     before = rows_of(table)
@@ -97,6 +98,7 @@ def test_random_keys_are_sorted_until_few_files_may_have_one(tmp_path: Path) -> 
     assert {level_of(add) for add in snapshot.files.values()} <= {0, 1, 2}
 
 
+@pytest.mark.costly
 def test_the_level_of_a_file_outlives_a_checkpoint(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", "id STRING, n INT", uuids(2))
     cluster(table, "id")
@@ -109,6 +111,7 @@ def test_the_level_of_a_file_outlives_a_checkpoint(tmp_path: Path) -> None:
     assert sorted(level_of(add) for add in LakeTable(str(moved)).snapshot().files.values()) == levels
 
 
+@pytest.mark.costly
 def test_composite_keys_are_sorted_by_all_columns(tmp_path: Path) -> None:
     found = random.Random(3)
     files = [[(found.randrange(4), found.getrandbits(60)) for _ in range(ROWS)] for _ in range(FILES)]
@@ -125,6 +128,8 @@ def opened_bytes(snapshot: Snapshot, column: str, value: Any) -> int:
     return sum(int(add["size"]) for add in files if may_have(add, {column: [(value, value)]}, ()))
 
 
+@pytest.mark.costly
+@pytest.mark.promise("clustered silver")
 def test_a_filter_by_configured_columns_opens_few_bytes(tmp_path: Path) -> None:
     found = random.Random(5)
     files = [[(file * ROWS + row, found.randrange(1000)) for row in range(ROWS)] for file in range(FILES)]
@@ -139,6 +144,8 @@ def test_a_filter_by_configured_columns_opens_few_bytes(tmp_path: Path) -> None:
     assert after * 10 < before
 
 
+@pytest.mark.costly
+@pytest.mark.promise("clustered silver")
 def test_another_order_sorts_all_files_again(tmp_path: Path) -> None:
     found = random.Random(6)
     files = [[(found.getrandbits(40), found.getrandbits(40)) for _ in range(ROWS)] for _ in range(32)]
@@ -175,6 +182,7 @@ def test_equal_bounds_are_not_sorted_for_ever(tmp_path: Path) -> None:
     assert rows_of(table) == before
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("ddl", "key", "make"),
     [

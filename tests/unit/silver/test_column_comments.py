@@ -29,7 +29,7 @@ def recorded(*comments: SourceComment) -> dict[TableName, list[SourceComment]]:
     return found
 
 
-def test_a_comment_that_is_gone_stays_as_a_removed_one() -> None:
+def test_a_removed_comment_stays_recorded_as_removed() -> None:
     before = recorded(on(T, 1, 0, None), on(T, 1, 2, "b"))
     removed = [on(T, 1, 0, None, "y"), on(T, 1, 2, "b", None)]
     assert comments_after(before, [on(T, 1, 0, None, "y")], {T: 1}) == removed

@@ -87,7 +87,7 @@ def test_name_that_changes_only_its_case_needs_an_intermediate_one() -> None:
     assert len(found) == 2
 
 
-def test_column_dropped_and_added_again_keeps_its_values_under_another_name() -> None:
+def test_column_dropped_and_added_again_keeps_old_values_in_another_column() -> None:
     sentence = "Column a was dropped and added again. Its former values are in a__2."
     assert renames(RECORDED, named(("a", 4), "b")) == [("a", "a__2", sentence)]
     # Rows from before the drop are read into the column that keeps their values.
@@ -101,6 +101,7 @@ def test_column_dropped_and_added_again_twice_keeps_both() -> None:
     assert [r[:2] for r in renames(again, named(("a", 4), "b", ("a__2", 5)))] == [("a", "a__2__2")]
 
 
+@pytest.mark.promise("uncertain columns")
 def test_column_added_again_with_equal_name_type_and_order_is_uncertain() -> None:
     recorded = SilverColumns(500, {}).after(named("a", "b"))
     again = named("a", ("b", 4), version=2)
@@ -167,7 +168,7 @@ def test_version_without_numbers_is_matched_by_its_names() -> None:
     assert names(swapped, unknown, named(("b", 2), ("a", 3), version=2)) == [["b", "a"]] * 2
 
 
-def test_version_without_numbers_has_the_columns_that_exist_before_and_after() -> None:
+def test_version_without_numbers_has_the_columns_of_before_and_after() -> None:
     unseen = named(("x", None), ("b", None))
     assert names(RECORDED, unseen, named("y", "b", version=2)) == [["y", "b"]] * 2
     assert names(RECORDED, named("a", "b"), unseen, named("y", "z", version=2)) == [["y", "z"]] * 3

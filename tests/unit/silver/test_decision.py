@@ -74,7 +74,7 @@ def test_a_row_decides(name: str) -> None:
 
 
 def merged(first: TableFacts, second: TableFacts) -> TableFacts:
-    """Return facts of which both hold."""
+    """Return the first facts with every change that the second ones have."""
     changed = {
         field: getattr(second, field)
         for field in TableFacts.__slots__
@@ -97,7 +97,7 @@ def test_what_stops_a_table_has_a_sentence(name: str) -> None:
     assert (decision.sentence is not None) == (decision.step in STOPPED or name == "rows lost")
 
 
-def test_guards_hold_no_table_without_rows_and_none_that_a_person_confirmed() -> None:
+def test_guards_hold_no_table_without_rows_and_no_confirmed_one() -> None:
     held = ROWS["guards"][0]
     assert decide(replace(held, offset=INVALID)).step is Step.APPLY
     assert decide(replace(held, is_confirmed=True)).step is Step.APPLY
@@ -111,7 +111,7 @@ def test_before_the_survey_a_table_that_bronze_is_ahead_of_is_surveyed() -> None
     assert decide(replace(behind, offset=INVALID, lost="The table is gone.")).step is Step.REBUILD
 
 
-def test_guards_go_on_holding_a_table_whose_next_attempt_is_not_due() -> None:
+def test_guards_keep_holding_a_table_whose_next_attempt_is_not_due() -> None:
     held = replace(ROWS["guards"][0], last_stop=Stop("Table public.orders is held.", 20))
     assert decide(held).row == "guards"
     assert decide(replace(held, counts=None)).row == "backs off"  # before the survey
@@ -127,7 +127,7 @@ def test_an_interval_postpones_only_changes_and_only_while_it_lasts() -> None:
     assert decide(replace(early, counts=NONE)).step is Step.SKIP
 
 
-def test_before_the_survey_only_a_table_that_is_behind_is_known_to_be_early() -> None:
+def test_before_the_survey_only_a_table_behind_is_known_to_be_early() -> None:
     early = replace(ROWS["written recently"][0], counts=None)
     assert decide(early).step is Step.APPLY
     assert decide(replace(early, is_behind=True)).step is Step.POSTPONE

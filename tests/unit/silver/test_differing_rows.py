@@ -54,7 +54,7 @@ def table(count: int) -> list[Row]:
     return [(str(i), f"value {i % 7}") for i in range(count)]
 
 
-def test_equal_tables_are_equal_and_no_row_is_looked_at() -> None:
+def test_equal_tables_are_equal_and_no_row_is_read() -> None:
     rows = table(500)
     source, silver = Rows(rows), Rows(rows[::-1])
     found = find_differences(source, silver)
@@ -82,7 +82,7 @@ def test_every_injury_is_found(monkeypatch: pytest.MonkeyPatch, most_rows: int) 
     assert source.read_rows < (3000 if most_rows == 50_000 else 30)
 
 
-def test_equal_rows_of_a_bag_are_counted() -> None:
+def test_equal_rows_of_a_multiset_are_counted() -> None:
     source = Rows([(None, "a")] * 3 + [(None, "b")] * 2)
     found = find_differences(source, Rows([(None, "a")] * 5 + [(None, "b")]))
     assert {(row.kind, row.copies) for row in found.rows} == {("surplus", 2), ("missing", 1)}

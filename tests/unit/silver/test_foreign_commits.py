@@ -27,6 +27,7 @@ def log(*commits: str | tuple[str, int] | Mapping[str, object]) -> list[LoggedOp
     return found
 
 
+@pytest.mark.promise("foreign commits in manifests")
 @pytest.mark.parametrize(
     ("commits", "foreign"),
     [

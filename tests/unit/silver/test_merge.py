@@ -91,6 +91,7 @@ def test_value_that_cannot_be_lost_is_not_checked() -> None:
     assert "'dropped'" not in text
 
 
+@pytest.mark.costly
 def test_misfits_are_counted_as_they_are_recorded() -> None:
     """Of a wide table, too: engines limit the depth of an expression."""
     columns = (*(FoldColumn(f"v{i}", INT, {1: i}) for i in range(1600)), NOTE)
@@ -126,7 +127,7 @@ def test_literal_holds_no_variable_that_spark_would_replace() -> None:
 TRUNCATES = (Truncate(70, 2, 1_000_000), Truncate(80, 0, 2_000_000))
 
 
-def test_merge_of_soft_deletes_marks_rows_that_are_gone() -> None:
+def test_merge_of_soft_deletes_marks_deleted_rows() -> None:
     soft = Fold((ID, NOTE), (0,), (1, 2), mode="soft_delete", truncates=TRUNCATES, current_column="_deleted_")
     names = MetadataNames("_commit_lsn", None, (("_deleted_", "is_deleted"), ("_deleted_at", "deleted_at")))
     assert merge_by_key("t1", "s1", soft, names) == (

@@ -36,7 +36,7 @@ NAMES = {"col-1": "_commit_lsn", "col-2": "_commit_time", "col-3": "_deleted_", 
         ({"mode": "append"}, True, (None, None), "a row of silver is a change"),
     ],
 )
-def test_a_rule_says_what_silver_keeps(
+def test_a_rule_decides_what_silver_keeps(
     changed: dict[str, str], past: bool, guards: tuple[int | None, int | None], reason: str | None
 ) -> None:
     rule = replace(RULE, **changed)  # type: ignore[arg-type]

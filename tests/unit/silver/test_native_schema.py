@@ -121,7 +121,7 @@ def test_what_needs_a_feature_or_spark_is_left_to_it(operation: AddColumn) -> No
     ],
     ids=["column mapping", "row tracking", "constraint", "clustering", "partitions of DOUBLE", "no table"],
 )
-def test_a_table_that_asks_more_is_left_to_spark(snapshot: Snapshot) -> None:
+def test_a_table_that_requires_more_features_is_left_to_spark(snapshot: Snapshot) -> None:
     assert not adds_natively(snapshot, NUMBER, is_repeated=False)
 
 

@@ -160,7 +160,7 @@ def test_a_cut_that_changes_no_row_records_its_offset(session: DuckSql, table: L
     assert table.offset(TXN) == 7
 
 
-def test_a_file_of_which_all_rows_are_deleted_is_only_removed(session: DuckSql, table: LakeTable) -> None:
+def test_a_file_whose_rows_are_all_deleted_is_only_removed(session: DuckSql, table: LakeTable) -> None:
     append(table, [1, 2])
     append(table, [3])
     merge(session, table, [("D", key, None, None, 1) for key in (1, 2)], 5)

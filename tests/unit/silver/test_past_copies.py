@@ -62,6 +62,7 @@ def test_a_source_that_is_not_copied_is_built_from_its_first_change() -> None:
 GAP = Gap(LSN(40), LSN(50), "The slot was lost.")
 
 
+@pytest.mark.promise("rebuild to any LSN")
 @pytest.mark.parametrize(
     ("found", "lsn", "reason"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pipeline.silver.policies import refusal_of, update_without_row
 from pipeline.table_name import TableName
 from tests.support.silver.relations import INT4, column, relation, survey
@@ -11,6 +13,7 @@ FULL = relation(column("id", 1, INT4, is_key=True), column("v", 2, is_key=True),
 RELATIONS = {r.version: r for r in (KEYED, FULL)}
 
 
+@pytest.mark.promise("updates without an old row")
 def test_update_without_an_old_row_matters_only_if_whole_rows_are_compared() -> None:
     keyed = survey(1, (10, 0), (20, 0), updates=2, without_old_row=2)
     whole = survey(3, (30, 0), (40, 0), updates=2)

@@ -132,7 +132,7 @@ def test_the_rules_of_columns_with_other_names_in_silver_do_not_change() -> None
     assert changed_rule((), {"id": 1, "a": 2, "A__3": 3}, after) is not None
 
 
-def test_a_column_that_may_be_a_protected_one_is_noted_and_holds_a_table_that_had_it() -> None:
+def test_a_possibly_protected_column_is_noted_and_holds_a_table_with_it() -> None:
     guess = ProtectedColumn("c", "ssn", None, EXCLUDE)
     after = version({"id": 1}, guess)
     [note] = rule_notes((), after.name, after.protected)

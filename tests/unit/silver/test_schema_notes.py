@@ -76,7 +76,7 @@ def test_type_that_changes_values_without_a_message_is_noted(
         ((700, -1), (701, -1), False),
     ],
 )
-def test_numbers_that_are_spelled_otherwise_are_noted_where_silver_has_texts(
+def test_numbers_with_another_spelling_are_noted_where_silver_has_texts(
     before: tuple[int, int], after: tuple[int, int], keeps: bool
 ) -> None:
     assert keeps_texts(before, after) is keeps

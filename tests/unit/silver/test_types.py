@@ -148,7 +148,7 @@ PARTLY: Sequence[tuple[SilverType, str, list[Any]]] = (
 
 
 def known(value: Any) -> str:
-    """Return a text that tells NaN, -0, types and digits apart.
+    """Return a text that distinguishes NaN, -0, types and digits.
 
     Releases of Spark before 4.2 return BINARY as bytearray.
     """
@@ -246,7 +246,7 @@ SAME_OR_NOT: Sequence[tuple[SilverType, str, str, bool]] = (
 )
 
 
-def test_canonical_text_tells_values_apart_and_is_that_of_the_stored_value(sql: Sql) -> None:
+def test_canonical_text_distinguishes_values_and_is_the_stored_value_s(sql: Sql) -> None:
     found = read(sql, [(kind, [one, other]) for kind, one, other, _ in SAME_OR_NOT])
     for (kind, one, other, is_same), result in zip(SAME_OR_NOT, found, strict=True):
         assert (result.canonical[0] == result.canonical[1]) is is_same, f"{kind.ddl} {one} {other}"

@@ -102,6 +102,7 @@ def test_a_query_quotes_its_path() -> None:
     assert table.query == "SELECT * FROM delta.`file:/lake/silver/public/a``b` VERSION AS OF 7"
 
 
+@pytest.mark.promise("versions that are gone")
 @pytest.mark.parametrize(
     ("offsets", "next_offset", "expected"),
     [

@@ -73,7 +73,7 @@ def test_versions_of_one_key_are_one_step_even_interleaved() -> None:
     assert described(step) == "key (1, 2) ((0, -1), (90, 4)] → 1000"
 
 
-def test_another_identity_is_another_step_complete_up_to_the_next_transaction() -> None:
+def test_each_identity_is_a_step_complete_up_to_the_next_transaction() -> None:
     planned = write_steps(
         survey(1, (10, 0), (20, 3)), survey(3, (30, 0), (40, 0)), survey(5, (50, 1), (60, 0))
     )
@@ -127,7 +127,7 @@ def test_truncate_at_the_end_leaves_nothing() -> None:
     assert described(step) == "key (1,) ((90, 4), (90, 4)] → 1000 replaces"
 
 
-def test_truncate_as_the_last_change_of_an_identity_empties_before_the_next_one() -> None:
+def test_truncate_at_the_end_of_an_identity_empties_before_the_next_one() -> None:
     planned = write_steps(survey(1, (10, 0), (20, 0), truncate=(20, 0)), survey(3, (30, 0), (40, 0)))
     assert [described(step) for step in planned] == [
         "key (1,) ((20, 0), (20, 0)] → 30 replaces",
@@ -135,7 +135,7 @@ def test_truncate_as_the_last_change_of_an_identity_empties_before_the_next_one(
     ]
 
 
-def test_table_created_again_under_its_name_replaces_the_rows_of_the_old_one() -> None:
+def test_table_created_again_replaces_the_rows_of_the_old_one() -> None:
     [step] = write_steps(survey(1, (10, 0), (20, 0)), survey(7, (30, 3), (40, 0)))
     assert described(step) == "key (7,) ((30, 2), (40, 0)] → 1000 replaces"
     [step] = write_steps(survey(7, (30, 0), (40, 0)), shown_oid=500)

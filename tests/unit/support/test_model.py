@@ -96,7 +96,7 @@ def test_new_key_replaces_a_stale_row() -> None:
     assert rows_after(KEYED, *changes) == Counter({("2", "x", "T1"): 1})
 
 
-def test_insert_of_a_known_key_replaces_the_row_and_delete_of_an_unknown_key_does_nothing() -> None:
+def test_insert_replaces_a_known_key_and_delete_ignores_an_unknown_key() -> None:
     changes = (
         insert(KEYED, "1", "x", "T1"),
         insert(KEYED, "1", None, "y"),
@@ -149,7 +149,7 @@ def test_table_without_identity_only_grows_until_truncated() -> None:
         rows_after(APPENDED, delete(APPENDED, "K", "x", None))
 
 
-def test_added_column_is_null_in_older_rows_and_a_left_column_keeps_its_values() -> None:
+def test_added_column_is_null_in_older_rows_and_a_dropped_one_keeps_values() -> None:
     wider = Shape(("k", "a", "big", "more"), "d", flagged=(0,))
     narrower = Shape(("k", "more"), "d", flagged=(0,))
     changes = (
@@ -174,6 +174,7 @@ def test_key_is_that_of_the_relation_version() -> None:
     assert rows_after(one, *changes) == Counter({("3", "9", "z"): 1})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(shape.columns) + shape.identity)
 @pytest.mark.parametrize("evolves", [False, True])
 def test_model_follows_a_source(shape: Shape, evolves: bool) -> None:

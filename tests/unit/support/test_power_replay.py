@@ -74,6 +74,7 @@ def test_a_commit_that_is_forced_whole_is_not_ahead() -> None:
     assert (verdict.ahead, verdict.torn, verdict.position, verdict.flushes) == ([], set(), 7, 1)
 
 
+@pytest.mark.promise("power failures")
 @pytest.mark.parametrize("step", [name for name in STEPS if "is forced" in name or "are forced" in name])
 def test_each_step_that_forces_is_needed(step: str) -> None:
     verdict = run(trace(step)).verdict
@@ -131,7 +132,7 @@ def test_a_file_that_changes_after_it_was_forced_is_not_durable() -> None:
     assert len(run([*trace(), Event("rename", path=TABLE, other="/r/elsewhere")]).verdict.ahead) == 1
 
 
-def test_a_file_that_is_shorter_than_the_log_says_is_not_whole() -> None:
+def test_a_file_that_is_shorter_than_its_log_entry_is_not_whole() -> None:
     events = [e._replace(second=99) if e.kind == "write" and e.inode == 1 else e for e in trace()]
     assert run(events).verdict.ahead
 

@@ -24,6 +24,7 @@ def test_it_is_resumed_if_nothing_came_between(requests: tuple[str, ...]) -> Non
     assert not is_outdated(state(), ENTRY, requests, [Gap(LSN(50), LSN(101), "")])
 
 
+@pytest.mark.promise("interrupted copies")
 @pytest.mark.parametrize("membership", [8, None])
 def test_it_restarts_if_the_table_left_and_came_back(membership: int | None) -> None:
     assert is_outdated(state(), membership, (), [])

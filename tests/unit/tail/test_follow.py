@@ -62,7 +62,7 @@ def encoded(*messages: Message) -> list[bytes]:
 ONE = encoded(*inside(ITEM, Insert(7, (b"1", None, None))))
 
 
-def test_nothing_is_acknowledged_that_was_not_asked_for() -> None:
+def test_nothing_is_acknowledged_that_was_not_requested() -> None:
     stream = Fed(ONE)
     assert len(run(stream, TailOptions())) == 4
     assert stream.acknowledged == []

@@ -67,7 +67,7 @@ def test_a_transaction() -> None:
     assert (commit["message"], commit["end_lsn"]) == ("Commit", "0/16B3778")
 
 
-def test_every_kind_of_cell_can_be_told_from_every_other_and_is_whole() -> None:
+def test_every_kind_of_cell_differs_from_every_other_and_is_whole() -> None:
     columns = tuple(Column(False, name, 25, -1) for name in "abcdef")
     relation = Relation(9, "", "t", "d", columns)
     row = (None, UNCHANGED_TOAST, b"x" * 5000, b"\xff\xfe", Binary(b"\0\1"), b'{"sent": false}')
@@ -84,7 +84,7 @@ def test_every_kind_of_cell_can_be_told_from_every_other_and_is_whole() -> None:
     assert b64decode("//4=") == b"\xff\xfe"
 
 
-def test_an_update_tells_what_kind_of_old_row_it_has() -> None:
+def test_an_update_has_the_kind_of_its_old_row() -> None:
     *_, plain, key, _ = objects_of(
         *inside(
             ITEM,
@@ -106,7 +106,7 @@ def test_a_truncate_names_its_tables() -> None:
     assert (found["cascade"], found["restart_identity"]) == (False, True)
 
 
-def test_a_stream_says_its_transaction_and_subtransaction() -> None:
+def test_a_stream_has_its_transaction_and_subtransaction() -> None:
     streamed = Relation(7, "public", "item", "d", ITEM.columns, xid=745)
     insert = Insert(7, (b"1", None, None), xid=746)
     stream: list[Message] = [StreamStart(745, True), streamed, insert, StreamStop(), StreamAbort(745, 746)]
@@ -131,7 +131,7 @@ def test_the_content_of_a_message_is_text_where_it_can_be() -> None:
     assert other["content"] == {"base64": "AP8=", "format": "text"}
 
 
-def test_without_values_the_rest_is_told() -> None:
+def test_without_values_everything_else_is_written() -> None:
     messages = inside(
         ITEM,
         Insert(7, (b"geheim", None, None)),

@@ -1,4 +1,4 @@
-"""What is shown: nothing twice through many looks, the tables that match, what is committed."""
+"""What is shown: nothing twice through many polls, the tables that match, what is committed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_one_session_shows_everything() -> None:
     assert [seen.message for seen in see(messages)] == messages
 
 
-def test_a_later_look_shows_only_what_is_new() -> None:
+def test_a_later_poll_shows_only_what_is_new() -> None:
     reading = TailReader()
     first = [*transaction(1, ITEM, Insert(7, ROW)), beat(17), *prepared(2, Insert(7, ROW))]
     new = [*transaction(3, Insert(7, ROW)), beat(50), commit_prepared(4, 2)]
@@ -82,7 +82,7 @@ def test_a_later_look_shows_only_what_is_new() -> None:
     assert see([*first, *new], reading, 3) == []
 
 
-def test_what_a_hidden_transaction_described_still_names_the_tables_of_later_ones() -> None:
+def test_relations_of_a_hidden_transaction_name_the_tables_of_later_ones() -> None:
     reading = TailReader()
     first = transaction(1, ITEM, Insert(7, ROW))
     see(first, reading, 1)
@@ -90,7 +90,7 @@ def test_what_a_hidden_transaction_described_still_names_the_tables_of_later_one
     assert insert.relations == (ITEM,)
 
 
-def test_a_stream_is_shown_anew_while_it_is_open_and_not_after_its_end() -> None:
+def test_a_stream_is_shown_again_while_it_is_open_and_not_after_its_end() -> None:
     reading = TailReader()
     assert len(see(streamed(5), reading, 1)) == 4
     assert len(see([*streamed(5), stream_commit(2, 5)], reading, 2)) == 5
@@ -105,7 +105,7 @@ def test_a_stream_that_was_rolled_back_is_not_shown_again() -> None:
     assert see(messages, reading, 2) == []
 
 
-def test_a_transaction_prepared_before_the_slot_was_two_phase_is_shown_with_its_commit() -> None:
+def test_a_transaction_prepared_before_two_phase_is_shown_with_its_commit() -> None:
     reading = TailReader()
     first = transaction(3, ITEM)
     see(first, reading, 1)

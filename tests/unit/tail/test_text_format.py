@@ -52,7 +52,7 @@ def shown(cell: Cell, type_oid: int = 25, **options: bool | int) -> str:
     return body(relation, Insert(9, (cell,)), **options).removeprefix("Insert public.t: v=")
 
 
-def test_a_transaction_says_its_time_position_and_xid_on_every_line_and_indents_what_is_inside() -> None:
+def test_every_line_has_time_lsn_and_xid_and_those_inside_are_indented() -> None:
     assert lines_of(BEGIN, ITEM, Insert(7, (b"1", b"Zo\xc3\xab", None)), COMMIT) == [
         f"{WHEN}   0/16B3748        745  Begin",
         f"{WHEN}   0/16B3748        745    Relation public.item (id integer key, name text,"
@@ -62,7 +62,7 @@ def test_a_transaction_says_its_time_position_and_xid_on_every_line_and_indents_
     ]
 
 
-def test_a_stream_has_no_time_and_position_before_its_end_and_shows_subtransactions() -> None:
+def test_a_stream_has_no_time_and_lsn_before_its_end_and_shows_subxids() -> None:
     streamed = Relation(7, "public", "item", "d", ITEM.columns, xid=745)
     assert lines_of(
         StreamStart(745, True),
@@ -143,7 +143,7 @@ def test_a_message_inside_a_transaction(message: Message, line: str) -> None:
     assert body(message) == line
 
 
-def test_a_message_that_is_not_transactional_says_so_and_stands_alone() -> None:
+def test_a_message_that_is_not_transactional_is_marked_and_has_no_xid() -> None:
     assert lines_of(LogicalMessage(False, FROM, "beat", b"1")) == [
         "-                               0/10          -  Message 'beat' not transactional: '1'"
     ]
@@ -175,7 +175,7 @@ def test_a_value_is_written_as_sql_writes_it(cell: Cell, type_oid: int, text: st
     assert shown(cell, type_oid) == text
 
 
-def test_a_long_value_ends_early_and_says_its_length() -> None:
+def test_a_long_value_is_truncated_and_shows_its_length() -> None:
     assert shown("é".encode() * 100) == f"'{'é' * 60}'… (200 bytes)"
     assert shown(b"x" * 60) == f"'{'x' * 60}'"
     assert shown(Binary(b"\1" * 100)) == f"x'{'01' * 30}'… (100 bytes)"

@@ -263,7 +263,7 @@ def test_batches_are_read_from_the_log_of_a_run() -> None:
 
 
 class FakeClock:
-    """Time that only moves when somebody sleeps or a command runs."""
+    """Time that moves only during a sleep or a command."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -328,7 +328,7 @@ class FakeLogs(Logs):
 
 
 class FakeJob:
-    """A job that goes on until it is stopped."""
+    """A job that runs until it is stopped."""
 
     peak_mib = 123.0
     is_stopped = False
@@ -487,7 +487,7 @@ def test_latency_is_measured_at_a_thousand_changes_per_second(tmp_path: Path) ->
         assert (high - low, high <= 2000) == (10, True)
 
 
-def test_the_spark_writer_is_asked_for_in_the_configuration(tmp_path: Path) -> None:
+def test_the_spark_writer_is_set_in_the_configuration(tmp_path: Path) -> None:
     rig = FakeRig(tmp_path)
     with rig.source("many") as source:
         writers: tuple[Writer, ...] = ("auto", "spark")

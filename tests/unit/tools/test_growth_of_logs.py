@@ -13,6 +13,7 @@ from tools.growth.parts.logs import apply_all, land, make_lake
 from tools.growth.parts.year import Twelfth, growth_of, measure_year
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_jobs_continue_in_a_lake_with_aged_logs(tmp_path: Path, is_kept: bool) -> None:
     lake = make_lake(tmp_path, 0.02, is_aged=True, is_kept=is_kept)

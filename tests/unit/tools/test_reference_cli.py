@@ -11,7 +11,7 @@ from tools.reference_cli import reference
 PAGE = ROOT / "docs" / "reference" / "command-line.md"
 
 
-def test_the_page_is_what_the_commands_say() -> None:
+def test_the_page_is_generated_from_the_commands() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), (
         "run python -m tools.reference_cli > docs/reference/command-line.md"
     )

@@ -1,4 +1,4 @@
-"""The found of bronze: whole chains are whole, and every hole is result, with its versions and LSNs."""
+"""The commit chain of bronze: a whole chain is whole, and every hole is a finding, with versions and LSNs."""
 
 from __future__ import annotations
 
@@ -178,13 +178,14 @@ def test_a_log_from_the_beginning_begins_where_a_pipeline_does() -> None:
     assert [(f.kind, f.versions) for f in result.findings] == [(LOG, (1,))]
 
 
-def test_the_next_run_has_to_go_on_where_the_chain_ends() -> None:
+def test_the_next_run_has_to_continue_where_the_chain_ends() -> None:
     result = read_chain(WHOLE, APP, LSN(195))
     [finding] = result.findings
     assert (finding.kind, finding.versions) == (OFFSET, (4,))
     assert (finding.start, finding.end) == (LSN(190), LSN(195))
 
 
+@pytest.mark.promise("the audit finds every hole")
 @pytest.mark.parametrize("seed", range(30))
 def test_every_hole_of_a_random_chain_is_found_and_nothing_else(seed: int) -> None:
     random_ = random.Random(seed)

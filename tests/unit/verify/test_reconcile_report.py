@@ -35,7 +35,7 @@ def printed(found: Reconciled) -> str:
     return out.getvalue()
 
 
-def test_what_differs_is_said_without_keys_and_values() -> None:
+def test_differences_are_reported_without_keys_and_values() -> None:
     found = Reconciled("shop", "run7", (EQUAL_TABLE, OTHER, UNKNOWN), {OTHER.name: "1 key is copied anew"})
     text = printed(found)
     assert "2 missing, 1 too many, 1 with other values (price)" in text

@@ -41,7 +41,7 @@ def intervals(count: int) -> list[Interval]:
     return [Interval(LSN(10 * i), LSN(10 * i + 10), 10, i) for i in range(count)]
 
 
-def test_a_whole_ledger_is_intervals_from_its_beginning_to_the_end_of_all() -> None:
+def test_a_whole_commit_chain_is_intervals_from_its_start_to_the_last_lsn() -> None:
     found = intervals_of(read_chain([*WHOLE, link(5, 190, 900, gap="lost", changes=3)], APP))
     assert found is not None
     assert [(i.start, i.end, i.changes, i.version) for i in found] == [
@@ -62,7 +62,7 @@ def test_a_hole_is_an_interval_without_rows() -> None:
     ]
 
 
-def test_overlaps_say_nothing_of_rows() -> None:
+def test_a_chain_with_overlaps_has_no_intervals() -> None:
     assert intervals_of(read_chain([*WHOLE, link(5, 180, 200)], APP)) is None
     assert intervals_of(read_chain([*WHOLE, link(5, 190, 170)], APP)) is None
     assert intervals_of(read_chain([*WHOLE, link(5, 190, 200, database="other")], APP)) is None
@@ -81,6 +81,7 @@ def test_nothing_is_not_counted() -> None:
     assert rows.queries == 0
 
 
+@pytest.mark.promise("the audit finds every hole")
 @pytest.mark.parametrize("at_once", [2, 3, 7, 64])
 @pytest.mark.parametrize("seed", range(10))
 def test_differences_are_found_at_their_commits(seed: int, at_once: int) -> None:

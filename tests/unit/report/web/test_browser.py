@@ -30,7 +30,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 def test_no_page_is_cut_off(browser: Browser, tmp_path: Path, width: int, is_dark: bool) -> None:
-    """The pictures are left in the test's folder, to be looked at."""
+    """The pictures stay in the test's folder, for a person to check."""
     facts = page_facts()
     write_page(facts, str(tmp_path / "page.html"))
     with served_pages(PageSource(facts)) as port:

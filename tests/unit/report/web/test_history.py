@@ -31,7 +31,7 @@ def an_hour() -> list[Sample]:
     ]
 
 
-def test_a_sample_is_what_the_summaries_say() -> None:
+def test_a_sample_has_the_numbers_of_the_summaries() -> None:
     metrics = RunMetrics("shop")
     assert sample_of(metrics.scrape(), None, 5.0) == (5.0, None, None, None, None)
     metrics.on_ingest(IngestSummary("shop", "slot", LSN(1000), changes=7))

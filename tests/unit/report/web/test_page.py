@@ -77,6 +77,7 @@ def zip_rows(section: Element) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.promise("pages")
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_name_is_text_and_nothing_else(name: TableName) -> None:
     plain = render_page(facts_of(TableName("public", "plain")))

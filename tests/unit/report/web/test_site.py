@@ -81,6 +81,7 @@ def test_headers_forbid_what_a_page_does_not_need() -> None:
     assert '<noscript><meta http-equiv="refresh"' in body
 
 
+@pytest.mark.promise("pages")
 def test_a_local_page_has_only_names_of_this_machine() -> None:
     with served_pages(PageSource(FACTS)) as port:
         for host in ("localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:9", "127.0.0.2"):
@@ -97,6 +98,7 @@ def test_a_local_page_has_only_names_of_this_machine() -> None:
         is_local("no.such.host.invalid", 80, "--http")
 
 
+@pytest.mark.promise("pages")
 def test_many_requests_are_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     source = PageSource(FACTS)
     with served_pages(source) as port:
@@ -111,7 +113,7 @@ def test_many_requests_are_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
         assert source.reads == [None, None]
 
 
-def test_a_status_that_cannot_be_read_is_a_page_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_that_cannot_be_read_is_a_page_with_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "AGE", 0.0)
     source = PageSource(FACTS)
     source.error = LakeError("The storage is not available. Try again.")

@@ -47,6 +47,7 @@ def test_the_command_writes_the_page_of_a_lake(tmp_path: Path, capsys: pytest.Ca
     assert f"--html: Cannot write {tmp_path / 'no' / 'folder.html'}" in capsys.readouterr().err
 
 
+@pytest.mark.promise("pages")
 def test_a_page_is_replaced_in_one_step_and_keeps_its_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
