@@ -101,6 +101,7 @@ def test_what_did_more_than_add_is_read_as_a_table(land: Land, statement: str) -
     assert land.seen(15, 30) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_not_whole_any_more_is_read_as_a_table(land: Land, tmp_path: Path) -> None:
     start = land.point
     for lsn in range(20, 75):  # more commits than there are between two checkpoints

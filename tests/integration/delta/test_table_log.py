@@ -67,6 +67,7 @@ EVERY_TYPE = (
 )
 
 
+@pytest.mark.slow
 def test_every_type_and_checkpoints(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t [x] %20"
     write(spark, path, EVERY_TYPE.format(7), **{"delta.checkpointInterval": "3"})

@@ -76,6 +76,7 @@ def prove(make_pipeline: MakePipeline, seed: int, *, mode: RowMode, schemas: int
             Applier(None, config).apply_pending()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_tables_that_only_spark_writes_are_shown(make_pipeline: MakePipeline) -> None:
     pipeline = with_rules(

@@ -161,6 +161,7 @@ def test_a_column_is_added_to_a_table_that_is_read_from_a_checkpoint(lanes: Lane
     compare(lanes)
 
 
+@pytest.mark.slow
 def test_defaults_of_all_types_are_set_as_by_spark(lanes: Lanes) -> None:
     lanes["auto"].transact(
         *(f'ALTER TABLE t ADD "{name.replace(" ", "_")}" {kind}' for name, (kind, _) in DEFAULTS.items()),

@@ -81,6 +81,7 @@ def test_many_native_mirrors_have_the_rows_of_the_source(
     prove(database, tmp_path, seed_of_run(), None, copy=copy, schemas=40, cuts=6)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("partitioned silver")
 @pytest.mark.spark
 def test_mirrors_of_spark_have_the_rows_of_the_source(
@@ -172,6 +173,7 @@ def test_many_native_tables_of_each_mode_have_the_rows_of_the_model(
     prove_mode(database, tmp_path, seed_of_run(), mode, None, cuts=100)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.promise("partitioned silver")
 @pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES)

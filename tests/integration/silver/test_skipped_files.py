@@ -34,6 +34,7 @@ def files(pipeline: Pipeline, table: str) -> set[Path]:
     return set(pipeline.path("silver", "public", table).glob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_files_without_changed_keys_are_not_read(make_pipeline: MakePipeline) -> None:
     pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
     pipeline.ingest()

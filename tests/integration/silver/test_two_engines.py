@@ -78,6 +78,7 @@ def agree(
     return {name: len(texts) - count_misfits(native[name]) for name in kinds}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kinds", [SCALARS, ARRAYS], ids=["scalars", "arrays"])
 def test_every_type_reads_odd_texts_alike(
     spark: SparkSession, tmp_path: Path, kinds: Mapping[str, SilverType]
