@@ -33,7 +33,7 @@ setup-s3: $(READY) ## setup, with Hadoop's client for S3 (12 MB), for a storage.
 # environment turns that off. Twice as many processes as two cores: most tests wait for another process.
 check quick test slow: export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= 4
-PYTEST := $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # one of the parts of the slow tests, such as faults-1; all of them if empty
 PART ?=
 
