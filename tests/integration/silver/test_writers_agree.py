@@ -63,6 +63,12 @@ def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spark
+def test_a_random_workload_leaves_equal_tables(make_pipeline: MakePipeline) -> None:
+    compare(make_pipeline, FIXED_SEED, schemas=1, cuts=2, least_writes=5)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 def test_random_workloads_leave_equal_tables(make_pipeline: MakePipeline) -> None:
     # eight tables a schema: about a hundred writes
     compare(make_pipeline, FIXED_SEED, schemas=4, cuts=3, least_writes=60)
