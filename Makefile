@@ -38,7 +38,7 @@ PYTEST = $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PART ?=
 
 check: WORKERS = 2
-check: $(READY) ## lint, types and the pure tests that take no time: a minute
+check: $(READY) ## lint, types and the pure tests that take no time: two or three minutes
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
