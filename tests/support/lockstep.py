@@ -39,7 +39,7 @@ from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.frames import Frame
-from tests.support.servers import _create_database
+from tests.support.servers import new_database
 
 
 class Wait(Enum):
@@ -188,7 +188,7 @@ class Group:
         self, server: EmbeddedServer, root: str, writer: WriterSetting, names: Iterable[str]
     ) -> dict[str, BaseException]:
         """Run scenarios, and return the errors of those that fail; an error of a job is that of all."""
-        with contextmanager(_create_database)(server) as database, database.connect() as source:
+        with contextmanager(new_database)(server) as database, database.connect() as source:
             made = database.config(root=root, create_publication="all", copy=self.copy, **self.source)
             base = replace(made, silver=replace(made.silver, writer=writer, **self.silver))
             lanes: dict[str, Lane] = {}

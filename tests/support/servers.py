@@ -124,13 +124,13 @@ def old_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 @pytest.fixture
 def database(server: EmbeddedServer) -> Iterator[Database]:
     """Give a fresh database of PostgreSQL 18."""
-    yield from _create_database(server)
+    yield from new_database(server)
 
 
 @pytest.fixture
 def old_database(old_server: EmbeddedServer) -> Iterator[Database]:
     """Give a fresh database of PostgreSQL 10."""
-    yield from _create_database(old_server)
+    yield from new_database(old_server)
 
 
 @pytest.fixture
@@ -159,7 +159,8 @@ def _serve(directory: Path, binaries: Path | None = None) -> Iterator[EmbeddedSe
     started.stop()
 
 
-def _create_database(started: EmbeddedServer) -> Iterator[Database]:
+def new_database(started: EmbeddedServer) -> Iterator[Database]:
+    """Give a fresh database of a server, and drop it afterwards."""
     name = f"shop_{next(_numbers)}"
     with psycopg.connect(started.conninfo, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))

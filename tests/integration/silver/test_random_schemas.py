@@ -5,8 +5,6 @@ Where a table changed without a message, an event records it, and such a table n
 
 from __future__ import annotations
 
-import os
-import time
 from random import Random
 
 import pytest
@@ -15,6 +13,7 @@ from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.seeds import seed_of_run
 from tests.support.workload.shapes import Evolving, create_shapes
 from tests.support.workload.tables import Schema
 from tests.support.workload.transactions import Step, run_workload
@@ -38,8 +37,7 @@ def test_silver_equals_the_source_for_random_tables(make_pipeline: MakePipeline)
 def test_silver_equals_the_source_for_two_hundred_random_tables(
     make_pipeline: MakePipeline, hundred: int
 ) -> None:
-    seed = int(os.environ.get("PGDELTA_SEED", "") or time.time_ns() % 1_000_000)
-    prove(make_pipeline, seed * hundred, schemas=34, rounds=3)
+    prove(make_pipeline, seed_of_run() * hundred, schemas=34, rounds=3)
 
 
 def prove(make_pipeline: MakePipeline, seed: int, *, schemas: int, rounds: int) -> None:
