@@ -95,7 +95,7 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait_for(self, expression: str, seconds: float = 60.0) -> None:
+    def wait_for(self, expression: str, seconds: float = 180.0) -> None:
         """Wait until an expression is true."""
         deadline = time.monotonic() + seconds
         while not self.run(expression):

@@ -245,7 +245,7 @@ def _copy_spark(target: Path) -> None:
 
 
 def _wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

@@ -83,7 +83,7 @@ def processes_with(argument: str) -> list[int]:
 
 def kill_session(session: int) -> None:
     """Kill every process of a session, also one that is stopped, and wait for their end."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while running := members(session):
         assert time.monotonic() < deadline, f"processes {running} do not end"
         for pid in running:

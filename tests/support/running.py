@@ -28,7 +28,7 @@ storage:
 """
 
 
-def wait_until(is_true: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(is_true: Callable[[], object], seconds: float = 300) -> None:
     """Wait until a condition holds; fail when it does not within so many seconds."""
     deadline = time.monotonic() + seconds
     while not is_true():

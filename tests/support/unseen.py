@@ -37,7 +37,7 @@ def _wait_for(database: Database, standby: str) -> None:
 
 def _until_one_more_waits(database: Database, count: int) -> None:
     query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while database.run(query) != [(count,)]:
         assert time.monotonic() < deadline, "a commit does not wait"
         time.sleep(0.05)

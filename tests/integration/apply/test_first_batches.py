@@ -89,17 +89,17 @@ def test_small_tables_are_written_while_spark_starts(
     filled: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
-        wait_until(lambda: silver_offset(filled) is not None, 60)
+        wait_until(lambda: silver_offset(filled) is not None)
         before = silver_offset(filled)
         filled.run("INSERT INTO t VALUES (3)", "DELETE FROM t WHERE id = 1")
         filled.ingest()
-        wait_until(lambda: silver_offset(filled) != before, 60)
+        wait_until(lambda: silver_offset(filled) != before)
         assert not running.done()
         may_start.set()
         filled.run("UPDATE t SET id = 4 WHERE id = 3")
         filled.ingest()
         end = silver_offset(filled)
-        wait_until(lambda: silver_offset(filled) != end, 120)
+        wait_until(lambda: silver_offset(filled) != end)
         stop.set()
         assert running.result(120).exit_code(strict=True) == 0
     filled.assert_equal("t")
@@ -108,7 +108,7 @@ def test_small_tables_are_written_while_spark_starts(
 @pytest.mark.spark
 def test_columns_are_added_while_spark_starts(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
-        wait_until(lambda: silver_offset(filled) is not None, 60)
+        wait_until(lambda: silver_offset(filled) is not None)
         before = silver_offset(filled)
         filled.transact(
             "ALTER TABLE t ADD v text",
@@ -116,7 +116,7 @@ def test_columns_are_added_while_spark_starts(filled: Pipeline, monkeypatch: pyt
             "INSERT INTO t VALUES (3, 'a', 8)",
         )
         filled.ingest()
-        wait_until(lambda: silver_offset(filled) != before, 60)
+        wait_until(lambda: silver_offset(filled) != before)
         assert not running.done()
         stop.set()
         may_start.set()
@@ -144,7 +144,7 @@ def test_an_error_of_a_first_batch_ends_the_run(
 @pytest.mark.spark
 def test_a_stop_while_spark_starts_ends_the_run(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
-        wait_until(lambda: silver_offset(filled) is not None, 60)
+        wait_until(lambda: silver_offset(filled) is not None)
         stop.set()
         may_start.set()
         assert running.result(60).tables

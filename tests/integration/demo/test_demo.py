@@ -48,7 +48,7 @@ def test_the_demo_ends_with_every_table_equal(tmp_path: Path) -> None:
     root = tmp_path / "demo"
     process = start_demo(root, "--seconds", "3")
     with ended(process):
-        out, err = process.communicate(timeout=500)
+        out, err = process.communicate(timeout=900)
     assert (process.returncode, err) == (0, "")
     told = json.loads(out)
     assert told["ok"]
@@ -80,7 +80,7 @@ def test_the_server_ends_with_the_demo_however_that_ends(tmp_path: Path, number:
         told = json.loads(out)
         assert told["stopped"]
         assert process.returncode == (0 if told["ok"] else 1)
-    wait_until(lambda: not is_running(root / "server"), 30)
+    wait_until(lambda: not is_running(root / "server"), 120)
 
 
 def wait_until(is_so: Any, seconds: float) -> None:

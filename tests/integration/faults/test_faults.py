@@ -214,7 +214,7 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
         for name, job in jobs.items():
             job.send_signal(signal.SIGTERM)
             started = time.monotonic()
-            out, err = job.communicate(timeout=60)
+            out, err = job.communicate(timeout=300)
             assert job.returncode == 0, (name, err)
             assert out.startswith(f"{name} {pipeline.config.pipeline}: "), out
             print(f"{name} ended {time.monotonic() - started:.1f} s after SIGTERM")

@@ -92,20 +92,20 @@ def replace_one_that_is_held_up(pipeline: Pipeline, config: Path, moment: str, d
     with in_own_session(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
         if moment == "any":
             before = len(list(log.glob("*.json")))
-            wait_until(lambda: len(list(log.glob("*.json"))) > before or first.poll() is not None, 240)
+            wait_until(lambda: len(list(log.glob("*.json"))) > before or first.poll() is not None)
             time.sleep(delay)
             os.killpg(first.pid, signal.SIGSTOP)
-        wait_until(lambda: first.poll() is not None or is_stopped(first), 240)
+        wait_until(lambda: first.poll() is not None or is_stopped(first))
         break_off(pipeline)
         with continuous(pipeline) as second:
-            wait_until(lambda: second.captured or second.error, 240)
+            wait_until(lambda: second.captured or second.error)
             os.killpg(first.pid, signal.SIGCONT)
             said = first.communicate(timeout=240)[1]
             captured = second.captured
-            wait_until(lambda: second.captured > captured or second.error, 240)
+            wait_until(lambda: second.captured > captured or second.error)
         assert second.error is None
         # it ended by itself, and so does its JVM
-        wait_until(lambda: not members(first.pid), 60)
+        wait_until(lambda: not members(first.pid))
     assert first.returncode == 1
     return said
 

@@ -32,14 +32,14 @@ def test_a_link_that_is_cut_loses_and_repeats_nothing(pipeline: Pipeline) -> Non
     with Proxy(pipeline.database.server.port) as proxy:
         pipeline.run(FILL.format(1, 60_000))
         with continuous(through(pipeline, proxy)) as running:
-            wait_until(lambda: proxy.byte_count > 1_500_000, 120)
+            wait_until(lambda: proxy.byte_count > 1_500_000)
             proxy.cut()  # in the midst of a transaction
             running.join()
         assert isinstance(running.error, SourceError)
         assert "Run again to continue" in str(running.error)
         assert pipeline.frame("bronze", "changes").count() == 0, "of a transaction all or nothing lands"
         with continuous(through(pipeline, proxy)) as running:
-            wait_until(lambda: running.captured, 120)
+            wait_until(lambda: running.captured)
             pipeline.run("UPDATE items SET name = 'cut' WHERE id % 1000 = 0")
             proxy.cut()  # between transactions, or while one is acknowledged
             running.join()
@@ -63,7 +63,7 @@ def test_a_link_that_stalls_ends_the_run(
     with Proxy(server.port) as proxy:
         with continuous(through(pipeline, proxy)) as running:
             pipeline.run(FILL.format(1, 1000))
-            wait_until(lambda: running.captured, 120)
+            wait_until(lambda: running.captured)
             proxy.stall()
             pipeline.run(FILL.format(1001, 2000))
             running.join()
@@ -82,7 +82,7 @@ def test_a_copy_whose_link_is_cut_continues(make_pipeline: MakePipeline) -> None
     pipeline.run(ITEMS, FILL.format(1, 80_000))
     with Proxy(pipeline.database.server.port) as proxy:
         with continuous(through(pipeline, proxy)) as running:
-            wait_until(lambda: proxy.byte_count > 1_000_000, 120)
+            wait_until(lambda: proxy.byte_count > 1_000_000)
             pipeline.run("UPDATE items SET name = 'cut' WHERE id % 1000 = 0")
             proxy.cut()
             running.join()

@@ -123,10 +123,10 @@ def test_an_ingest_whose_session_was_lost_takes_the_lock_again_or_ends(
 
     with continuous(pipeline) as running:
         pipeline.run("INSERT INTO items VALUES (1, 'one')")
-        wait_until(lambda: running.captured == 1, 120)
+        wait_until(lambda: running.captured == 1)
         terminate()
         pipeline.run("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
-        wait_until(lambda: running.captured == 2, 120)
+        wait_until(lambda: running.captured == 2)
         assert holder() is not None
         impatient = functools.partial(lock_slot, busy_timeout=0.2)
         monkeypatch.setattr("pipeline.postgres.replication.slot_lock.lock_slot", impatient)

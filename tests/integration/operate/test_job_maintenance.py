@@ -81,7 +81,7 @@ def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: p
         capturing = pool.submit(shop.ingest, trigger="continuous", stop=stop)
         applying = pool.submit(shop.apply, trigger="continuous", stop=stop)
         try:
-            end, number = time.monotonic() + 120, 0
+            end, number = time.monotonic() + 600, 0
             while time.monotonic() < end and not (capturing.done() or applying.done()):
                 change(shop, number)
                 number += 1

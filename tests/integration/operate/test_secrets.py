@@ -81,10 +81,10 @@ def found_in(folder: Path, needle: bytes) -> list[str]:
 
 
 def wait_until(is_done: Callable[[], bool], process: subprocess.Popen[bytes], what: str) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 600
     while not is_done():
         assert process.poll() is None, f"the job ended before {what}"
-        assert time.monotonic() < deadline, f"90 s without {what}"
+        assert time.monotonic() < deadline, f"600 s without {what}"
         time.sleep(0.1)
 
 

@@ -40,12 +40,12 @@ def test_ingest_serves_pages_until_it_ends(database: Database, tmp_path: Path) -
             return False
 
     with in_own_session(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        wait_until(is_up, 120)
+        wait_until(is_up)
         database.run("INSERT INTO items VALUES (1, 'geheim')")
-        wait_until(lambda: " 0.0\n" not in metric(load("/metrics"), "pgdelta_captured_changes_total"), 120)
+        wait_until(lambda: " 0.0\n" not in metric(load("/metrics"), "pgdelta_captured_changes_total"))
         pages = load("/") + load("/healthz") + load("/metrics")
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "geheim" not in pages + output + errors
     assert database.conninfo not in pages

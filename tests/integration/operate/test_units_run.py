@@ -40,7 +40,7 @@ def environment(unit: str, config: Path) -> dict[str, str]:
 def wait_for_copy(lake: Path) -> None:
     """Wait until bronze has the whole copy of the table."""
     copies = lake / "bronze" / "copies"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (
         DeltaTable.is_deltatable(str(copies))
         and "complete" in DeltaTable(copies).to_pyarrow_table().column("state").to_pylist()
@@ -70,7 +70,7 @@ def test_services_replicate_and_end_by_a_signal(database: Database, tmp_path: Pa
         with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             assert b"pgdelta_captured_lsn" in answer.read()
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=60)
+        _, log = process.communicate(timeout=300)
         assert process.returncode == 0, log.decode()
     subprocess.run(
         installed_here(apply, port), cwd=tmp_path, env=environment(apply, config), check=True, timeout=600

@@ -176,7 +176,7 @@ def test_the_end_of_the_wal_is_polled_with_the_program(guarded: Guarded) -> None
     guarded.change(FIRST)
     log_end = WalEnd(load_config(guarded.write("walsender")).source.conninfo, interval=0.1)
     try:
-        wait_until(lambda: log_end.lsn is not None, 20)
+        wait_until(lambda: log_end.lsn is not None)
     finally:
         log_end.close()
 

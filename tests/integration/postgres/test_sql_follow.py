@@ -33,7 +33,7 @@ def read_all(looks: SqlFollow, database: Database, reading: TailReader) -> list[
     """Read what is committed now, without what the reading has seen before."""
     found: list[TailMessage] = []
     target = database.flush_lsn()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while looks.received_lsn < target:
         assert time.monotonic() < deadline
         found += [seen for data in looks.read(0.2) if (seen := reading.read(data, looks.session)) is not None]

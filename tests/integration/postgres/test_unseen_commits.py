@@ -197,7 +197,7 @@ def committing(database: Database, *statements: str) -> Iterator[None]:
     thread = threading.Thread(target=run)
     thread.start()
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not database.run(waiting):
         assert time.monotonic() < deadline
         time.sleep(0.02)

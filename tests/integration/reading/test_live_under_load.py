@@ -91,7 +91,7 @@ def prove(
     with in_threads(ingest, apply), source.running(seed):
         wait_for_tables(config, spark)
         reader = open_live(config, spark)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(seconds) < reads or (len(lsns) < 4 and time.monotonic() < deadline):
             begun = time.monotonic()
             live = reader.read() if len(seconds) % 5 else open_live(config, spark).read()
@@ -121,7 +121,7 @@ def prove(
 
 def wait_for_tables(config: Config, spark: SparkSession | None) -> None:
     """Wait until silver has all tables."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while open_live(config, spark).read().keys() != set(NAMES.values()):
         assert time.monotonic() < deadline
         time.sleep(0.2)

@@ -89,7 +89,7 @@ def test_two_processes_write_one_table(database: Database, shards: Sequence[Conf
             time.sleep(0.2)
         end.touch()
         for process in running.values():
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=300)
             assert process.returncode == 0, output
         for config in shards:
             run_ingest(config)

@@ -106,7 +106,7 @@ def test_a_continuous_run_follows_the_source_until_it_is_stopped(pipeline: Proce
         wait_until(lambda: _is_equal(pipeline), seconds=120)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        printed, _ = process.communicate(timeout=120)
+        printed, _ = process.communicate(timeout=300)
     assert process.returncode == 0, printed
 
 

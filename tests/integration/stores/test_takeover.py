@@ -85,7 +85,7 @@ def stopped_apply(pipeline: StorePipeline, where: str, folder: Path) -> Iterator
     command = [sys.executable, "-c", APPLY, str(folder / "config"), where]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     with ended(process):
-        wait_until(lambda: state_of(process) == "T" or process.poll() is not None, 120)
+        wait_until(lambda: state_of(process) == "T" or process.poll() is not None)
         assert process.poll() is None
         yield process
 
@@ -130,12 +130,12 @@ def test_an_apply_that_stops_for_longer_than_its_lease_writes_nothing_more(
         if is_applied:
             apply(pipeline)
             os.kill(late.pid, signal.SIGCONT)
-            output, _ = late.communicate(timeout=120)
+            output, _ = late.communicate(timeout=300)
         else:
             lake = Lake(pipeline.config.storage)
             with lock_apply(lake, pipeline.config.pipeline):
                 os.kill(late.pid, signal.SIGCONT)
-                output, _ = late.communicate(timeout=120)
+                output, _ = late.communicate(timeout=300)
         assert output.startswith("fenced "), output
         assert "taken over" in output
     apply(pipeline)

@@ -50,7 +50,7 @@ def syncing_standby_of(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
 
 def wait_for_slot(standby: EmbeddedServer, slot: str, source: psycopg.Connection[Any]) -> None:
     """Wait until the standby keeps the slot, at any LSN; `source` is a session of the primary."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     with psycopg.connect(standby.conninfo, autocommit=True) as session:
         while True:
             row = session.execute(

@@ -50,7 +50,7 @@ def start(config: Config, route: str = "walsender", **options: Any) -> Stream:
     return ROUTES[route](source.conninfo, source.slot, source.publication, options=plugin, **options)
 
 
-def read_through(stream: Stream, target: LSN, seconds: float = 20.0) -> list[bytes]:
+def read_through(stream: Stream, target: LSN, seconds: float = 120.0) -> list[bytes]:
     """Read until all that was committed by `target` has come; acknowledge where that is needed."""
     messages: list[bytes] = []
     deadline = time.monotonic() + seconds

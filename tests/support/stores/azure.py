@@ -61,7 +61,7 @@ def _make_container(url: str) -> None:
     end = time.monotonic() + _SECONDS
     while True:
         try:
-            urlopen(_creation(url), timeout=5).close()
+            urlopen(_creation(url), timeout=30).close()
             return
         except HTTPError:
             raise

@@ -69,7 +69,7 @@ def _wait_for(url: str) -> None:
     end = time.monotonic() + _SECONDS
     while time.monotonic() < end:
         try:
-            urlopen(url, timeout=5).close()
+            urlopen(url, timeout=30).close()
         except HTTPError as error:
             if error.code == 403:  # it asks who we are
                 return

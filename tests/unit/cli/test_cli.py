@@ -469,7 +469,7 @@ def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.S
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
         assert (process.returncode, out, err) == (0, "committed\n", "")
 
 
@@ -479,7 +479,7 @@ def test_what_commits_nothing_is_not_waited_for(kind: str, code: int) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=5)
+        out, err = process.communicate(timeout=40)
         assert (process.returncode, out, err) == (code, "", "")
 
 
@@ -488,7 +488,7 @@ def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
         assert (process.returncode, out) == (0, "")
         assert err.startswith("pgdelta: Stopped before the commit in progress had ended. Nothing is lost")
 
@@ -498,7 +498,7 @@ def test_a_command_that_runs_once_is_cut_off_by_a_signal_with_1() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 1
         assert err.endswith("Nothing is lost: run the same command again.\n")
 
@@ -510,7 +510,7 @@ def test_a_second_signal_ends_at_once() -> None:
         process.send_signal(signal.SIGINT)
         threading.Event().wait(1.3)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 130
         assert err.startswith("pgdelta: Stopped at once. Nothing is lost")
 

@@ -247,7 +247,7 @@ def endpoint(registry: CollectorRegistry) -> Iterator[int]:
 
 
 def request(port: int, method: str, path: str, **headers: str) -> tuple[int, str | None, bytes]:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as client:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as client:
         client.request(method, path, headers=headers)
         answer = client.getresponse()
         return answer.status, answer.getheader("Content-Type"), answer.read()
