@@ -111,7 +111,9 @@ class Engine(enum.Enum):
         PostgreSQL casts real to double precision in the same way: 0.1 becomes 0.10000000149011612. Engines
         may spell the number differently.
         """
-        return self.cast(self.cast(self.floating(text, "FLOAT"), "DOUBLE"), "STRING")
+        spelled = self.cast(self.cast(self.floating(text, "FLOAT"), "DOUBLE"), "STRING")
+        # engines spell these in other ways, which are no numbers for types that may overflow
+        return f"CASE WHEN {text} IN ('NaN', 'Infinity', '-Infinity') THEN {text} ELSE {spelled} END"
 
     def _checked(self, text: str, ddl: str, usual: str, other: str) -> str:
         """Return SQL for the cast of texts of the usual form, and another value for all others.

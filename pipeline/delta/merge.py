@@ -26,7 +26,7 @@ from pipeline.delta.data_files import (
 )
 from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order
 from pipeline.delta.native_commit import Operation, remove_action, removing_uncommitted
-from pipeline.delta.partitions import Partition, file_columns, partition_of
+from pipeline.delta.partitions import Partition, file_columns, partition_of, physical_partition_columns
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError
@@ -88,7 +88,7 @@ class _Part:
 def plain_layout(snapshot: Snapshot) -> FileLayout:
     """Return how the files of a table without an order of rows are written."""
     columns = file_columns(snapshot)
-    return FileLayout(columns, partial(_open, columns), partition_by=snapshot.partition_columns)
+    return FileLayout(columns, partial(_open, columns), partition_by=physical_partition_columns(snapshot))
 
 
 def _open(columns: pa.Schema, folder: Path, partition: Partition) -> RowWriter:
@@ -97,9 +97,9 @@ def _open(columns: pa.Schema, folder: Path, partition: Partition) -> RowWriter:
 
 def by_partition(snapshot: Snapshot) -> list[dict[str, Add]]:
     """Return the files of each partition by their keys in the snapshot."""
-    found: dict[Partition, dict[str, Add]] = {}
+    columns, found = physical_partition_columns(snapshot), dict[Partition, dict[str, Add]]()
     for key, add in snapshot.files.items():
-        found.setdefault(partition_of(snapshot.partition_columns, add), {})[key] = add
+        found.setdefault(partition_of(columns, add), {})[key] = add
     return [*found.values()]
 
 

@@ -11,11 +11,11 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from pipeline.delta.checkpoints import checkpoint_if_due
+from pipeline.delta.definition import Definition
+from pipeline.delta.features import Feature, needs_column_mapping
 from pipeline.delta.fence import fence_of
-from pipeline.delta.log import now_milliseconds
 from pipeline.delta.log_retention import LOG_COMMITS, SET_BY_US
 from pipeline.delta.native_commit import (
     Action,
@@ -28,7 +28,7 @@ from pipeline.delta.native_commit import (
 from pipeline.delta.partitions import may_be_partition_column
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.rows import read_rows
-from pipeline.delta.schema import DeltaType, TableSchema
+from pipeline.delta.schema import TableSchema, mentions
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import TableCommit
 from pipeline.errors import LakeError, report_error
@@ -61,7 +61,6 @@ _LARGE_FILE = 8 << 20  # bytes; it is not rewritten when small files are compact
 _LAST_LEGACY_VERSION = 6  # of a writer without a list of features
 # properties that ask more, unless they have this value
 _INACTIVE = {
-    "delta.columnMapping.mode": "none",
     "delta.enableChangeDataFeed": "false",
     "delta.enableInCommitTimestamps": "false",
     "delta.enableRowTracking": "false",
@@ -91,7 +90,8 @@ _FIELD_METADATA = (
 def is_supported(snapshot: Snapshot, *, removes: bool = False) -> bool:
     """Return whether a table needs no more of a writer than adding and, with `removes`, removing files.
 
-    Files of a partitioned table belong to partitions, which the functions that write rows here do not know.
+    Those of a table with column mapping have the columns' physical names, and those of a partitioned table
+    belong to partitions: the functions that write rows here know neither (`writes_rows`).
     """
     protocol, configuration = snapshot.protocol, snapshot.configuration
     if int(protocol.get("minWriterVersion", 0)) > _LAST_LEGACY_VERSION and not _FEATURES.issuperset(
@@ -102,13 +102,25 @@ def is_supported(snapshot: Snapshot, *, removes: bool = False) -> bool:
         return False
     if any(configuration.get(name, value).lower() != value for name, value in _INACTIVE.items()):
         return False
+    mapping = configuration.get(Feature.COLUMN_MAPPING.value[0], "none").lower()
+    if mapping not in ("none", "name"):
+        return False
     if removes and configuration.get("delta.appendOnly", "false").lower() == "true":
         return False
     fields = TableSchema.of_json(snapshot.schema_string).fields
+    if mapping == "name" and any(mentions(field.type, "struct") for field in fields):
+        return False  # the fields of a struct have names of their own in data files
     divides = [field for field in fields if field.name in snapshot.partition_columns]
     if not all(may_be_partition_column(field.ddl) for field in divides):
         return False
     return not any(name in field.metadata for field in fields for name in _FIELD_METADATA)
+
+
+def writes_rows(snapshot: Snapshot, *, removes: bool = False) -> bool:
+    """Return whether a table exists whose rows are written here: into files of all its columns, as named."""
+    if not snapshot.exists or snapshot.partition_columns or Definition.of(snapshot).is_mapped:
+        return False
+    return is_supported(snapshot, removes=removes)
 
 
 def create(
@@ -124,9 +136,10 @@ def create(
 
     The history shows it as Spark's CREATE TABLE with `by_statement`, else as a write of no rows.
     """
-    metadata = metadata_action(schema, properties)
-    metadata["metaData"]["partitionColumns"] = list(partition_by)
-    actions = [protocol_action(schema), metadata]
+    definition = Definition.of_new(schema, properties, partition_by)
+    if needs_column_mapping(schema.names):
+        definition = definition.mapped()
+    actions = definition.actions()
     fence = fence_of(str(folder))
     if fence is not None:
         actions += txn_actions(fence.claims(str(folder), {}))
@@ -170,7 +183,8 @@ def overwrite(
     """Replace all rows of a table, and its columns by those of a schema; return the version."""
     actions: list[Action] = []
     if schema is not None and schema.json != snapshot.schema_string:
-        actions.append(metadata_action(schema, snapshot.configuration, snapshot))
+        before = Definition.of(snapshot)
+        actions += before.with_fields(schema.fields).actions(before)
     actions += [remove_action(add) for add in snapshot.files.values()]
     files = [rows_file(folder, snapshot, rows, schema)] if len(rows) else []
     operation = _write("Overwrite", files, commit)
@@ -274,53 +288,11 @@ def set_properties(
     folder: Path, snapshot: Snapshot, properties: Mapping[str, str], user_metadata: str
 ) -> int:
     """Set plain properties of a table in a commit of their own, and return the version."""
-    configuration = {**snapshot.configuration, **properties}
-    action = {"metaData": {**snapshot.metadata, "configuration": configuration}}
+    before = Definition.of(snapshot)
+    actions = before.with_properties(properties).actions(before)
     parameters = {"properties": json.dumps(dict(properties))}
     operation = Operation("SET TBLPROPERTIES", parameters, {}, user_metadata)
-    return commit_actions(folder, snapshot, [action], {}, operation)
-
-
-def protocol_action(schema: TableSchema) -> Action:
-    """Return the protocol of a new table, with the features that its types need."""
-    if any(_mentions(field.type, "timestamp_ntz") for field in schema.fields):
-        features = ["timestampNtz", "invariants", "appendOnly"]
-        return {
-            "protocol": {
-                "minReaderVersion": 3,
-                "minWriterVersion": 7,
-                "readerFeatures": ["timestampNtz"],
-                "writerFeatures": features,
-            }
-        }
-    return {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
-
-
-def metadata_action(
-    schema: TableSchema, configuration: Mapping[str, str], snapshot: Snapshot | None = None
-) -> Action:
-    """Return the metadata of a new table, or the changed metadata of the table of a snapshot."""
-    metadata: dict[str, Any] = (
-        dict(snapshot.metadata) if snapshot is not None else {"createdTime": now_milliseconds()}
-    )
-    return {
-        "metaData": {
-            **metadata,
-            "id": snapshot.table_id if snapshot is not None else str(uuid4()),
-            "format": metadata.get("format") or {"provider": "parquet", "options": {}},
-            "schemaString": schema.json,
-            "partitionColumns": list(snapshot.partition_columns) if snapshot is not None else [],
-            "configuration": dict(configuration),
-        }
-    }
-
-
-def _mentions(kind: DeltaType, name: str) -> bool:
-    if isinstance(kind, str):
-        return kind == name
-    inner = [kind.get(key) for key in ("elementType", "keyType", "valueType")]
-    inner += [each["type"] for each in kind.get("fields", ())]
-    return any(_mentions(each, name) for each in inner if each is not None)
+    return commit_actions(folder, snapshot, actions, {}, operation)
 
 
 def _write(

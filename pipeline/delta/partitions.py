@@ -13,7 +13,8 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pipeline.delta.schema import TableSchema, arrow_ddl, arrow_type
+from pipeline.delta.features import WIDENED
+from pipeline.delta.schema import TableSchema, arrow_ddl
 from pipeline.errors import LakeError
 from pipeline.partition_folders import escaped
 
@@ -52,17 +53,26 @@ def may_be_partition_column(ddl: str) -> bool:
 
 
 def file_columns(snapshot: Snapshot) -> pa.Schema:
-    """Return the columns that data files of a table have, as Arrow; none of them is required."""
+    """Return the columns that data files of a table have, by their physical names; none is required."""
     import pyarrow as pa
 
     fields = TableSchema.of_json(snapshot.schema_string).fields
-    return pa.schema(
-        [
-            pa.field(each.name, arrow_type(each.type))
-            for each in fields
-            if each.name not in snapshot.partition_columns
-        ]
-    )
+    return pa.schema([each.stored for each in fields if each.name not in snapshot.partition_columns])
+
+
+def physical_partition_columns(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the physical names of the partition columns, in order."""
+    if not snapshot.partition_columns:
+        return ()
+    names = TableSchema.of_json(snapshot.schema_string).physical_names
+    return tuple(names[name] for name in snapshot.partition_columns)
+
+
+def has_plain_files(snapshot: Snapshot) -> bool:
+    """Return whether data files have all columns of the table, under their names and with their types."""
+    fields = TableSchema.of_json(snapshot.schema_string).fields
+    is_plain = all(each.physical_name == each.name and WIDENED not in each.metadata for each in fields)
+    return is_plain and not snapshot.partition_columns
 
 
 def partition_of(columns: Sequence[str], add: Mapping[str, Any]) -> Partition:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from pipeline.delta.features import WIDENED
-from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, removing_uncommitted
-from pipeline.delta.native_write import commit_actions, is_supported, protocol_action
-from pipeline.delta.partitions import partition_of
-from pipeline.delta.schema import TableSchema
+from pipeline.delta.definition import Definition
+from pipeline.delta.features import WIDENED, Feature
+from pipeline.delta.native_commit import Operation, Reads, remove_action, removing_uncommitted
+from pipeline.delta.native_write import commit_actions, is_supported
+from pipeline.delta.partitions import partition_of, physical_partition_columns
+from pipeline.delta.schema import mentions
 from pipeline.delta.store.mirror import mirror_of
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
@@ -31,14 +32,11 @@ if TYPE_CHECKING:
 
 def may_replace(old: Snapshot, new: Snapshot) -> bool:
     """Return whether the files of one table may become those of another one, which need not exist."""
-    schema = TableSchema.of_json(new.schema_string)
     if not new.exists or not is_supported(new, removes=True):
         return False
     if any(add.get("deletionVector") or _is_elsewhere(add) for add in new.files.values()):
         return False
-    if any(WIDENED in field.metadata for field in schema.fields):
-        return False
-    return not old.exists or (is_supported(old, removes=True) and _has_features(old, schema))
+    return not old.exists or is_supported(old, removes=True)
 
 
 def replace_table(table: LakeTable, new: LakeTable, commit: TableCommit) -> bool:
@@ -55,7 +53,8 @@ def replace_table(table: LakeTable, new: LakeTable, commit: TableCommit) -> bool
     if before.offsets.get(str(commit.txn), -1) >= commit.lsn:
         return True
     sources = [data_path(built.path, add["path"]) for add in built.files.values()]
-    files = [_file_of(add, built.partition_columns) for add in built.files.values()]
+    divides = physical_partition_columns(built)
+    files = [_file_of(add, divides) for add in built.files.values()]
     metrics = {
         "numFiles": str(len(files)),
         "numOutputRows": str(sum(file.row_count for file in files)),
@@ -67,7 +66,7 @@ def replace_table(table: LakeTable, new: LakeTable, commit: TableCommit) -> bool
     with removing_uncommitted(table.folder, before.version, files):
         _copy_files(table.folder, sources, files)
         actions = [
-            *_metadata(before, built),
+            *_definition(before, built).actions(Definition.of(before) if before.exists else None),
             *map(remove_action, before.files.values()),
             *(file.action() for file in files),
         ]
@@ -81,18 +80,18 @@ def _is_elsewhere(add: Mapping[str, Any]) -> bool:
     return os.path.isabs(data_path("", add["path"])) or "://" in add["path"]
 
 
-def _has_features(old: Snapshot, schema: TableSchema) -> bool:
-    """Return whether the protocol of a table has the features that columns need."""
-    needed = protocol_action(schema)["protocol"].get("readerFeatures", ())
-    return set(needed) <= set(old.protocol.get("readerFeatures") or ())
-
-
-def _metadata(before: Snapshot, built: Snapshot) -> list[Action]:
-    """Return the actions that give a table the columns and partitions of another one."""
-    columns = {"schemaString": built.schema_string, "partitionColumns": list(built.partition_columns)}
-    if before.exists:
-        return [{"metaData": {**before.metadata, **columns}}]
-    return [{"protocol": dict(built.protocol)}, {"metaData": {**built.metadata, "id": str(uuid4())}}]
+def _definition(before: Snapshot, built: Snapshot) -> Definition:
+    """Return that of a table with the columns and partitions of another one; its own properties stay."""
+    new = Definition.of(built)
+    if not before.exists:
+        return new.with_metadata(id=str(uuid4()))
+    found = Definition.of(before).with_fields(new.fields)
+    found = found.with_metadata(partitionColumns=list(built.partition_columns))
+    if any(mentions(field.type, "timestamp_ntz") for field in new.fields):
+        found = found.enabled(Feature.TIMESTAMP_NTZ)
+    if any(WIDENED in field.metadata for field in new.fields):
+        found = found.enabled(Feature.TYPE_WIDENING)
+    return found.mapped(keeps_names=True) if found.is_mapped or new.is_mapped else found
 
 
 def _file_of(add: Mapping[str, Any], partition_by: Sequence[str]) -> DataFile:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.delta.partitions import partition_of, partition_value
-from pipeline.delta.schema import PHYSICAL_NAME, TableSchema, arrow_field
+from pipeline.delta.partitions import partition_of, partition_value, physical_partition_columns
+from pipeline.delta.schema import PHYSICAL_NAME, arrow_field
 from pipeline.delta.store.mirror import mirror_of
 from pipeline.delta.table_log import Snapshot, data_file, local_path
 from pipeline.errors import LakeError
@@ -142,7 +142,7 @@ class _DataFile:
         self._path = path
         self._names = set(self._file.schema_arrow.names)
         # the protocol lets a file have the columns too, and readers take the values of the log
-        self._partition = dict(partition_of(_physical_partition_columns(snapshot), action).values)
+        self._partition = dict(partition_of(physical_partition_columns(snapshot), action).values)
         self._names -= self._partition.keys()
 
     def read(self, fields: Sequence[pa.Field]) -> pa.Table:
@@ -202,13 +202,6 @@ def named_if_damaged(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise damaged_file(path) from error
-
-
-def _physical_partition_columns(snapshot: Snapshot) -> list[str]:
-    if not snapshot.partition_columns:
-        return []
-    names = {each.name: each.physical_name for each in TableSchema.of_json(snapshot.schema_string).fields}
-    return [names[name] for name in snapshot.partition_columns]
 
 
 def _conform(column: Any, kind: pa.DataType, name_of: Callable[[pa.Field], str]) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-PHYSICAL_NAME = "delta.columnMapping.physicalName"
+PHYSICAL_NAME, COLUMN_ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|\w+|[<>(),:])")
 # names of Spark's DDL whose name in the log is another one
 _NAMES = {
@@ -66,6 +66,13 @@ class SchemaField:
         """The column's name in data files, which a rename keeps."""
         return str(self.metadata.get(PHYSICAL_NAME, self.name))
 
+    @property
+    def stored(self) -> pa.Field:
+        """The column as data files have it; no value is required."""
+        number = self.metadata.get(COLUMN_ID)
+        metadata = None if number is None else {"PARQUET:field_id": str(number)}
+        return pa.field(self.physical_name, arrow_type(self.type), metadata=metadata)
+
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
@@ -99,6 +106,16 @@ class TableSchema:
         return [each.name for each in self.fields]
 
     @property
+    def physical_names(self) -> dict[str, str]:
+        """The name of each column in data files, in order."""
+        return {each.name: each.physical_name for each in self.fields}
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns as data files have them, those of partitions included."""
+        return pa.schema([each.stored for each in self.fields])
+
+    @property
     def json(self) -> str:
         """The `schemaString` of Delta's log."""
         return json.dumps(_struct(self.fields), separators=(",", ":"), ensure_ascii=False)
@@ -117,6 +134,15 @@ def _struct(fields: Sequence[SchemaField]) -> dict[str, Any]:
             for f in fields
         ],
     }
+
+
+def mentions(kind: DeltaType, name: str) -> bool:
+    """Return whether a type is one of this name, or is made of it."""
+    if isinstance(kind, str):
+        return kind == name
+    inner = [kind.get(key) for key in ("elementType", "keyType", "valueType")]
+    inner += [each["type"] for each in kind.get("fields", ())]
+    return kind["type"] == name or any(mentions(each, name) for each in inner if each is not None)
 
 
 def arrow_type(kind: DeltaType) -> pa.DataType:

@@ -389,10 +389,8 @@ class LakeTable:
         return native_write.commit_actions(self.folder, snapshot, actions, versions, operation, reads)
 
     def writes_natively(self, snapshot: Snapshot, *, removes: bool = False) -> bool:
-        """Return whether a table exists on this machine and has no feature that only Spark writes."""
-        if self.local_path is None or snapshot.version < 0 or snapshot.partition_columns:
-            return False
-        return native_write.is_supported(snapshot, removes=removes)
+        """Return whether a table exists on this machine whose rows are written without Spark, as they are."""
+        return self.local_path is not None and native_write.writes_rows(snapshot, removes=removes)
 
     def append(
         self, frame: DataFrame, commit: TableCommit | None = None, *, adds_columns: bool = False
@@ -488,7 +486,7 @@ class LakeTable:
 
     def physical_names(self) -> dict[str, str]:
         """Return the physical name of each column: its name in data files, which a rename keeps."""
-        return {field.name: field.physical_name for field in self.schema().fields}
+        return self.schema().physical_names
 
     @property
     def identifier(self) -> str:

@@ -129,16 +129,17 @@ def clustered_layout(snapshot: Snapshot, order: SortOrder) -> FileLayout:
 
 
 def _sure_columns(snapshot: Snapshot, order: SortOrder) -> dict[str, str]:
-    """Return the first columns of the order whose statistics are sure, with their types.
+    """Return the first columns of the order whose statistics are sure: their types by physical name.
 
     Files of a partition are sorted, whose columns of `partition_by` have one value each.
     """
     divides = snapshot.partition_columns
     fields = [each for each in TableSchema.of_json(snapshot.schema_string).fields if each.name not in divides]
-    types = {f.name: f.ddl for f in (fields[:INDEXED_COLUMNS] if order.is_configured else fields)}
+    indexed = fields[:INDEXED_COLUMNS] if order.is_configured else fields
+    found = {each.name: (each.physical_name, each.ddl) for each in indexed}
     others = (name for name in order.columns if name not in divides)
-    sure = takewhile(lambda name: name in types and has_sure_bounds(types[name]), others)
-    return {name: types[name] for name in sure}
+    sure = takewhile(lambda name: name in found and has_sure_bounds(found[name][1]), others)
+    return dict(found[name] for name in sure)
 
 
 def plan_clusters(files: Sequence[KeyedFile], most_depth: int) -> Groups:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from pipeline.delta.partitions import partition_bounds
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.sql import to_microseconds
 from pipeline.delta.table_log import Snapshot
 from pipeline.key_ranges import KeyRange
@@ -53,7 +54,7 @@ class FileChoice:
 
     def __init__(self, values: Mapping[str, Sequence[Any]], types: Mapping[str, str]) -> None:
         self._values = list(values.values())
-        self._columns = tuple((name, types[name] in TIMES) for name in values)
+        self._are_times = {name: types[name] in TIMES for name in values}
 
     @staticmethod
     def of_keys(session: DuckSql, fold: Fold, source: str = FOLDED) -> FileChoice:
@@ -84,18 +85,16 @@ class FileChoice:
         }
         return FileChoice(values, {column.name: column.type.ddl for column, _ in found})
 
-    def candidates(self, files: Sequence[Mapping[str, Any]], snapshot: Snapshot | None = None) -> list[int]:
-        """Return the numbers of the files; `snapshot` is the version that has them, if it has partitions."""
+    def candidates(self, files: Sequence[Mapping[str, Any]], snapshot: Snapshot) -> list[int]:
+        """Return the numbers of the files, in the version of the table that has them."""
+        names = TableSchema.of_json(snapshot.schema_string).physical_names
+        columns = tuple((names.get(name, name), is_time) for name, is_time in self._are_times.items())
         found = []
         for number, file in enumerate(files):
-            partition = partition_bounds(snapshot, file) if snapshot is not None else ()
-            if self._may_match(file, partition):
+            bounds = _bounds(file.get("stats") or "{}", columns, partition_bounds(snapshot, file))
+            if all(any_between(values, *each) for values, each in zip(self._values, bounds, strict=True)):
                 found.append(number)
         return found
-
-    def _may_match(self, file: Mapping[str, Any], partition: PartitionBounds) -> bool:
-        bounds = _bounds(file.get("stats") or "{}", self._columns, partition)
-        return all(any_between(values, *each) for values, each in zip(self._values, bounds, strict=True))
 
 
 def _typed_texts(session: DuckSql, fold: Fold) -> list[tuple[FoldColumn, str]]:
@@ -140,7 +139,9 @@ def first_column_bounds(
 
 
 def file_bounds(file: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[tuple[Any, Any], ...]:
-    """Return the least and greatest value of columns, given with their types; None if it is not known.
+    """Return the least and greatest value of columns, None if it is not known.
+
+    `columns` are their types by physical name.
 
     Values are as they sort: times are microseconds since 1970, dates texts.
     """

@@ -13,7 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.delta.data_files import arrow_columns
-from pipeline.delta.partitions import Partition, file_columns, partition_bounds, partition_of
+from pipeline.delta.partitions import (
+    Partition,
+    file_columns,
+    partition_bounds,
+    partition_of,
+    physical_partition_columns,
+)
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_file
@@ -55,8 +61,10 @@ class NativeReads(Target):
         self._most_bytes = most_bytes
         self._schema = TableSchema.of_json(snapshot.schema_string)
         self._arrow = arrow_columns(self._schema)
+        self._physical = self._schema.physical_names
+        self._stored = self._schema.stored
         self._file_columns = file_columns(snapshot)
-        self._partition_by = snapshot.partition_columns
+        self._partition_by = physical_partition_columns(snapshot)
         self._files = list(snapshot.files.values())
         self._size = sum(int(file["size"]) for file in self._files)
         self._file_size = file_size(self._size)
@@ -87,8 +95,9 @@ class NativeReads(Target):
 
     def define_keys(self, fold: Fold, ranges: Sequence[KeyRange]) -> None:
         """Define `silver`: the key columns of files that may have a key in ranges."""
-        bounds = first_column_bounds(self.session, fold, ranges)
-        types = {column.name: column.type.ddl for column in fold.columns}
+        found = first_column_bounds(self.session, fold, ranges)
+        bounds = {self._physical[name]: each for name, each in found.items()}
+        types = {self._physical[column.name]: column.type.ddl for column in fold.columns}
         times = [name for name in bounds if types[name] in TIMES]
         chosen = [
             number
@@ -111,7 +120,8 @@ class NativeReads(Target):
         if fold.mode != "history" or not fold.current_column:
             return numbers
         stats = [file.get("stats") or "{}" for file in self._files]
-        return [number for number in numbers if may_have_null(stats[number], fold.current_column)]
+        name = self._physical[fold.current_column]
+        return [number for number in numbers if may_have_null(stats[number], name)]
 
     def define_silver_rows(self, fold: Fold) -> None:
         chosen: Sequence[int] = range(len(self._files))
@@ -140,7 +150,8 @@ class NativeReads(Target):
         self.session.add("silver", pa.concat_tables(tables) if tables else schema.empty_table())
 
     def newest_lsn(self, rows: EarlierRows) -> int | None:
-        found = [_newest_lsn(file, rows.commit_lsn) for file in self._files]
+        name = self._physical[rows.commit_lsn]
+        found = [_newest_lsn(file, name) for file in self._files]
         return None if inf in found else int(max(found, default=0))
 
     def define_earlier(self, rows: EarlierRows) -> None:
@@ -151,7 +162,8 @@ class NativeReads(Target):
         self.session.add(EARLIER, self._earlier_rows(rows, []))
         found: list[pa.Table] = []
         chosen = FileChoice.of_keys(self.session, rows.fold, NEEDED).candidates(self._files, self._snapshot)
-        newest = {number: _newest_lsn(self._files[number], rows.commit_lsn) for number in chosen}
+        name = self._physical[rows.commit_lsn]
+        newest = {number: _newest_lsn(self._files[number], name) for number in chosen}
         schema = pa.schema([self._arrow.field(name) for name in rows.names])
         columns = [f"t.{self.session.engine.quoted(name)}" for name in (*rows.names, self._file, self._row)]
         size = 0
@@ -215,8 +227,10 @@ class NativeReads(Target):
 
     def _read(self, number: int, schema: pa.Schema) -> pa.Table:
         """Return columns of a file; those that it does not have are NULL."""
-        add = self._files[number]
-        return read_file(data_file(self._path, add["path"]), schema, self._partition_of(number))
+        path = data_file(self._path, self._files[number]["path"])
+        stored = pa.schema([self._stored.field(self._physical[name]) for name in schema.names])
+        rows = read_file(path, stored, self._partition_of(number))
+        return pa.Table.from_arrays(rows.columns, schema=schema)
 
     def _read_present(self, number: int, schema: pa.Schema) -> tuple[pa.Table, np.ndarray[Any, Any]]:
         """Return columns of the rows of a file, and their places in it."""

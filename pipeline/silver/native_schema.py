@@ -1,7 +1,8 @@
-"""Add a column to a silver table without Spark, set its default in existing rows, and set properties.
+"""Change the columns and properties of a silver table without Spark, and set defaults in existing rows.
 
-All are commits as Spark's ALTER TABLE and UPDATE make them, so that Delta's history shows the
-same. The default is one value: every file is read and written again by parts, with that value in the column.
+All are commits as Spark's ALTER TABLE and UPDATE make them, so that Delta's history shows the same. An
+operation and the features that it needs are one commit. A default is one value: every file is read and
+written again by parts, with that value in the column.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, removing_uncommitted
+from pipeline.delta.definition import Definition, compact_json
+from pipeline.delta.features import WIDENED
+from pipeline.delta.native_commit import Operation, Reads, remove_action, removing_uncommitted
 from pipeline.delta.native_write import is_supported
 from pipeline.delta.schema import SchemaField, TableSchema
 from pipeline.delta.sql import quoted
@@ -21,7 +25,16 @@ from pipeline.delta.txn import OURS, TableCommit
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.duckdb_sql import DuckSql
-from pipeline.silver.schema_operations import COMMENT, LAYOUT, AddColumn, SetProperties
+from pipeline.silver.schema_operations import (
+    COMMENT,
+    LAYOUT,
+    AddColumn,
+    DropColumn,
+    RenameColumn,
+    SetProperties,
+    WidenColumn,
+)
+from pipeline.silver.schema_operations import Operation as SchemaOperation
 from pipeline.silver.writer_choice import unsupported_feature
 
 if TYPE_CHECKING:
@@ -35,12 +48,26 @@ _MOST_ROWS = 16_384  # that get the default at once
 # What follows from a snapshot
 
 
-def adds_natively(snapshot: Snapshot, operation: AddColumn, *, is_repeated: bool) -> bool:
-    """Return whether a column can be added without Spark; `is_repeated` if an earlier run added it."""
-    if operation.features or not operation.type.is_native or not snapshot.exists:
+def alters_natively(snapshot: Snapshot, operation: SchemaOperation, *, is_repeated: bool = False) -> bool:
+    """Return whether an operation on a table that exists is a commit of its metadata, and no more.
+
+    `is_repeated` if an earlier run did it, as far as columns are concerned.
+    """
+    if not snapshot.exists or not is_supported(snapshot):
         return False
     names = {name.lower() for name in TableSchema.of_json(snapshot.schema_string).names}
-    return is_supported(snapshot) and (is_repeated or operation.name.lower() not in names)
+    match operation:
+        case AddColumn():
+            return operation.type.is_native and (is_repeated or operation.name.lower() not in names)
+        case RenameColumn():
+            return operation.name.lower() in names
+        case DropColumn():
+            return operation.name.lower() in names and len(names) > 1
+        case WidenColumn():
+            return operation.type.is_native and not operation.type.ddl.startswith(("ARRAY", "MAP"))
+        case SetProperties():
+            return operation.is_native
+    return False
 
 
 def fills_natively(snapshot: Snapshot, most_bytes: int | None) -> bool:
@@ -68,23 +95,15 @@ def field_of(operation: AddColumn) -> SchemaField:
     return field
 
 
-def metadata_with(snapshot: Snapshot, field: SchemaField) -> Action:
-    """Return the metadata of a table with one more column, the last one; all else stays as it is."""
-    schema = json.loads(snapshot.schema_string)
-    schema["fields"].append(_json_of(field, field.type))
-    return {"metaData": {**snapshot.metadata, "schemaString": _compact(schema)}}
-
-
 def add_columns_operation(field: SchemaField) -> Operation:
     """Return what Spark's ALTER TABLE … ADD COLUMNS records of itself; of a nested type only the name."""
     kind = field.type if isinstance(field.type, str) else field.type["type"]
-    columns = [{"column": _json_of(field, kind)}]
-    return Operation(
-        "ADD COLUMNS",
-        {"columns": _compact(columns)},
-        user_metadata=json.dumps({OURS: 1}),
-        is_blind_append=True,
-    )
+    columns = [{"column": _json_of(field, kind, {})}]
+    return _metadata_operation("ADD COLUMNS", {"columns": compact_json(columns)})
+
+
+def _metadata_operation(name: str, parameters: Mapping[str, str]) -> Operation:
+    return Operation(name, parameters, {}, json.dumps({OURS: 1}), is_blind_append=True)
 
 
 def update_operation(
@@ -107,49 +126,67 @@ def update_operation(
     return Operation("UPDATE", {"predicate": "[]"}, texts, user_metadata)
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def _json_of(field: SchemaField, kind: Any) -> dict[str, Any]:
-    return {"name": field.name, "type": kind, "nullable": True, "metadata": {}}
+def _json_of(field: SchemaField, kind: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": field.name, "type": kind, "nullable": True, "metadata": dict(metadata)}
 
 
 # Commits
 
 
-def add_column(table: LakeTable, snapshot: Snapshot, operation: AddColumn) -> None:
-    """Commit the table's metadata with one more column; `adds_natively` holds for the snapshot.
+def alter(table: LakeTable, snapshot: Snapshot, operation: SchemaOperation) -> None:
+    """Commit the table's metadata as an operation changes it; `alters_natively` holds for the snapshot.
 
     Raises ConflictError if another commit changed columns or properties meanwhile.
     """
-    field = field_of(operation)
-    table.commit(snapshot, [metadata_with(snapshot, field)], {}, add_columns_operation(field))
+    before = Definition.of(snapshot)
+    after, described = _altered(before.enabled(*operation.features), operation)
+    table.commit(snapshot, after.actions(before), {}, described)
 
 
-def set_layout(table: LakeTable, snapshot: Snapshot, operation: SetProperties) -> None:
-    """Commit the table's metadata with other properties and comments.
+def _altered(definition: Definition, operation: SchemaOperation) -> tuple[Definition, Operation]:
+    """Return a table's definition after an operation, and what Spark's ALTER TABLE records of itself."""
+    match operation:
+        case AddColumn():
+            field = field_of(operation)
+            return definition.with_column(field), add_columns_operation(field)
+        case RenameColumn(name=name, to=to):
+            paths = {"oldColumnPath": name, "newColumnPath": to}
+            return definition.renamed(name, to), _metadata_operation("RENAME COLUMN", paths)
+        case DropColumn(name=name):
+            columns = {"columns": compact_json([name])}
+            return definition.without(name), _metadata_operation("DROP COLUMNS", columns)
+        case WidenColumn(name=name):
+            (wider,) = TableSchema.of_ddl(f"{quoted(name)} {operation.type.ddl}").fields
+            before = next(each for each in definition.fields if each.name == name)
+            kept = {key: value for key, value in before.metadata.items() if key != WIDENED}
+            column = {"column": compact_json(_json_of(before, wider.type, kept))}
+            return definition.widened(name, wider.type), _metadata_operation("CHANGE COLUMN", column)
+        case SetProperties():
+            return _with_layout(definition, operation), _layout_operation(operation)
+    raise AssertionError(operation)
 
-    Raises ConflictError if another commit changed columns or properties meanwhile.
-    """
-    properties = dict(operation.properties)
-    comment = properties.pop(COMMENT, snapshot.metadata.get("description"))
-    configuration = {**snapshot.configuration, **properties}
-    metadata = {**snapshot.metadata, "configuration": configuration}
+
+def _with_layout(definition: Definition, operation: SetProperties) -> Definition:
+    """Return a table's definition with other properties and comments."""
+    properties, comments = dict(operation.properties), dict(operation.comments)
+    comment = properties.pop(COMMENT, None)
+    found = definition.with_properties(properties) if properties else definition
     if comment is not None:
-        metadata["description"] = comment
-    if operation.comments:
-        comments = dict(operation.comments)
-        schema = json.loads(snapshot.schema_string)
-        for field in schema["fields"]:
-            if field["name"] in comments:
-                field["metadata"] = {**field["metadata"], COMMENT: comments[field["name"]]}
-        metadata["schemaString"] = _compact(schema)
-    name, parameters = "SET TBLPROPERTIES", {"properties": _compact(dict(operation.properties))}
+        found = found.with_metadata(description=comment)
+    return found.with_fields(
+        replace(each, metadata={**each.metadata, COMMENT: comments[each.name]})
+        if each.name in comments
+        else each
+        for each in found.fields
+    )
+
+
+def _layout_operation(operation: SetProperties) -> Operation:
+    name, parameters = "SET TBLPROPERTIES", {"properties": compact_json(dict(operation.properties))}
     if not operation.properties:
-        name, parameters = "CHANGE COLUMNS", {"columns": _compact(list(comments))}
-    described = Operation(name, parameters, {}, json.dumps({OURS: 1, "operation": LAYOUT}))
-    table.commit(snapshot, [{"metaData": metadata}], {}, described)
+        columns = [column for column, _ in operation.comments]
+        name, parameters = "CHANGE COLUMNS", {"columns": compact_json(columns)}
+    return Operation(name, parameters, {}, json.dumps({OURS: 1, "operation": LAYOUT}))
 
 
 def set_default(
@@ -161,7 +198,7 @@ def set_default(
     SameWriteError if another commit changed the table meanwhile.
     """
     from pipeline.delta.data_files import DataFiles
-    from pipeline.delta.partitions import file_columns, partition_of
+    from pipeline.delta.partitions import file_columns, partition_of, physical_partition_columns
     from pipeline.silver.data_layout import file_size
     from pipeline.silver.native_files import NotNative
     from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY
@@ -173,16 +210,18 @@ def set_default(
     if operation.name not in schema.names or not fills_natively(snapshot, most_bytes):
         raise NotNative("the table has changed")
     arrow = file_columns(snapshot)
-    default = _default_of(operation, arrow.field(operation.name).type)
+    name = schema.physical_names[operation.name]
+    default = _default_of(operation, arrow.field(name).type)
+    divides = physical_partition_columns(snapshot)
     removed = list(snapshot.files.values())
     added: list[DataFile] = []
     most = file_size(sum(int(file["size"]) for file in removed)) * 3 // 2  # as rewritten files are split
     with removing_uncommitted(table.folder, snapshot.version, added):
         for file in removed:
-            partition = partition_of(snapshot.partition_columns, file)
+            partition = partition_of(divides, file)
             files = DataFiles(table.folder, arrow, lambda _: most, ADDED_FILE_IN_MEMORY, partition)
             try:
-                for rows in _parts(data_file(snapshot.path, file["path"]), arrow, operation.name, default):
+                for rows in _parts(data_file(snapshot.path, file["path"]), arrow, name, default):
                     files.write(rows)
                 added += files.close()
             except BaseException:

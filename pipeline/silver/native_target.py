@@ -112,7 +112,7 @@ class NativeTarget(NativeReads):
             ADDED_FILE_IN_MEMORY,
         )
         try:
-            yield lambda rows: files.write(self._complete(rows))
+            yield lambda rows: files.write(self._as_stored(self._complete(rows)))
             changes = PlannedChanges(list(self._files) if replaces else [], files.close())
         except BaseException:
             files.discard()
@@ -125,7 +125,7 @@ class NativeTarget(NativeReads):
                 "numOutputRows": sum(file.row_count for file in changes.added),
                 "numOutputBytes": sum(file.size for file in changes.added),
             }
-            columns = json.dumps(self._partition_by)
+            columns = json.dumps(self._snapshot.partition_columns)
             is_append = write.kind is WriteKind.APPEND
             parameters = {"mode": "Append" if is_append else "Overwrite", "partitionBy": columns}
             operation = Operation("WRITE", parameters, _texts(metrics), is_blind_append=is_append)
@@ -250,6 +250,10 @@ class NativeTarget(NativeReads):
         """Return rows with all columns of the table, in its order and with its types."""
         return with_columns(rows, self._arrow)
 
+    def _as_stored(self, rows: pa.Table) -> pa.Table:
+        """Return rows with all columns of the table under the names that data files have for them."""
+        return pa.Table.from_arrays(rows.columns, schema=self._stored)
+
     def _rewrite(
         self,
         rewrites: Mapping[int, Rewrite],
@@ -259,12 +263,13 @@ class NativeTarget(NativeReads):
         changes: PlannedChanges,
     ) -> None:
         """Write the new files of the rewritten ones, the rows to insert, and those that move."""
-        waiting = {partition: [rows] for partition, rows in divided(inserts, self._partition_by)}
+        divides = divided(self._as_stored(inserts), self._partition_by)
+        waiting = {partition: [rows] for partition, rows in divides}
         sizes = {number: int(self._files[number]["size"]) for number in rewrites}
         filled = self._filled(sizes)
         for number, rewrite in rewrites.items():
             partition = self._partition_of(number)
-            rows = _rewritten(self._read(number, self._arrow), rewrite, values, states)
+            rows = self._as_stored(_rewritten(self._read(number, self._arrow), rewrite, values, states))
             if self._partition_by and len(rewrite.updated):
                 stays = in_partition(rows, partition)
                 for target, moved in divided(rows.filter(pc.invert(stays)), self._partition_by):

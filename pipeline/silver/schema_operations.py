@@ -65,7 +65,7 @@ class CreateTable:
     @property
     def is_native(self) -> bool:
         """Whether the table can be created without Spark."""
-        return not self.features and all(kind.is_native for _, kind in self.columns)
+        return all(kind.is_native for _, kind in self.columns)
 
     @property
     def features(self) -> tuple[Feature, ...]:

@@ -13,7 +13,7 @@ from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.filesystem import remove_empty_table
-from pipeline.delta.native_write import create, is_supported
+from pipeline.delta.native_write import create
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import Feature, LakeTable
 from pipeline.delta.txn import OURS, TableCommit, TxnId, TxnKind, commit_settings
@@ -33,12 +33,11 @@ from pipeline.silver.column_mapping import (
     with_sidecars,
 )
 from pipeline.silver.native_schema import (
-    add_column,
-    adds_natively,
+    alter,
+    alters_natively,
     default_is_lost,
     fills_natively,
     set_default,
-    set_layout,
 )
 from pipeline.silver.native_session import is_left_to_spark
 from pipeline.silver.rule_names import rule_in_silver, rules_left_behind, silver_names
@@ -334,42 +333,39 @@ class SchemaWriter:
 
     def _perform(self, planned: PlannedOperation) -> None:
         operation = planned.operation
-        if self._writer != "spark" and isinstance(operation, CreateTable) and operation.is_native:
-            schema, metadata = TableSchema.of_ddl(operation.ddl), json.dumps({OURS: 1, "operation": "create"})
-            columns = operation.partition_by
-            create(self._table.folder, schema, {}, metadata, by_statement=True, partition_by=columns)
-            return
-        if self._writer != "spark" and isinstance(operation, SetProperties) and operation.is_native:
-            snapshot = self._table.snapshot()
-            if is_supported(snapshot):
-                set_layout(self._table, snapshot, operation)
-                return
-        if self._writer != "spark" and isinstance(operation, AddColumn):
-            planned = self._add_natively(planned, operation)
+        if self._writer != "spark":
+            planned = self._perform_natively(planned)
         self._perform_by_spark(planned)
         if operation.sentence:
             self._record(operation.kind, planned.lsn, operation.sentence)
 
-    def _add_natively(self, planned: PlannedOperation, operation: AddColumn) -> PlannedOperation:
-        """Add a column without Spark, as far as that is possible; return what is left to Spark."""
-        most_bytes = None if self._writer == "native" else MOST_BYTES
+    def _perform_natively(self, planned: PlannedOperation) -> PlannedOperation:
+        """Carry out an operation without Spark, as far as that is possible; return what is left to Spark."""
+        operation, most_bytes = planned.operation, None if self._writer == "native" else MOST_BYTES
+        if isinstance(operation, CreateTable):
+            if not operation.is_native:
+                return planned
+            schema, metadata = TableSchema.of_ddl(operation.ddl), json.dumps({OURS: 1, "operation": "create"})
+            columns = operation.partition_by
+            create(self._table.folder, schema, {}, metadata, by_statement=True, partition_by=columns)
+            return replace(planned, statements=())
         snapshot, is_repeated = self._table.snapshot(), not planned.statements
-        if planned.enable or not adds_natively(snapshot, operation, is_repeated=is_repeated):
+        if not alters_natively(snapshot, operation, is_repeated=is_repeated):
             return planned
         if planned.backfill is not None and not fills_natively(snapshot, most_bytes):
             return planned
         if not is_repeated:
-            add_column(self._table, snapshot, operation)
-        planned = replace(planned, statements=())
-        if planned.backfill is None:
-            return planned
-        try:
-            set_default(self._table, operation, planned.backfill[0], most_bytes)
-        except Exception as error:
-            if not is_left_to_spark(error):
-                raise
-            return planned
-        return replace(planned, backfill=None)
+            alter(self._table, snapshot, operation)
+        planned = replace(planned, enable=(), statements=())
+        if isinstance(operation, AddColumn) and planned.backfill is not None:
+            try:
+                set_default(self._table, operation, planned.backfill[0], most_bytes)
+            except Exception as error:
+                if not is_left_to_spark(error):
+                    raise
+            else:
+                return replace(planned, backfill=None)
+        return planned
 
     def _perform_by_spark(self, planned: PlannedOperation) -> None:
         for statement in planned.enable:
@@ -378,7 +374,7 @@ class SchemaWriter:
         match planned.operation:
             case CreateTable():
                 name = "create"
-                if not self._table.exists():
+                if planned.statements and not self._table.exists():
                     remove_empty_table(self._table.sessions, self._table.path)
             case SetProperties():
                 name = LAYOUT

@@ -11,17 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.delta.features import Feature
+from pipeline.delta.definition import MAX_COLUMN_ID, Definition
+from pipeline.delta.features import WIDENED, Feature
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.native_commit import Action
-from pipeline.delta.native_write import metadata_action
-from pipeline.delta.schema import PHYSICAL_NAME, SchemaField, TableSchema
+from pipeline.delta.schema import COLUMN_ID, PHYSICAL_NAME, SchemaField, TableSchema
 from pipeline.delta.table_log import Snapshot
 
 SOURCE_COLUMN = "_source"
-_COLUMN_ID = "delta.columnMapping.id"
-_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
-_TYPE_CHANGES = "delta.typeChanges"
 _COMMENT = "comment"
 _WIDENING = ("typeWidening", "typeWidening-preview")
 _MAPPING = "columnMapping"
@@ -140,7 +137,7 @@ def table_actions(shared: Snapshot, fields: Sequence[SchemaField], parts: Iterab
     schema = TableSchema((SchemaField(SOURCE_COLUMN, "string", nullable=False), *fields))
     if _MAPPING in features:
         schema, last = _with_ids(schema, shared)
-        configuration |= {Feature.COLUMN_MAPPING.value[0]: "name", _MAX_COLUMN_ID: str(last)}
+        configuration |= {Feature.COLUMN_MAPPING.value[0]: "name", MAX_COLUMN_ID: str(last)}
     if features.intersection(_WIDENING):
         configuration |= dict([Feature.TYPE_WIDENING.value])
     actions: list[Action] = []
@@ -149,9 +146,9 @@ def table_actions(shared: Snapshot, fields: Sequence[SchemaField], parts: Iterab
         actions.append({"protocol": protocol})
     is_new = not shared.exists
     if is_new or schema != TableSchema.of_json(shared.schema_string) or configuration != shared.configuration:
-        action = metadata_action(schema, configuration, None if is_new else shared)
-        action["metaData"]["partitionColumns"] = [SOURCE_COLUMN]
-        actions.append(action)
+        found = Definition.of_new(schema, {}) if is_new else Definition.of(shared).with_fields(schema.fields)
+        found = found.with_metadata(configuration=configuration, partitionColumns=[SOURCE_COLUMN])
+        actions.append({"metaData": dict(found.metadata)})
     return actions
 
 
@@ -183,29 +180,29 @@ def _kept(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, A
     found: dict[str, Any] = dict(before)
     if PHYSICAL_NAME in metadata:
         found[PHYSICAL_NAME] = metadata[PHYSICAL_NAME]
-    if _COLUMN_ID in metadata and _COLUMN_ID not in found:
-        found[_COLUMN_ID] = metadata[_COLUMN_ID]
+    if COLUMN_ID in metadata and COLUMN_ID not in found:
+        found[COLUMN_ID] = metadata[COLUMN_ID]
     if _COMMENT in metadata:
         found.setdefault(_COMMENT, metadata[_COMMENT])
-    changes = [*found.get(_TYPE_CHANGES, ())]
-    changes += [each for each in metadata.get(_TYPE_CHANGES, ()) if each not in changes]
-    return found | ({_TYPE_CHANGES: changes} if changes else {})
+    changes = [*found.get(WIDENED, ())]
+    changes += [each for each in metadata.get(WIDENED, ()) if each not in changes]
+    return found | ({WIDENED: changes} if changes else {})
 
 
 def _with_ids(schema: TableSchema, shared: Snapshot) -> tuple[TableSchema, int]:
     """Return a schema with column mapping by name, and the greatest id of a column."""
     known = {
-        each.physical_name: int(each.metadata[_COLUMN_ID])
+        each.physical_name: int(each.metadata[COLUMN_ID])
         for each in TableSchema.of_json(shared.schema_string).fields
-        if _COLUMN_ID in each.metadata
+        if COLUMN_ID in each.metadata
     }
-    last = max([0, *known.values(), int(shared.configuration.get(_MAX_COLUMN_ID, 0))])
+    last = max([0, *known.values(), int(shared.configuration.get(MAX_COLUMN_ID, 0))])
     fields = []
     for each in schema.fields:
         number = known.get(each.physical_name)
         if number is None:
             number = last = last + 1
-        metadata = {**each.metadata, _COLUMN_ID: number, PHYSICAL_NAME: each.physical_name}
+        metadata = {**each.metadata, COLUMN_ID: number, PHYSICAL_NAME: each.physical_name}
         fields.append(SchemaField(each.name, each.type, metadata, each.nullable))
     return TableSchema(tuple(fields)), last
 

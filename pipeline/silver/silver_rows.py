@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from pipeline.delta.partitions import has_plain_files
 from pipeline.delta.rows import arrow_schema, file_rows, read_rows
 from pipeline.delta.store.mirror import fetch_all
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 from pipeline.silver.overlay import Overlay, Places
-from pipeline.silver.writer_choice import unsupported_feature
 
 _BATCH_ROWS = 32_768
 _FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
@@ -110,8 +110,7 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
             yield chosen(self._conformed(overlay.rows, needed))
             return
         whole = [key for key in overlay.files if key not in overlay.gone]
-        is_plain = unsupported_feature(self.snapshot) is None and not self.snapshot.partition_columns
-        if is_plain and columns:
+        if columns and has_plain_files(self.snapshot):
             paths = fetch_all(data_path(self.path, overlay.files[key]["path"]) for key in whole)
             if paths:
                 scan = ds.dataset(paths, schema=self._schema, format=_FORMAT).scanner(

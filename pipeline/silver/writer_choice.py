@@ -12,9 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.delta.features import WIDENED
 from pipeline.delta.native_write import is_supported
-from pipeline.delta.schema import TableSchema
 from pipeline.delta.table_log import Snapshot
 from pipeline.silver.file_statistics import has_sure_column
 from pipeline.silver.fold import Fold
@@ -152,7 +150,4 @@ def unsupported_feature(snapshot: Snapshot) -> str | None:
         return "a table feature or property that only Spark writes"
     if any(file.get("deletionVector") for file in snapshot.files.values()):
         return "deletion vectors"
-    schema = TableSchema.of_json(snapshot.schema_string)
-    if any(WIDENED in column.metadata for column in schema.fields):
-        return "widened columns"
     return None

@@ -182,7 +182,7 @@ MAINTAINED = MaintenanceSummary(
         MaintainedTable("bronze/changes", 1_204, 3, removed_files=12_310, removed_log_files=28_800),
         MaintainedTable("bronze/relations"),
         MaintainedTable(str(HOSTILE), failure="The file part-1 is missing. Restore the file."),
-        MaintainedTable(str(WIDE_LETTERS), needs_spark="widened columns"),
+        MaintainedTable(str(WIDE_LETTERS), needs_spark="deletion vectors"),
         MaintainedTable(str(LONG), merged=20, merged_into=1, sorted=1_112),
     ),
     dry_run=True,

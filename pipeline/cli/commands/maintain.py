@@ -31,7 +31,7 @@ from pipeline.cli.signals import Kind
     "by_spark",
     group="Run",
     is_flag=True,
-    help="Let Spark do what only it can do: tables with widened or renamed columns, and lakes on other "
+    help="Let Spark do what only it can do: tables with deletion vectors or constraints, and lakes on other "
     "storage. Such tables are only named otherwise.",
 )
 @output_options

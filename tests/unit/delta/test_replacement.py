@@ -14,13 +14,14 @@ from pipeline.delta import native_write
 from pipeline.delta import replacement as module
 from pipeline.delta.data_files import PartitionedFiles
 from pipeline.delta.native_commit import Operation
-from pipeline.delta.partitions import file_columns
+from pipeline.delta.partitions import file_columns, physical_partition_columns
 from pipeline.delta.replacement import may_replace, replace_table
 from pipeline.delta.retry import ConflictError
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN
+from tests.support.comparable.mapped import MappedTable
 
 COMMIT = TableCommit(TxnId("shop"), LSN(7), {"operation": "rebuild"})
 OLD = "id INT, v STRING"
@@ -36,10 +37,11 @@ def add(table: LakeTable, *rows: dict[str, object]) -> None:
     import pyarrow as pa
 
     snapshot = table.snapshot()
-    columns = file_columns(snapshot)
-    files = PartitionedFiles(table.folder, snapshot.partition_columns, columns, lambda _: 1 << 20, 1 << 20)
-    schema = TableSchema.of_json(snapshot.schema_string).arrow
-    files.write(pa.Table.from_pylist(list(rows), schema=schema))
+    columns, divides = file_columns(snapshot), physical_partition_columns(snapshot)
+    files = PartitionedFiles(table.folder, divides, columns, lambda _: 1 << 20, 1 << 20)
+    schema = TableSchema.of_json(snapshot.schema_string)
+    found = pa.Table.from_pylist(list(rows), schema=schema.arrow)
+    files.write(pa.Table.from_arrays(found.columns, schema=schema.stored))
     actions = [file.action() for file in files.close()]
     table.commit(snapshot, actions, {}, Operation("WRITE"))
 
@@ -99,6 +101,35 @@ def read(table: LakeTable, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.parametrize(
+    ("before", "built"), [(True, False), (False, True), (True, True)], ids=["old", "new", "both"]
+)
+def test_names_in_data_files_are_those_of_the_new_ones(tmp_path: Path, before: bool, built: bool) -> None:
+    old, new = (
+        make(tmp_path / name, "`an id` INT, `a v` STRING" if is_mapped else "id INT, v STRING")
+        for name, is_mapped in (("old", before), ("new", built))
+    )
+    add(old, dict(zip(old.schema().names, (1, "one"), strict=True)))
+    add(new, dict(zip(new.schema().names, (2, "two"), strict=True)))
+    assert replace_table(old, new, COMMIT)
+    assert old.schema().names == new.schema().names
+    assert old.rows().to_pylist() == new.rows().to_pylist()
+    found = MappedTable.open(old.path)
+    assert found is not None
+    assert found.read().to_pylist() == new.rows().to_pylist()
+    ids = [each.metadata["delta.columnMapping.id"] for each in old.schema().fields]
+    assert len({*ids}) == 2
+    assert int(old.snapshot().configuration["delta.columnMapping.maxColumnId"]) == max(ids)
+    assert "columnMapping" in old.snapshot().protocol["writerFeatures"]
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP_NTZ", "ARRAY<TIMESTAMP_NTZ>"])
+def test_the_table_gets_the_features_of_its_new_columns(tmp_path: Path, kind: str) -> None:
+    old, new = make(tmp_path / "old", OLD), make(tmp_path / "new", f"id INT, at {kind}")
+    assert replace_table(old, new, COMMIT)
+    assert old.snapshot().feature_names() == {"timestampNtz"}
+
+
 def test_a_table_that_does_not_exist_is_created(tmp_path: Path) -> None:
     _, new = tables(tmp_path)
     gone = LakeTable(str(tmp_path / "gone"))
@@ -134,13 +165,9 @@ def test_what_only_spark_writes_is_left_to_it(tmp_path: Path) -> None:
     old, new = tables(tmp_path)
     before, built = old.snapshot(), new.snapshot()
     assert may_replace(before, built)
-    mapped = {**before.configuration, "delta.columnMapping.mode": "name"}
+    mapped = {**before.configuration, "delta.columnMapping.mode": "id"}
     assert not may_replace(replace(before, configuration=mapped), built)
     assert not may_replace(before, replace(built, configuration={"delta.enableChangeDataFeed": "true"}))
-    without_zone = TableSchema.of_ddl("id INT, at TIMESTAMP_NTZ").json
-    assert not may_replace(before, replace(built, schema_string=without_zone))
-    protocol = native_write.protocol_action(TableSchema.of_json(without_zone))["protocol"]
-    assert may_replace(replace(before, protocol=protocol), replace(built, schema_string=without_zone))
     key, file = next(iter(built.files.items()))
     vector = {**file, "deletionVector": {"storageType": "u", "cardinality": 1}}
     assert not may_replace(before, built.with_files({key: vector}))

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.delta.data_files import arrow_columns
 from pipeline.delta.schema import TableSchema
+from pipeline.delta.table_log import Snapshot
 from pipeline.key_ranges import KeyRange
 from pipeline.silver.data_layout import (
     FILE_SIZE,
@@ -55,7 +56,7 @@ def choose(session: DuckSql, kind: SilverType, keys: list[str], files: list[str]
     fold = Fold((FoldColumn("k", kind, {1: 0}),), (0,), (1,))
     values = ", ".join(f"({kind.value(session.engine.literal(key), session.engine)})" for key in keys)
     session.compute("folded", f"SELECT * FROM (VALUES {values}) AS v(k0)")
-    return FileChoice.of_keys(session, fold).candidates(with_stats(files))
+    return FileChoice.of_keys(session, fold).candidates(with_stats(files), Snapshot("/t"))
 
 
 def stats(least: Any, greatest: Any) -> str:
@@ -200,7 +201,7 @@ def test_equal_rows_are_found_by_every_column_without_null_and_misfit(session: D
             "(" + ", ".join("NULL" if x is None else f"'{x}'" for x in row) + ")" for row in rows
         )
         query = f"SELECT * FROM (VALUES {texts}) AS v(x0, x1, x2, x3)"
-        return FileChoice.of_rows(session, fold, query).candidates(with_stats(files))
+        return FileChoice.of_rows(session, fold, query).candidates(with_stats(files), Snapshot("/t"))
 
     assert chosen(("11", "1", "2020-01-02", "t")) == [1]
     assert chosen(("11", None, "2020-01-02", "t")) == [1, 3]
@@ -209,7 +210,12 @@ def test_equal_rows_are_found_by_every_column_without_null_and_misfit(session: D
     assert chosen((None, None, None, "t")) == [0, 1, 2, 3]
     assert chosen(("99", "1", "2020-01-02", "t")) == []
     session.define("nothing", "SELECT NULL AS x0, NULL AS x1, NULL AS x2, NULL AS x3 WHERE false")
-    assert FileChoice.of_rows(session, fold, "SELECT * FROM nothing").candidates(with_stats(files[:1])) == []
+    assert (
+        FileChoice.of_rows(session, fold, "SELECT * FROM nothing").candidates(
+            with_stats(files[:1]), Snapshot("/t")
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(

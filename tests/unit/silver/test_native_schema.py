@@ -1,4 +1,4 @@
-"""A column that is added without Spark: what is committed, what is left to Spark, and what conflicts."""
+"""Columns that are changed without Spark: what is committed, what is left to Spark, and what conflicts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.delta import native_write
+from pipeline.delta.definition import Definition
 from pipeline.delta.native_commit import read_commit
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.schema import TableSchema
@@ -23,17 +24,33 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver import native_schema
 from pipeline.silver.native_files import NotNative
 from pipeline.silver.native_schema import (
-    add_column,
     add_columns_operation,
-    adds_natively,
+    alter,
+    alters_natively,
     field_of,
     fills_natively,
-    metadata_with,
     set_default,
 )
-from pipeline.silver.schema_operations import AddColumn
-from pipeline.silver.text_parsers import BOOLEAN, INT, STRING, TIMESTAMP_NTZ, VARIANT, array_of, decimal
+from pipeline.silver.schema_operations import (
+    AddColumn,
+    DropColumn,
+    Operation,
+    RenameColumn,
+    SetProperties,
+    WidenColumn,
+)
+from pipeline.silver.text_parsers import (
+    BIGINT,
+    BOOLEAN,
+    INT,
+    STRING,
+    TIMESTAMP_NTZ,
+    VARIANT,
+    array_of,
+    decimal,
+)
 from tests.support.commits import do_before_commit
+from tests.support.comparable.mapped import MappedTable
 
 DDL = "id INT, v STRING"
 TXN = TxnId("shop").of(TxnKind.BACKFILL, 7, 3)
@@ -83,7 +100,7 @@ def rows(table: LakeTable) -> dict[int, Any]:
 
 
 def add(table: LakeTable, operation: AddColumn) -> None:
-    add_column(table, table.snapshot(), operation)
+    alter(table, table.snapshot(), operation)
 
 
 def newest(table: LakeTable) -> list[dict[str, Any]]:
@@ -96,38 +113,52 @@ def newest(table: LakeTable) -> list[dict[str, Any]]:
 
 
 def test_a_plain_table_gets_a_column_without_spark() -> None:
-    for kind in (INT, STRING, BOOLEAN, decimal(10, 2), array_of(INT)):
-        assert adds_natively(snapshot_with(), AddColumn("n", kind), is_repeated=False)
+    for kind in (INT, STRING, BOOLEAN, decimal(10, 2), array_of(INT), TIMESTAMP_NTZ):
+        assert alters_natively(snapshot_with(), AddColumn("n", kind))
 
 
 @pytest.mark.parametrize(
     "operation",
-    [AddColumn("n", TIMESTAMP_NTZ), AddColumn("a name", INT), AddColumn("n", VARIANT)],
-    ids=["type with a feature", "name with a feature", "type of Spark"],
+    [
+        AddColumn("n", VARIANT),
+        RenameColumn("gone", "n"),
+        DropColumn("gone"),
+        WidenColumn("b", array_of(STRING), "ARRAY<INT>"),
+        SetProperties((("delta.enableChangeDataFeed", "true"),)),
+    ],
+    ids=["type of Spark", "rename of nothing", "drop of nothing", "nested type", "change data feed"],
 )
-def test_what_needs_a_feature_or_spark_is_left_to_it(operation: AddColumn) -> None:
-    assert not adds_natively(snapshot_with(), operation, is_repeated=False)
+def test_what_only_spark_does_is_left_to_it(operation: Operation) -> None:
+    assert not alters_natively(snapshot_with(), operation)
+
+
+def test_the_last_column_is_not_dropped() -> None:
+    assert alters_natively(snapshot_with(), DropColumn("a"))
+    assert not alters_natively(snapshot_with(TableSchema.of_ddl("a INT").json), DropColumn("a"))
 
 
 @pytest.mark.parametrize(
     "snapshot",
     [
-        snapshot_with(configuration={"delta.columnMapping.mode": "name"}),
+        snapshot_with(configuration={"delta.columnMapping.mode": "id"}),
+        snapshot_with(
+            TableSchema.of_ddl("a STRUCT<x: INT>, b INT").json, {"delta.columnMapping.mode": "name"}
+        ),
         snapshot_with(configuration={"delta.enableRowTracking": "true"}),
         snapshot_with(configuration={"delta.constraints.positive": "a > 0"}),
         snapshot_with(minReaderVersion=3, minWriterVersion=7, writerFeatures=["clustering"]),
         replace(snapshot_with(TableSchema.of_ddl("a DOUBLE, b INT").json), partition_columns=("a",)),
         Snapshot("/t"),
     ],
-    ids=["column mapping", "row tracking", "constraint", "clustering", "partitions of DOUBLE", "no table"],
+    ids=["mapping by id", "mapped struct", "row tracking", "constraint", "clustering", "DOUBLE", "no table"],
 )
 def test_a_table_that_requires_more_features_is_left_to_spark(snapshot: Snapshot) -> None:
-    assert not adds_natively(snapshot, NUMBER, is_repeated=False)
+    assert not alters_natively(snapshot, NUMBER)
 
 
 def test_a_name_that_the_table_has_in_any_case_is_left_to_spark() -> None:
-    assert not adds_natively(snapshot_with(), AddColumn("A", INT), is_repeated=False)
-    assert adds_natively(snapshot_with(), AddColumn("a", INT), is_repeated=True)
+    assert not alters_natively(snapshot_with(), AddColumn("A", INT))
+    assert alters_natively(snapshot_with(), AddColumn("a", INT), is_repeated=True)
 
 
 def test_only_files_within_a_limit_are_rewritten() -> None:
@@ -146,7 +177,7 @@ def test_the_metadata_stay_but_for_the_new_column() -> None:
         '"containsNull":false},"nullable":false,"metadata":{"comment":"größe"}}]}'
     )
     snapshot = snapshot_with(schema, {"delta.checkpointInterval": "5"})
-    found = metadata_with(snapshot, field_of(AddColumn("größe", decimal(10, 2))))["metaData"]
+    found = Definition.of(snapshot).with_column(field_of(AddColumn("größe", decimal(10, 2)))).metadata
     assert {**found, "schemaString": schema} == snapshot.metadata
     assert found["schemaString"] == schema.removesuffix("]}") + (
         ',{"name":"größe","type":"decimal(10,2)","nullable":true,"metadata":{}}]}'
@@ -256,6 +287,26 @@ def test_a_file_without_any_column_of_the_table_keeps_its_rows(tmp_path: Path) -
     table.append_rows([{"n": 1}, {"n": 2}], "n INT")
     set_default(table, NUMBER, COMMIT)
     assert table.rows().to_pylist() == [{"n": 7}, {"n": 7}]
+
+
+def test_a_renamed_column_and_the_ones_of_its_former_name_keep_their_values(table: LakeTable) -> None:
+    """The files of before are read under the new names; a column that is added again has no value there."""
+    alter(table, table.snapshot(), RenameColumn("v", "a v"))
+    assert [[*action] for action in newest(table)] == [["commitInfo"], ["protocol"], ["metaData"]]
+    alter(table, table.snapshot(), AddColumn("v", INT))
+    alter(table, table.snapshot(), WidenColumn("id", BIGINT, "INT"))
+    set_default(table, AddColumn("v", INT, "7", 3), COMMIT)
+    alter(table, table.snapshot(), AddColumn("w", INT))
+    found = MappedTable.open(table.path)
+    assert found is not None
+    expected = [{"id": key, "a v": f"v{key}", "v": 7, "w": None} for key in (1, 2, 3)]
+    assert sorted(found.read().to_pylist(), key=lambda row: row["id"]) == expected
+    assert table.rows().sort_by("id").to_pylist() == expected
+    assert table.schema().fields[0].ddl == "BIGINT"
+    alter(table, table.snapshot(), DropColumn("v"))
+    alter(table, table.snapshot(), AddColumn("v", INT))
+    assert table.rows().column("v").to_pylist() == [None] * 3
+    assert [commit["operation"] for commit in table.newest_commits()][:2] == ["ADD COLUMNS", "DROP COLUMNS"]
 
 
 # Conflicts --------------------------------------------------------------------------------------------------

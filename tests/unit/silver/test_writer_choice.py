@@ -103,14 +103,13 @@ def with_features(*features: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "found",
     [
-        snapshot(configuration={"delta.columnMapping.mode": "name"}),
+        snapshot(configuration={"delta.columnMapping.mode": "id"}),
         snapshot(configuration={"delta.enableChangeDataFeed": "true"}),
         snapshot(configuration={"delta.appendOnly": "true"}),
         snapshot(configuration={"delta.enableRowTracking": "true"}),
         snapshot(configuration={"delta.constraints.positive": "id > 0"}),
         snapshot({"delta.generationExpression": "1"}),
         snapshot({"CURRENT_DEFAULT": "1"}),
-        snapshot({"delta.typeChanges": [{"fromType": "short", "toType": "integer"}]}),
         snapshot(protocol=with_features("clustering")),
         snapshot(protocol=with_features("rowTracking")),
         snapshot(protocol=with_features("a feature of the future")),
