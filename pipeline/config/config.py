@@ -149,7 +149,7 @@ class Silver:
         Field(
             description="Who writes changes to silver tables: `spark`; `native`, this process without Spark,"
             " wherever it can; or `auto`, native where memory suffices. What only Spark can write, such as"
-            " tables with column mapping, or on storage other than folders, object stores and HDFS, is always"
+            " tables with deletion vectors, or on storage other than folders, object stores and HDFS, is always"
             " written by Spark."
         ),
     ] = "auto"

@@ -289,7 +289,7 @@ def test_a_file_without_any_column_of_the_table_keeps_its_rows(tmp_path: Path) -
     assert table.rows().to_pylist() == [{"n": 7}, {"n": 7}]
 
 
-def test_a_renamed_column_and_the_ones_of_its_former_name_keep_their_values(table: LakeTable) -> None:
+def test_renamed_columns_and_those_of_their_former_names_keep_values(table: LakeTable) -> None:
     """The files of before are read under the new names; a column that is added again has no value there."""
     alter(table, table.snapshot(), RenameColumn("v", "a v"))
     assert [[*action] for action in newest(table)] == [["commitInfo"], ["protocol"], ["metaData"]]
