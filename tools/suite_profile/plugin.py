@@ -112,7 +112,9 @@ RECORDER.install("pipeline")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Open the file of this process."""
-    config.stash[_FILE] = Path(os.environ[FOLDER], f"{os.getpid()}.jsonl")
+    folder = Path(os.environ[FOLDER])
+    folder.mkdir(parents=True, exist_ok=True)
+    config.stash[_FILE] = folder / f"{os.getpid()}.jsonl"
 
 
 def pytest_sessionstart() -> None:
