@@ -17,7 +17,7 @@ import socket
 import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -88,14 +88,27 @@ class EmbeddedServer:
         run_as(self.account, [str(self.binaries / "pg_ctl"), "-D", str(self.data), *arguments])
 
 
+def initialize(binaries: Path, data: Path, account: str | None) -> None:
+    """Make a new server's data in an empty folder."""
+    arguments = [
+        *("--pgdata", str(data), "--username", _SUPERUSER, "--auth", "trust"),
+        *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
+    ]
+    run_as(account, [str(binaries / "initdb"), *arguments])
+
+
 def start_server(
-    directory: Path, *, binaries: Path | None = None, settings: Mapping[str, str] | None = None
+    directory: Path,
+    *,
+    binaries: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    make_data: Callable[[Path, Path, str | None], None] = initialize,
 ) -> EmbeddedServer:
     """Return a new running server with its data in `directory`.
 
     If the unprivileged user cannot access `directory`, the data is in a temporary folder. `binaries` is the
     folder of initdb, pg_ctl and postgres, by default that of the wheel. `settings` override the settings of
-    this module.
+    this module. `make_data` fills the data directory, given the binaries and the server's account.
     """
     account = _find_account() if os.geteuid() == 0 else None
     folder = binaries if binaries is not None else find_binaries()
@@ -113,11 +126,7 @@ def start_server(
     # The path of a socket has at most 107 bytes.
     socket_folder = Path(tempfile.mkdtemp(prefix="pgs-", dir="/tmp"))
     socket_folder.rmdir()
-    arguments = [
-        *("--pgdata", str(data), "--username", _SUPERUSER, "--auth", "trust"),
-        *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
-    ]
-    run_as(account, [str(folder / "initdb"), *arguments])
+    make_data(folder, data, account)
     port = find_free_port()
     own_settings = {
         "listen_addresses": "127.0.0.1",

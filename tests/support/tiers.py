@@ -26,6 +26,8 @@ from zlib import crc32
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.postgres import templates
+
 SEED = "PGDELTA_SEED"
 GROUPS = "PGDELTA_TEST_GROUPS"
 SPARK_PROCESSES = 2
@@ -72,16 +74,18 @@ def of_part(items: Iterable[pytest.Item], part: str) -> list[pytest.Item]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the seed of the run, and name the file of its groups; the other processes inherit both."""
+    """Draw the seed of the run, and name the folder of servers and the file of groups for all processes."""
     os.environ.setdefault(SEED, str(SystemRandom().randrange(2**32)))
     if not hasattr(config, "workerinput"):
         os.environ[GROUPS] = str(Path(tempfile.gettempdir(), f"pgdelta-groups-{os.getpid()}.json"))
+        templates.make_folder()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the file of groups."""
+    """Remove the file of groups, and the templates of servers."""
     if not hasattr(config, "workerinput"):
         Path(os.environ[GROUPS]).unlink(missing_ok=True)
+        templates.remove_folder()
 
 
 def pytest_report_header() -> str:

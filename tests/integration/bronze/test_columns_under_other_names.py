@@ -23,7 +23,7 @@ from pipeline.config.config import Config, Protocol
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.ingest.job import run_ingest
 from pipeline.operate.resync import run_resync
-from pipeline.postgres.embedded import EmbeddedServer, start_server
+from pipeline.postgres.embedded import EmbeddedServer
 from pipeline.report.capsule import write_capsule
 from pipeline.report.status import read_page_facts
 from pipeline.report.web.write_page import write_page
@@ -32,6 +32,7 @@ from tests.support.files import places_of
 from tests.support.native_pipelines import NativePipeline
 from tests.support.postgres.binaries import binaries_of
 from tests.support.postgres.streams import both_routes
+from tests.support.postgres.templates import start_server
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database, MakeServer
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pipeline.postgres.connection import connect, for_server
-from pipeline.postgres.embedded import start_server
 from pipeline.postgres.publication import describe_published, list_published, read_publication
 from pipeline.postgres.published_tables import IS_PUBLISHED, PUBLISHED
 from pipeline.table_name import TableName
 from tests.support.postgres.binaries import binaries_of
+from tests.support.postgres.templates import start_server
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres

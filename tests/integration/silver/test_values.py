@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.postgres.embedded import EmbeddedServer, start_server
+from pipeline.postgres.embedded import EmbeddedServer
 from tests.support.postgres.binaries import binaries_of
+from tests.support.postgres.templates import start_server
 from tests.support.servers import Database, drop_database
 from tests.support.values.run import MODES, Carried, carry
 from tests.support.values.table import BAGS, FAMILIES, NEWEST_FAMILIES

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.metadata.catalog import CatalogTable
-from pipeline.postgres.embedded import start_server
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 from tests.support.postgres.binaries import binaries_of
+from tests.support.postgres.templates import start_server
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, drop_database
 

@@ -14,7 +14,6 @@ from pipeline.bronze.spool import Spool
 from pipeline.errors import SourceError
 from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import connect
-from pipeline.postgres.embedded import start_server
 from pipeline.postgres.publication import describe_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
@@ -24,6 +23,7 @@ from tests.support.captures.typed import install
 from tests.support.postgres.binaries import binaries_of
 from tests.support.postgres.copying import Row, copy_table, values
 from tests.support.postgres.streams import prepare, read_through, start
+from tests.support.postgres.templates import start_server
 from tests.support.servers import Database, drop_database
 from tests.support.values.kinds import Kind
 from tests.support.values.table import FAMILIES, NEWEST_FAMILIES

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.postgres.embedded import start_server
 from tests.support.postgres.binaries import binaries_of
+from tests.support.postgres.templates import start_server
 from tests.support.servers import Database, drop_database
 
 _numbers = itertools.count(1)

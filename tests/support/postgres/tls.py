@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.postgres.embedded import EmbeddedServer, start_server
+from pipeline.postgres.embedded import EmbeddedServer
 from tests.support.postgres.binaries import binaries_of
 from tests.support.postgres.certificates import Certificate, issue, make_authority
+from tests.support.postgres.templates import start_server
 from tests.support.servers import Database, restart
 
 PASSWORD = "pl@nted:/?#s3cr3t"
