@@ -1,20 +1,23 @@
 """Is every value of the source in silver, or recorded as one that silver cannot hold?
 
-A cell is judged by what the server says of it and what Spark collects: the text of exact values, the number
-itself of floats, element by element in arrays, whose elements the server finds. Nothing of the pipeline's own
-reading is used.
+A cell is judged by what the server says of it and what a reader of silver finds: the text of exact values,
+the number itself of floats, element by element in arrays, whose elements the server finds. Nothing of the
+pipeline's own reading is used.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.support.comparable.silver import collectable, silver_reader
 from tests.support.comparable.source import SCALARS
+from tests.support.oracle import found_table
+from tests.support.pipelines import Pipeline
 from tests.support.values.kinds import Cell, Kind
 from tests.support.values.tables import Source, ValueTable
 
@@ -38,9 +41,28 @@ class Verdict:
 Verdicts = defaultdict[str, Verdict]  # by type
 
 
-def judge_types(table: ValueTable, frame: DataFrame, verdicts: Verdicts) -> None:
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A table in silver: the types of its columns, and each row's n with its values."""
+
+    types: Mapping[str, str]
+    rows: Callable[[], Iterable[tuple[int, Sequence[Any]]]]
+
+
+def landed(table: ValueTable, pipeline: Pipeline) -> Landed:
+    """Return a table of silver; only Spark reads maps."""
+    if any("map<" in kind.silver for kind in table.kinds):
+        frame = pipeline.spark_frame("silver", "public", table.name)
+        types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+        return Landed(types, partial(collected, table, frame))
+    found = found_table(None, str(pipeline.path("silver", "public", table.name)), by_spark=False)
+    assert found is not None
+    names = ["n", *table.columns]
+    return Landed(found.types, lambda: [(int(n), row) for n, *row in found.rows(names).elements()])
+
+
+def judge_types(table: ValueTable, found: Mapping[str, str], verdicts: Verdicts) -> None:
     """Hold the types of a silver table against the contract's."""
-    found = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     for column, kind in zip(table.columns, table.kinds, strict=True):
         if found.get(column) != kind.silver:
             verdicts[kind.type].fault(f"{table.name}: lands as {found.get(column)}, should be {kind.silver}")
@@ -63,10 +85,16 @@ def collected(table: ValueTable, frame: DataFrame) -> Iterator[tuple[int, list[A
         yield n, [None if value is None else read(value) for read, value in zip(readers, row, strict=True)]
 
 
-def judge_rows(table: ValueTable, phase: str, source: Source, frame: DataFrame, verdicts: Verdicts) -> None:
+def judge_rows(
+    table: ValueTable,
+    phase: str,
+    source: Source,
+    rows: Iterable[tuple[int, Sequence[Any]]],
+    verdicts: Verdicts,
+) -> None:
     """Compare each cell of a table, and count what is equal and what is NULL for a reason."""
-    silver: dict[int, list[Any]] = {}
-    for n, row in collected(table, frame):
+    silver: dict[int, Sequence[Any]] = {}
+    for n, row in rows:
         if n in silver or n not in source.texts:
             for kind in table.kinds:
                 verdicts[kind.type].fault(f"{table.name} after {phase}: row {n} is too much in silver")

@@ -19,7 +19,7 @@ from pipeline.table_name import TableName
 from tests.support.captures.typed import install
 from tests.support.pipelines import Pipeline
 from tests.support.servers import Database
-from tests.support.values.judge import Verdict, Verdicts, judge_misfits, judge_rows, judge_types
+from tests.support.values.judge import Verdict, Verdicts, judge_misfits, judge_rows, judge_types, landed
 from tests.support.values.kinds import Kind
 from tests.support.values.tables import PHASES, Connection, Source, ValueTable, can_be_key, look, run
 
@@ -61,10 +61,10 @@ class Lane:
                 for kind in table.kinds:
                     self.verdicts[kind.type].fault(f"{table.name} after {phase}: {state}")
                 continue
-            frame = self.pipeline.spark_frame("silver", "public", table.name)
+            found = landed(table, self.pipeline)
             if phase == PHASES[0]:
-                judge_types(table, frame, self.verdicts)
-            judge_rows(table, phase, sources[table.name], frame, self.verdicts)
+                judge_types(table, found.types, self.verdicts)
+            judge_rows(table, phase, sources[table.name], found.rows(), self.verdicts)
 
     def finish(
         self, places: Mapping[str, tuple[LSN, LSN]], sources: Mapping[str, Mapping[str, Source]]

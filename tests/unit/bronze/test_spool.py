@@ -213,9 +213,9 @@ def test_memory_does_not_grow_with_what_is_fed(tmp_path: Path, size: int) -> Non
 def test_what_is_known_of_versions_does_not_grow_with_their_number(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_module, "MOST_RECORDED_IDS", 500)
+    monkeypatch.setattr(spool_module, "MOST_RECORDED_IDS", 300)
     one, two = session.relations
-    for number in range(3000):
+    for number in range(1000):
         described = version(relation(1, f"one{number}"))
         session.spool.describe(described)
         session.begin()
@@ -231,7 +231,7 @@ def test_what_is_known_of_versions_does_not_grow_with_their_number(
             file.path.unlink()
     assert one.oid in session.spool._versions.in_force
     assert len(session.spool._versions.all) < 300
-    assert len(session.spool._recorded_version_ids) <= 501
+    assert len(session.spool._recorded_version_ids) <= 301
 
 
 def test_versions_that_open_transactions_name_are_kept(session: Session) -> None:
