@@ -124,6 +124,7 @@ def test_very_many_files_are_read_as_a_table(land: Land, monkeypatch: pytest.Mon
     assert land.seen(10, 40) == [20, 30, 40]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["l[a]ke", "l{a}ke", "l{b,a}ke", "l*ke", "l?ke", "l\\ake", "l[ke", "l{ke"])
 def test_the_name_of_a_lake_is_no_pattern(spark: SparkSession, tmp_path: Path, name: str) -> None:
     other, land = Land(spark, tmp_path / "lake"), Land(spark, tmp_path / name)
