@@ -1,7 +1,7 @@
-"""The batches that run while Spark starts, or where it does not start at all.
+"""The batches that run without a query of Spark, or while one starts.
 
-Spark takes seconds to start and to begin its query. What waits is applied meanwhile by a thread, which ends
-once the query signals that bronze has grown. Without a query it goes on as long as the run.
+A query takes seconds to begin. What waits is applied meanwhile by a thread, which ends once the query signals
+that bronze has grown. Without a query it goes on as long as the run.
 """
 
 from __future__ import annotations

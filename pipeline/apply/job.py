@@ -1,9 +1,11 @@
-"""The apply job: a Structured Streaming query over bronze that triggers batches.
+"""The apply job: batches as bronze grows.
 
-A micro-batch only signals that bronze has grown. The applier reads the input from bronze itself, for each
-table from the offset in the table's own log up to the LSN to which bronze is complete. A table that failed,
-was held or joined later therefore catches up by itself, a lost checkpoint costs nothing, and batches end on
-transaction boundaries whatever the micro-batch contains.
+Under `spark-submit`, where a JVM runs already, a Structured Streaming query over bronze triggers them: a
+micro-batch only signals that bronze has grown. Elsewhere this process looks at bronze itself, and Spark
+starts when a table needs it. The applier reads the input from bronze itself, for each table from the offset
+in the table's own log up to the LSN to which bronze is complete. A table that failed, was held or joined
+later therefore catches up by itself, a lost checkpoint costs nothing, and batches end on transaction
+boundaries whatever a micro-batch contains.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.filesystem import remove_folder
 from pipeline.delta.locks import lock_apply
+from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.store.store import WITHOUT_SPARK, parts_of
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.due import Candidate
@@ -39,15 +42,15 @@ def run_apply(
     progress: ApplyProgress | None = None,
     is_alone: bool = False,
     records_status: bool = True,
-    starts_query: bool = True,
+    starts_query: bool | None = None,
 ) -> ApplySummary:
     """Apply all that bronze holds at the start or, with the trigger `continuous`, continue until `stop`.
 
     `is_alone` means that the caller holds the lock of apply. With `records_status`, the state of the tables
     is written to `_pgdelta/status` once a minute and at the end. Silver and `_pgdelta` are maintained while a
-    continuous run goes on, and at the end of another one. Without `starts_query`, another run applies what
-    there is without Structured Streaming, as every run does where Spark has no client for the lake's store
-    and writes nothing.
+    continuous run goes on, and at the end of another one. `starts_query` says whether batches are triggered
+    by Structured Streaming, by default under `spark-submit`; never where Spark has no client for the lake's
+    store and writes nothing.
     """
     stop = stop or threading.Event()
 
@@ -61,7 +64,8 @@ def run_apply(
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
-    has_query = _needs_spark(config) and (starts_query or trigger == "continuous")
+    starts_query = is_launched_by_spark() if starts_query is None else starts_query
+    has_query = starts_query and _needs_spark(config)
     with nullcontext() if is_alone else lock_apply(applier.lake, config.pipeline, stop), closing(applier):
         maintenance = _maintenance(applier, config, stop, progress)
         if trigger == "continuous":
@@ -115,7 +119,7 @@ def _apply(
                     applier.close()
         else:
             # Without work there is nothing to start Spark for.
-            has_query = first.wait_for_work() and has_query
+            has_query = has_query and first.wait_for_work()
         if has_query:
             failure = _follow(applier, registrar, trigger, stop, status, checkpoint, first)
             if failure is not None and applier.error is None and not stop.is_set():

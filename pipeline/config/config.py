@@ -149,8 +149,8 @@ class Silver:
         Field(
             description="Who writes changes to silver tables: `spark`; `native`, this process without Spark,"
             " wherever it can; or `auto`, native where memory suffices. What only Spark can write, such as"
-            " tables with deletion vectors, or on storage other than folders, object stores and HDFS, is always"
-            " written by Spark."
+            " tables with deletion vectors, or on storage other than folders, object stores and HDFS, is"
+            " always written by Spark."
         ),
     ] = "auto"
     min_interval: Annotated[

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -56,7 +57,8 @@ def applying(pipeline: Pipeline) -> Iterator[tuple[Future[ApplySummary], threadi
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         try:
-            yield pool.submit(run_apply, pipeline.config, trigger="continuous", stop=stop), stop
+            start = partial(run_apply, pipeline.config, trigger="continuous", stop=stop, starts_query=True)
+            yield pool.submit(start), stop
         finally:
             stop.set()
 
@@ -66,7 +68,7 @@ def silver_offset(pipeline: Pipeline) -> LSN | None:
     return table.offset(Applier(None, pipeline.config).bronze.txn) if table.exists() else None
 
 
-def test_a_run_with_nothing_to_do_starts_no_spark(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_starts_spark_only_for_a_query(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.apply()
 
     def refuse(name: str) -> object:
@@ -80,8 +82,13 @@ def test_a_run_with_nothing_to_do_starts_no_spark(filled: Pipeline, monkeypatch:
     print(f"nothing to do: {time.monotonic() - began:.2f} s")
     filled.run("INSERT INTO t VALUES (3)")
     filled.ingest()
+    offset = silver_offset(filled)
+    assert run_apply(filled.config).exit_code(strict=True) == 0
+    assert silver_offset(filled) != offset
+    filled.run("INSERT INTO t VALUES (4)")
+    filled.ingest()
     with pytest.raises(AssertionError, match="Spark is started"):  # the query is the clock
-        run_apply(filled.config)
+        run_apply(filled.config, starts_query=True)
 
 
 @pytest.mark.spark
@@ -124,7 +131,6 @@ def test_columns_are_added_while_spark_starts(filled: Pipeline, monkeypatch: pyt
     filled.assert_equal("t")
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("trigger", ["available-now", "continuous"])
 def test_an_error_of_a_first_batch_ends_the_run(
     filled: Pipeline, monkeypatch: pytest.MonkeyPatch, trigger: str

@@ -143,7 +143,6 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     assert old.since.lsn == online.applied
 
 
-@pytest.mark.spark
 @pytest.mark.promise("metrics and logs")
 def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -194,7 +193,7 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
         assert pipeline.database.conninfo not in page.text + table.text
         for name in ("captured", "applied"):
             assert abs(found[f"pgdelta_{name}_commit_timestamp_seconds{of}}}"] - time.time()) < 120
-        assert wait_for(f"pgdelta_stream_batch_id{of}}}", 0)[f"pgdelta_apply_pass_seconds_count{of}}}"] >= 1
+        assert found[f"pgdelta_apply_pass_seconds_count{of}}}"] >= 1
     assert observers.end(0) == 0
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     events = [line["event"] for line in said]
