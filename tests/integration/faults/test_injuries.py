@@ -126,6 +126,7 @@ def test_a_heap_that_is_too_small_is_reported_and_loses_nothing(
 ) -> None:
     pipeline = make_pipeline(create_publication="all")
     config = write_config(pipeline, tmp_path)
+    config.write_text(config.read_text() + "silver: {writer: spark}\n")
     pipeline.run(ITEMS)
     pipeline.ingest()
     pipeline.run("INSERT INTO items VALUES (0, 'small')")
@@ -166,6 +167,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_a_sentence(
     """As the kernel does it where memory runs out: the JVM is the largest process."""
     pipeline = make_pipeline(create_publication="all")
     config = write_config(pipeline, tmp_path)
+    config.write_text(config.read_text() + "silver: {writer: spark}\n")
     pipeline.run(ITEMS)
     pipeline.catch_up()
     for number, job in enumerate(("apply",)):

@@ -34,6 +34,8 @@ source:
     conninfo: "postgresql://keeper:${{SHOP_ESCAPED}}@127.0.0.1:{port}/postgres"
 storage:
   root: lake
+silver:
+  writer: spark
 tables:
   - source: "sales.*"
 """
