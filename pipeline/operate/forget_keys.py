@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pipeline.bronze.log import Bronze
 
-_SEPARATOR = "\x1f"
+_SEPARATOR = "\0"  # which no text of PostgreSQL has
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,9 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support import oracle
+from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, with_rules, with_writer
+from tests.support.servers import Database
 
 if TYPE_CHECKING:
     from pipeline.silver.writer_choice import WriterSetting
@@ -101,3 +104,21 @@ def test_a_row_that_got_a_date_which_silver_does_not_hold(
     sentence = "under another key" if silver_type else "does not show all changes"
     with pytest.raises(LakeError, match=sentence):
         run_forget(pipeline.config, "public.typed", [("2026-01-31",)])
+
+
+def test_a_key_is_never_that_of_other_columns_texts(database: Database, tmp_path: Path) -> None:
+    pipeline = NativePipeline.make(database, tmp_path)
+    marks = [chr(code) for code in (1, 9, 28, 29, 30, 31, 127)]
+    ours = [(f"x{mark}y", "z") for mark in marks]
+    others = [("x", f"y{mark}z") for mark in marks]
+    pipeline.run("CREATE TABLE pairs (a text, b text, v text, PRIMARY KEY (a, b))")
+    with pipeline.database.connect() as source:
+        for pair in (*ours, *others):
+            source.execute("INSERT INTO pairs VALUES (%s, %s, 'v')", pair)
+    pipeline.ingest("DELETE FROM pairs")
+    pipeline.apply()
+    lives = [read_history(pipeline.config, "public.pairs", pair).lives for pair in others]
+    assert [[len(life) for life in each] for each in lives] == [[2]] * len(others)
+    receipt = run_forget(pipeline.config, "public.pairs", ours)
+    assert sum(place.rows for place in receipt.places if place.place == "bronze/changes") == 2 * len(ours)
+    assert all(read_history(pipeline.config, "public.pairs", pair).lives for pair in others)

@@ -139,6 +139,14 @@ def test_a_value_is_written_as_postgresql_prints_it(oid: int, text: str) -> None
         table.parse_key([text], "--key")
 
 
+def test_no_text_of_postgresql_can_move_between_the_columns_of_a_key() -> None:
+    table = plan_table(NAME, [relation(1, column("a", 1, TEXT, is_key=True), PART)])
+    for code in (*range(1, 0x250), 0x2028, 0xFFFD, 0x1F600):
+        mark = chr(code)
+        texts = [[f"x{mark}", "y"], ["x", f"{mark}y"], [f"x{mark}{mark}", "y"], [f"x{mark}y{mark}", ""]]
+        assert len({table.key_of(each) for each in texts}) == len(texts), hex(code)
+
+
 def test_a_key_has_a_value_for_each_of_its_columns() -> None:
     assert TABLE.parse_key(["1", "x"], "KEY") == TABLE.key_of(["1", "x"])
     sentence = "KEY has 1 value, but the key of public.t is (id, part). Give a value for each of its columns."
