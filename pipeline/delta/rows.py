@@ -1,8 +1,8 @@
 """Read the rows of a Delta table on a file system of this machine as Arrow, without Spark.
 
 Data files are read by pyarrow: columns under their logical names whatever a table's column mapping is,
-columns that older files lack as NULL, and narrower types as wide as the table has them now. Tables that have
-deletion vectors are read by `deltalake`, which applies them.
+columns that older files lack as NULL, and narrower types as wide as the table has them now. Deletion vectors
+are decoded by `deltalake`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from pipeline.delta.partitions import partition_of, partition_value, physical_partition_columns
 from pipeline.delta.schema import PHYSICAL_NAME, arrow_field
 from pipeline.delta.store.mirror import mirror_of
-from pipeline.delta.table_log import Snapshot, data_file, local_path
+from pipeline.delta.table_log import Snapshot, data_file, data_path, local_path
 from pipeline.errors import LakeError
 
 if TYPE_CHECKING:
@@ -72,12 +73,12 @@ def read_rows(
         needed = list(dict.fromkeys([*chosen, *where.columns]))
     else:
         needed = schema.names
-    if any(action.get("deletionVector") for action in files):
-        table = _read_by_deltalake(path, snapshot, schema, needed)
-        return filter_rows(table, where).select(chosen)
+    has_vectors = any(action.get("deletionVector") for action in files)
+    masks = _vector_masks(path, snapshot) if has_vectors else {}
     tables: list[pa.Table] = []
     for action in files:
-        file = _DataFile(data_file(local_path(path), action["path"]), action, snapshot)
+        mask = masks[data_path("", action["path"])] if action.get("deletionVector") else None
+        file = _DataFile(data_file(local_path(path), action["path"]), action, snapshot, mask)
         if isinstance(where, Where):
             tables += file.read_where(schema, chosen, where)
         else:
@@ -125,9 +126,15 @@ def physical_name(field: pa.Field) -> str:
 
 
 class _DataFile:
-    """A data file of a version, whose rows are read under their logical names."""
+    """A data file of a version, whose rows are read under their logical names.
 
-    def __init__(self, path: str, action: Mapping[str, Any], snapshot: Snapshot) -> None:
+    `mask` has false for rows that a deletion vector deletes.
+    """
+
+    def __init__(
+        self, path: str, action: Mapping[str, Any], snapshot: Snapshot, mask: pa.Array | None = None
+    ) -> None:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
@@ -140,19 +147,24 @@ class _DataFile:
         except (OSError, ValueError) as error:
             raise damaged_file(path) from error
         self._path = path
+        self._mask = mask
+        if mask is not None:
+            rest = pa.repeat(True, self._file.metadata.num_rows - len(mask))
+            self._mask = pa.concat_arrays([mask, rest])
         self._names = set(self._file.schema_arrow.names)
         # the protocol lets a file have the columns too, and readers take the values of the log
         self._partition = dict(partition_of(physical_partition_columns(snapshot), action).values)
         self._names -= self._partition.keys()
 
     def read(self, fields: Sequence[pa.Field]) -> pa.Table:
-        """Return all rows."""
+        """Return the rows that are not deleted."""
         with self._file, named_if_damaged(self._path):
             found = self._file.read(columns=self._present(fields))
-            return self._conformed(found, self._file.metadata.num_rows, fields)
+            rows = self._conformed(found, self._file.metadata.num_rows, fields)
+            return rows if self._mask is None else rows.filter(self._mask)
 
     def read_groups(self, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
-        """Yield all rows, by row groups."""
+        """Yield all rows, deleted ones too, by row groups."""
         with self._file, named_if_damaged(self._path):
             for group in range(self._file.num_row_groups):
                 count = self._file.metadata.row_group(group).num_rows
@@ -161,13 +173,19 @@ class _DataFile:
 
     def read_where(self, schema: pa.Schema, columns: Sequence[str], where: Where) -> Iterator[pa.Table]:
         """Yield the rows that satisfy a condition, by row groups: other columns are read for these only."""
+        import pyarrow.compute as pc
+
         asked = [schema.field(name) for name in where.columns]
         fields = [schema.field(name) for name in columns]
+        first = 0
         with self._file, named_if_damaged(self._path):
             for group in range(self._file.num_row_groups):
                 count = self._file.metadata.row_group(group).num_rows
                 found = self._file.read_row_group(group, columns=self._present(asked))
                 mask = where.mask(self._conformed(found, count, asked))
+                if self._mask is not None:
+                    mask = pc.and_(mask, self._mask.slice(first, count))
+                first += count
                 if any(chunk.true_count for chunk in getattr(mask, "chunks", [mask])):
                     found = self._file.read_row_group(group, columns=self._present(fields))
                     yield self._conformed(found, count, fields).filter(mask)
@@ -184,7 +202,7 @@ class _DataFile:
             if name in self._partition:
                 columns.append(pa.repeat(partition_value(self._partition[name], field.type), count))
             elif name in self._names:
-                columns.append(_conform(found.column(name), field.type, physical_name))
+                columns.append(_conform(found.column(name), field.type))
             else:
                 columns.append(pa.nulls(count, field.type))
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
@@ -204,31 +222,31 @@ def named_if_damaged(path: str) -> Iterator[None]:
         raise damaged_file(path) from error
 
 
-def _conform(column: Any, kind: pa.DataType, name_of: Callable[[pa.Field], str]) -> Any:
-    """Return a column or an array as a type; nested fields are found by `name_of`, NULL if not there."""
+def _conform(column: Any, kind: pa.DataType) -> Any:
+    """Return a column or an array as a type; nested fields that a file lacks are NULL."""
     import pyarrow as pa
 
     if column.type == kind:
         return column
     if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([_conform(chunk, kind, name_of) for chunk in column.chunks], type=kind)
+        return pa.chunked_array([_conform(chunk, kind) for chunk in column.chunks], type=kind)
     mask = column.is_null() if column.null_count else None
     if pa.types.is_struct(kind):
         children = {column.type.field(i).name: child for i, child in enumerate(column.flatten())}
-        found = [children.get(name_of(f)) for f in kind]
+        found = [children.get(physical_name(f)) for f in kind]
         arrays = [
-            pa.nulls(len(column), f.type) if child is None else _conform(child, f.type, name_of)
+            pa.nulls(len(column), f.type) if child is None else _conform(child, f.type)
             for child, f in zip(found, kind, strict=True)
         ]
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
     if pa.types.is_map(kind):
         begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
         offsets = pa.array([each - begin for each in column.offsets.to_pylist()], pa.int32())
-        keys = _conform(column.keys.slice(begin, end - begin), kind.key_type, name_of)
-        items = _conform(column.items.slice(begin, end - begin), kind.item_type, name_of)
+        keys = _conform(column.keys.slice(begin, end - begin), kind.key_type)
+        items = _conform(column.items.slice(begin, end - begin), kind.item_type)
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=mask)
     if pa.types.is_list(kind):
-        values = _conform(column.flatten(), kind.value_type, name_of)
+        values = _conform(column.flatten(), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(column), values, type=kind, mask=mask)
     return column.cast(kind)
 
@@ -242,16 +260,11 @@ def _offsets(column: Any) -> Any:
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(pc.cast(lengths, pa.int32()))])
 
 
-def _logical_name(field: pa.Field) -> str:
-    name: str = field.name
-    return name
-
-
-def _read_by_deltalake(path: str, snapshot: Snapshot, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
+def _vector_masks(path: str, snapshot: Snapshot) -> dict[str, pa.Array]:
+    """Return which rows of the files that have deletion vectors are not deleted, by the files' paths."""
     import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import DeltaTable
 
-    names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
     try:
         mirror = mirror_of(snapshot.path)
         if mirror is None:
@@ -259,13 +272,12 @@ def _read_by_deltalake(path: str, snapshot: Snapshot, schema: pa.Schema, columns
         else:  # the library reads the store itself
             url = f"{mirror.store.url}/{mirror.name(snapshot.path)}"
             table = DeltaTable(url, version=snapshot.version, storage_options=mirror.store.client_options)
-        query = QueryBuilder().register("rows", table).execute(f"SELECT {names} FROM rows")
-        found = pa.table(query.read_all())
+        found = pa.table(table.deletion_vectors().read_all())
+        root = f"{unquote(table.table_uri).rstrip('/')}/"
     except Exception as error:  # Rust's, of many types
         raise LakeError(
             f"The table in {path} has deletion vectors, and version {snapshot.version} cannot be read "
             f"without Spark ({type(error).__name__})."
         ) from error
-    fields = [schema.field(name) for name in columns]
-    arrays = [_conform(found.column(n), f.type, _logical_name) for n, f in enumerate(fields)]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    files = (local_path(unquote(uri).removeprefix(root)) for uri in found.column("filepath").to_pylist())
+    return {file: each.values for file, each in zip(files, found.column("selection_vector"), strict=True)}
