@@ -93,8 +93,7 @@ def _ages(folder: Path, now: float) -> Iterator[tuple[Path, float]]:
     own = f"{mirror.name(folder)}/"
     inner = {each.name.split(f"/{_LOG}/")[0] + "/" for each in objects if f"/{_LOG}/" in each.name} - {own}
     for each in objects:
-        segments = each.name[len(own) :].split("/")
-        is_hidden = any(part.startswith(("_", ".")) and part != _CHANGE_DATA for part in segments)
+        is_hidden = any(map(_is_hidden, each.name[len(own) :].split("/")))
         if not is_hidden and each.name.endswith(_ENDINGS) and not each.name.startswith(tuple(inner)):
             yield Path(mirror.path(each.name)), now - each.modified / 1000
 
@@ -105,12 +104,14 @@ def _data_files(folder: Path) -> Iterator[Path]:
         folders[:] = [
             name
             for name in folders
-            if (not name.startswith(("_", ".")) or name == _CHANGE_DATA or "=" in name)  # a partition's
-            and not os.path.isdir(os.path.join(root, name, _LOG))
+            if not _is_hidden(name) and not os.path.isdir(os.path.join(root, name, _LOG))
         ]
-        yield from (
-            Path(root, name) for name in names if name.endswith(_ENDINGS) and not name.startswith(("_", "."))
-        )
+        yield from (Path(root, name) for name in names if name.endswith(_ENDINGS) and not _is_hidden(name))
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether VACUUM ignores a file or folder of this name; a partition's folder has a `=`."""
+    return name.startswith(("_", ".")) and name != _CHANGE_DATA and "=" not in name
 
 
 def _age(path: Path, now: float) -> float:

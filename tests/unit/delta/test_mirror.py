@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from pipeline.delta import native_write
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.native_commit import Operation, removing_uncommitted
 from pipeline.delta.retry import ConflictError
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.store import mirror, object_store
 from pipeline.delta.store.object_store import ObjectStore
 from pipeline.delta.store.store import StoreError, is_store, parts_of
 from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.vacuum import find_unneeded
 
 OPERATION = Operation("WRITE")
 
@@ -165,3 +168,16 @@ def test_errors_name_the_clock_before_the_rights() -> None:
 
     error = PermissionDeniedError("403: <Code>RequestTimeTooSkewed</Code>")
     assert "clock is wrong" in str(store._translate(error, "read", "x"))
+
+
+def test_partitions_are_vacuumed_whatever_their_columns_name(lake: Lake) -> None:
+    table = lake.table("silver", "public", "t")
+    schema, folder = TableSchema.of_ddl("id BIGINT, _day STRING"), table.folder
+    native_write.create(folder, schema, {}, "{}", partition_by=["_day"])
+    names = [f"_day={day}/part-1.parquet" for day in ("2026", ".x", "_")]
+    found = mirror.mirror_at(table.path)
+    assert found is not None
+    for name in (*names, "_other/part-1.parquet", "_day=_/.part-2.parquet"):
+        found.store.create(found.name(folder / name), b"rows that a writer did not commit")
+    unneeded = find_unneeded(folder, table.snapshot(), time.time() + 30 * 86_400)
+    assert sorted(path.relative_to(folder).as_posix() for path in unneeded) == sorted(names)
