@@ -185,39 +185,57 @@ def remove_expired(
 
 
 def expired_files(
-    table: Path, version: int, retention: LogRetention, now: float, offsets: Collection[str] = ()
+    table: Path,
+    version: int,
+    retention: LogRetention,
+    now: float,
+    offsets: Collection[str] = (),
+    *,
+    thins: bool = False,
 ) -> list[Path]:
     """Return the files of the log that only expired versions need, up to the newest version.
 
-    Everything from the newest expired checkpoint on is kept: each newer version can be read. `now` is in
-    seconds since 1970. The newest commit that records an offset is kept too, if `offsets`, the ids that the
-    table records, has that of one: its metadata say where the next run goes on. Where versions expire by
-    number, so do the checksum files and the checkpoints that no reader needs.
+    Everything from the newest expired checkpoint that can be read on is kept, so that each newer version can
+    be read. `now` is in seconds since 1970. The newest commit that records an offset is kept too, if
+    `offsets`, the ids that the table records, has that of one: its metadata say where the next run goes on.
+    With `thins`, or where versions expire by number, the checksum files and the checkpoints that no kept
+    version needs are returned too.
     """
     log = table / "_delta_log"
     times = names_in(str(log))
-    checkpoints = [each for each in list_log(str(log)).checkpoints if each.version <= version]
+    found_log = list_log(str(log))
     expired = [
-        each.version
-        for each in checkpoints
-        if all(
+        each
+        for each in found_log.checkpoints
+        if each.version <= version
+        and all(
             retention.is_expired(now - times.get(os.path.basename(path), now), version - each.version)
             for path in each.paths
         )
     ]
     if expired and any(_advances(app_id) for app_id in offsets):
         newest = _newest_offset(log, version)
-        expired = [each for each in expired if newest is None or each <= newest]
-    first = max(expired, default=0)
+        expired = [each for each in expired if newest is None or each.version <= newest]
+    oldest = min((*found_log.commits, *(each.version for each in found_log.checkpoints)), default=0)
+    first = next((each.version for each in expired if each.version > oldest and _is_readable(each)), oldest)
     found = [
         log / name
         for name in times
         if (match := _VERSIONED.match(name)) and int(match[1]) < first and not name.endswith(".tmp")
     ]
-    if retention.commits:
+    if thins or retention.commits:
         found += superseded_checksums(table, now - KEPT_SECONDS, first)
         found += superseded_checkpoints(table, now - KEPT_SECONDS, first)
     return found
+
+
+def _is_readable(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint says what its table is; a computer that stops may leave an empty file."""
+    try:
+        kinds = {kind for action in checkpoint.state_actions() for kind in action}
+    except (OSError, ValueError):
+        return False
+    return {"protocol", "metaData"} <= kinds
 
 
 def superseded_checksums(table: Path, before: float, first: int = 0) -> list[Path]:
@@ -240,24 +258,30 @@ def superseded_checksums(table: Path, before: float, first: int = 0) -> list[Pat
 def superseded_checkpoints(table: Path, before: float, first: int = 0) -> list[Path]:
     """Return the checkpoints written before a time that no version needs.
 
-    Of versions from `first` on, the first one in each thousand is kept, and the newest: each version can be
-    read from an earlier checkpoint and the commits since. `before` is in seconds since 1970.
+    Of versions from `first` on, which are those that are kept, the first checkpoint in each thousand is kept,
+    and the newest: each version can be read from an earlier checkpoint and the commits since. So a checkpoint
+    is kept too if one of these commits is missing. `before` is in seconds since 1970.
     """
     log = table / "_delta_log"
-    kept: set[int] = set()
     found = []
     times = names_in(str(log))
-    checkpoints = sorted((each for each in list_log(str(log)).checkpoints), key=lambda each: each.version)
-    for each in checkpoints[:-1]:
-        if each.version < first:
-            continue
-        block = each.version // _SPARSE
-        if block not in kept:
-            kept.add(block)
-            continue
+    listed = list_log(str(log))
+    commits = set(listed.commits)
+    base: Checkpoint | None = None  # the newest one that is kept
+    base_is_readable: bool | None = None
+    last = -1  # the version of the checkpoint before
+    for each in [each for each in reversed(listed.checkpoints) if each.version >= first][:-1]:
         paths = [Path(path) for path in each.paths]
-        if all(times.get(path.name, before) < before for path in paths):
+        can_go = base is not None and base.version // _SPARSE == each.version // _SPARSE
+        can_go = can_go and commits.issuperset(range(last + 1, each.version + 1))
+        can_go = can_go and all(times.get(path.name, before) < before for path in paths)
+        if can_go and base is not None and base_is_readable is None:
+            base_is_readable = _is_readable(base)
+        if can_go and base_is_readable:
             found += paths
+        else:
+            base, base_is_readable = each, None
+        last = each.version
     return found
 
 

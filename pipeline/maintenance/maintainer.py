@@ -15,10 +15,9 @@ from functools import partial
 from pipeline.bronze.merge import changes_layout, plan_changes
 from pipeline.config.jobs import Maintenance
 from pipeline.delta import native_write
-from pipeline.delta.checkpoints import cleans_up, expired_files, superseded_checkpoints, superseded_checksums
+from pipeline.delta.checkpoints import cleans_up, expired_files
 from pipeline.delta.log_retention import (
     FILE_RETENTION,
-    KEPT_SECONDS,
     LOG_COMMITS,
     LOG_RETENTION,
     SET_BY_US,
@@ -223,9 +222,7 @@ class Maintainer:
         retention = LogRetention.of(snapshot.configuration)
         if not is_own and not retention.commits:
             retention = replace(retention, commits=self.rules.silver_log_commits)
-        found = set(expired_files(table.folder, snapshot.version, retention, now, snapshot.offsets))
-        found.update(superseded_checksums(table.folder, now - KEPT_SECONDS))
-        found.update(superseded_checkpoints(table.folder, now - KEPT_SECONDS))
+        found = expired_files(table.folder, snapshot.version, retention, now, snapshot.offsets, thins=True)
         if not self.dry_run:
             remove_files(sorted(found))
         return len(found)

@@ -18,8 +18,10 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.config.tables import RowMode, TableRule
+from pipeline.delta import checkpoints, native_write
 from pipeline.delta.checkpoints import write_checkpoint
 from pipeline.delta.table import Lake
+from pipeline.delta.table_log import TableLog
 from pipeline.errors import ConfigError
 from pipeline.maintenance.maintainer import MaintainedTable
 from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
@@ -31,7 +33,9 @@ from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile
+from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
 
@@ -357,3 +361,26 @@ def test_a_column_that_silver_does_not_have_is_reported(grown: Pipeline) -> None
         "Files of public.t are not sorted: cluster_by names column bodi, and silver lacks that column,"
         " or its files lack exact statistics of it. Correct cluster_by in the rule of the table."
     )
+
+
+def test_all_versions_that_maintenance_keeps_can_be_read(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_SPARSE", 16)
+    pipeline = NativePipeline.make(database, tmp_path)
+    rules = replace(pipeline.config.maintenance, silver_log_commits=20)
+    pipeline.config = replace(pipeline.config, maintenance=rules)
+    pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    table = Lake(pipeline.config.storage).table(*SILVER)
+    for number in range(60):  # with checkpoints of the versions 2, 4, …
+        properties = {"delta.checkpointInterval": "2", "delta.dataSkippingNumIndexedCols": str(number)}
+        native_write.set_properties(table.folder, table.snapshot(), properties, '{"pgdelta": 1}')
+    pipeline.catch_up("INSERT INTO t VALUES (2)")
+    summary = run_maintenance(pipeline.config, ("public.t",), clock=lambda: time.time() + 7200)
+    assert summary.exit_code(strict=True) == 0
+    kept = sorted(int(path.name[:20]) for path in (table.folder / "_delta_log").glob("*.json"))
+    assert len(kept) >= 20
+    assert kept[0] > 0
+    for version in kept:
+        TableLog.forget(table.path)
+        assert table.rows(["id"], snapshot=table.snapshot(version)).num_rows > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.delta import checkpoints, native_write
+from pipeline.delta.checkpoint_files import list_log
 from pipeline.delta.checkpoints import (
+    expired_files,
     remove_expired,
     superseded_checkpoints,
     superseded_checksums,
@@ -20,10 +23,12 @@ from pipeline.delta.checkpoints import (
 )
 from pipeline.delta.checksum import next_checksum
 from pipeline.delta.log_retention import LOG_COMMITS, LogRetention, short_log
+from pipeline.delta.store.mirror import remove_files
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import TableLog
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN
+from tests.support.seeds import seed_of_run
 
 DDL = "id INT, tag STRING"
 DAY = 86_400
@@ -309,3 +314,48 @@ def test_a_large_checkpoint_is_written_less_often(tmp_path: Path, monkeypatch: p
     table = table_of(tmp_path / "set", checkpointInterval="10")
     append(table, *range(41))
     assert names(table, ".checkpoint.parquet") == [10, 20, 30, 40]
+
+
+def readable(log: Path) -> set[int]:
+    """Return the versions of a log whose commits are there and that can be read."""
+    found = list_log(str(log))
+    whole = [each.version for each in found.checkpoints if all(os.path.getsize(p) for p in each.paths)]
+    commits = set(found.commits)
+    return {
+        version
+        for version in commits
+        if any(base <= version and commits.issuperset(range(base + 1, version + 1)) for base in (*whole, -1))
+    }
+
+
+@pytest.mark.parametrize("thins", [False, True])
+def test_every_version_that_is_kept_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thins: bool
+) -> None:
+    monkeypatch.setattr(checkpoints, "_SPARSE", 8)
+    draw = random.Random(seed_of_run())
+    made = table_of(tmp_path, checkpointInterval="1")
+    append(made, 1)
+    content = (log_of(made) / f"{1:020}.checkpoint.parquet").read_bytes()
+    now = time.time()
+    for number in range(150):
+        log = tmp_path / str(number) / "_delta_log"
+        log.mkdir(parents=True)
+        last, interval = draw.randint(1, 60), draw.randint(1, 7)
+        versions = sorted(draw.sample(range(last + 1), max(1, last // interval)))
+        first = draw.choice((0, versions[0]))
+        lacking = draw.choice(([], draw.sample(range(last), last // 20)))
+        retention = LogRetention(draw.choice((1, 30)) * DAY, draw.choice((0, 10, 40)))
+        ages = sorted((draw.uniform(0, 3 * retention.seconds) for _ in range(last + 1)), reverse=True)
+        files = {f"{version:020}.json": b"{}" for version in range(first, last + 1) if version not in lacking}
+        for version in versions:
+            files[f"{version:020}.checkpoint.parquet"] = draw.choice((content,) * 9 + (b"",))
+        for name, text in files.items():
+            (log / name).write_bytes(text)
+            os.utime(log / name, (now - ages[int(name[:20])],) * 2)
+        before = readable(log)
+        remove_files(expired_files(log.parent, last, retention, now, thins=thins))
+        kept = {int(path.name[:20]) for path in log.glob("*.json")}
+        assert before & kept == readable(log)
+        lives = {each for each in before if not retention.is_expired(ages[each], last - each)}
+        assert lives <= kept
