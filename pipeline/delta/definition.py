@@ -159,8 +159,9 @@ class Definition:
             fields.append(each)
         return self.with_fields(fields)
 
-    def with_protocol(self, feature: Feature) -> Definition:
-        """Return it with a feature in its protocol."""
+    def with_protocol(self, *features: Feature | str) -> Definition:
+        """Return it with features, given as such or by name, in its protocol; it keeps those that it has."""
+        names = {each if isinstance(each, str) else _FEATURE_NAMES[each] for each in features}
         reader = int(self.protocol.get("minReaderVersion", 1))
         writer = int(self.protocol.get("minWriterVersion", 2))
         reads = set(self.protocol.get("readerFeatures") or ())
@@ -169,15 +170,14 @@ class Definition:
             writes = {name for version, names in _LEGACY_FEATURES if version <= writer for name in names}
         if reader == 2:  # that of column mapping
             reads.add(_MAPPING_FEATURE)
-        name = _FEATURE_NAMES[feature]
-        if name in reads and name in writes:
+        if names <= reads & writes:
             return self
-        reads.add(name)
+        reads |= names
         protocol = {
             "minReaderVersion": _LISTED_BY_READERS,
             "minWriterVersion": _LISTED,
             "readerFeatures": sorted(reads),
-            "writerFeatures": sorted({*writes, name}),
+            "writerFeatures": sorted(writes | names),
         }
         if reads == {_MAPPING_FEATURE}:
             protocol["minReaderVersion"] = 2

@@ -8,7 +8,7 @@ history shows what Spark writes. Tables with features that need more than this f
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,7 @@ _INACTIVE = {
     "delta.enableInCommitTimestamps": "false",
     "delta.enableRowTracking": "false",
 }
+_APPEND_ONLY = {"delta.appendOnly": "false"}
 # properties that a new table may have without a table feature
 PLAIN_PROPERTIES = frozenset(
     {
@@ -93,27 +94,37 @@ def is_supported(snapshot: Snapshot, *, removes: bool = False) -> bool:
     Those of a table with column mapping have the columns' physical names, and those of a partitioned table
     belong to partitions: the functions that write rows here know neither (`writes_rows`).
     """
+    return find_unsupported(snapshot, removes=removes) is None
+
+
+def find_unsupported(
+    snapshot: Snapshot, *, removes: bool = False, known: Collection[str] = frozenset()
+) -> str | None:
+    """Return what a table has for which it is not supported (`is_supported`), None if nothing.
+
+    `known` are table features that the caller honours.
+    """
     protocol, configuration = snapshot.protocol, snapshot.configuration
-    if int(protocol.get("minWriterVersion", 0)) > _LAST_LEGACY_VERSION and not _FEATURES.issuperset(
-        protocol.get("writerFeatures") or ()
-    ):
-        return False
-    if any(name.startswith(_CONSTRAINT) for name in configuration):
-        return False
-    if any(configuration.get(name, value).lower() != value for name, value in _INACTIVE.items()):
-        return False
+    features = set(protocol.get("writerFeatures") or ()) - _FEATURES - set(known)
+    if int(protocol.get("minWriterVersion", 0)) > _LAST_LEGACY_VERSION and features:
+        return f"the table feature {', '.join(sorted(features))}"
+    if constraints := sorted(name for name in configuration if name.startswith(_CONSTRAINT)):
+        return f"the constraint {constraints[0].removeprefix(_CONSTRAINT)}"
+    for name, value in (_INACTIVE | (_APPEND_ONLY if removes else {})).items():
+        if configuration.get(name, value).lower() != value:
+            return f"the property {name}"
     mapping = configuration.get(Feature.COLUMN_MAPPING.value[0], "none").lower()
     if mapping not in ("none", "name"):
-        return False
-    if removes and configuration.get("delta.appendOnly", "false").lower() == "true":
-        return False
+        return f"column mapping by {mapping}"
     fields = TableSchema.of_json(snapshot.schema_string).fields
-    if mapping == "name" and any(mentions(field.type, "struct") for field in fields):
-        return False  # the fields of a struct have names of their own in data files
-    divides = [field for field in fields if field.name in snapshot.partition_columns]
-    if not all(may_be_partition_column(field.ddl) for field in divides):
-        return False
-    return not any(name in field.metadata for field in fields for name in _FIELD_METADATA)
+    for field in fields:
+        if mapping == "name" and mentions(field.type, "struct"):
+            return f"the struct {field.name}"  # its fields have names of their own in data files
+        if field.name in snapshot.partition_columns and not may_be_partition_column(field.ddl):
+            return f"partitions by {field.name}"
+        if any(name in field.metadata for name in _FIELD_METADATA):
+            return f"a rule for the values of {field.name}"
+    return None
 
 
 def writes_rows(snapshot: Snapshot, *, removes: bool = False) -> bool:

@@ -8,13 +8,14 @@ tables, goes out as the `protocol` and `metaData` actions of a commit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline.delta.definition import MAX_COLUMN_ID, Definition
+from pipeline.delta.definition import Definition
 from pipeline.delta.features import WIDENED, Feature
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.native_commit import Action
+from pipeline.delta.native_write import find_unsupported
 from pipeline.delta.schema import COLUMN_ID, PHYSICAL_NAME, SchemaField, TableSchema
 from pipeline.delta.table_log import Snapshot
 
@@ -28,7 +29,24 @@ _LOG_FEATURES = frozenset(("deletionVectors", "v2Checkpoint", "vacuumProtocolChe
 
 
 class NotSharable(Exception):
-    """The rows of a source cannot be in the shared table; the text says what is wrong."""
+    """The rows of a source cannot be in the shared table, why, and what to do about it."""
+
+    advice = "Change the tables of all sources alike, or give this one another target."
+
+
+class ForeignFeature(NotSharable):
+    """The shared table has what another writer gave it and what commits of pgdelta do not honour."""
+
+    advice = "Remove it from the shared table, or give this one another target."
+
+
+def check_shared(shared: Snapshot) -> None:
+    """Raise NotSharable if a shared table cannot be written as it is."""
+    if shared.exists and shared.partition_columns != (SOURCE_COLUMN,):
+        raise ForeignFeature(f"The shared table is not partitioned by {SOURCE_COLUMN} any more.")
+    found = find_unsupported(shared, removes=True, known=_FILE_FEATURES)
+    if shared.exists and found is not None:
+        raise ForeignFeature(f"The shared table has {found}, which only Spark writes.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +150,26 @@ def derived_fields(shared: Snapshot, part: Part, others: Iterable[Part]) -> tupl
 
 def table_actions(shared: Snapshot, fields: Sequence[SchemaField], parts: Iterable[Part]) -> list[Action]:
     """Return the actions that give a shared table its columns, and the features that its files need."""
-    features = _features(shared).union(*(part.features for part in parts))
-    configuration = dict(shared.configuration) if shared.exists else short_log(0)
-    schema = TableSchema((SchemaField(SOURCE_COLUMN, "string", nullable=False), *fields))
-    if _MAPPING in features:
-        schema, last = _with_ids(schema, shared)
-        configuration |= {Feature.COLUMN_MAPPING.value[0]: "name", MAX_COLUMN_ID: str(last)}
-    if features.intersection(_WIDENING):
-        configuration |= dict([Feature.TYPE_WIDENING.value])
-    actions: list[Action] = []
-    protocol = _protocol(features)
-    if not shared.exists or features != _features(shared):
-        actions.append({"protocol": protocol})
-    is_new = not shared.exists
-    if is_new or schema != TableSchema.of_json(shared.schema_string) or configuration != shared.configuration:
-        found = Definition.of_new(schema, {}) if is_new else Definition.of(shared).with_fields(schema.fields)
-        found = found.with_metadata(configuration=configuration, partitionColumns=[SOURCE_COLUMN])
-        actions.append({"metaData": dict(found.metadata)})
-    return actions
+    needed = set[str]().union(*(part.features for part in parts))
+    before = Definition.of(shared) if shared.exists else None
+    own = {each.physical_name: each.metadata for each in before.fields} if before else {}
+    columns = []
+    for each in (SchemaField(SOURCE_COLUMN, "string", nullable=False), *fields):
+        known = own.get(each.physical_name, {})
+        ids = {key: known[key] for key in (COLUMN_ID, PHYSICAL_NAME) if key in known}
+        columns.append(replace(each, metadata={**each.metadata, **ids}))
+    if before is None:
+        found = Definition.of_new(TableSchema(tuple(columns)), short_log(0), [SOURCE_COLUMN])
+    else:
+        found = before.with_fields(columns)
+    found = found.with_protocol(*needed - {_MAPPING})
+    if _MAPPING in needed or found.is_mapped:
+        found = found.mapped(keeps_names=True)
+    if needed.intersection(_WIDENING):
+        found = found.with_properties(dict([Feature.TYPE_WIDENING.value]))
+    if before is not None and found.fields == before.fields:
+        found = found.with_metadata(schemaString=shared.schema_string)
+    return found.actions(before)
 
 
 def _own_fields(shared: Snapshot) -> list[SchemaField]:
@@ -157,54 +177,16 @@ def _own_fields(shared: Snapshot) -> list[SchemaField]:
     return [each for each in fields if each.name != SOURCE_COLUMN]
 
 
-def _features(shared: Snapshot) -> set[str]:
-    found = set(shared.protocol.get("readerFeatures") or ())
-    if not found and int(shared.protocol.get("minReaderVersion", 1)) >= 2:
-        found.add(_MAPPING)
-    return found
-
-
-def _protocol(features: set[str]) -> dict[str, Any]:
-    if not features:
-        return {"minReaderVersion": 1, "minWriterVersion": 2}
-    return {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": sorted(features),
-        "writerFeatures": sorted({*features, "appendOnly", "invariants"}),
-    }
-
-
 def _kept(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of a column of the shared table, from that of a source's and what is known."""
     found: dict[str, Any] = dict(before)
     if PHYSICAL_NAME in metadata:
         found[PHYSICAL_NAME] = metadata[PHYSICAL_NAME]
-    if COLUMN_ID in metadata and COLUMN_ID not in found:
-        found[COLUMN_ID] = metadata[COLUMN_ID]
     if _COMMENT in metadata:
         found.setdefault(_COMMENT, metadata[_COMMENT])
     changes = [*found.get(WIDENED, ())]
     changes += [each for each in metadata.get(WIDENED, ()) if each not in changes]
     return found | ({WIDENED: changes} if changes else {})
-
-
-def _with_ids(schema: TableSchema, shared: Snapshot) -> tuple[TableSchema, int]:
-    """Return a schema with column mapping by name, and the greatest id of a column."""
-    known = {
-        each.physical_name: int(each.metadata[COLUMN_ID])
-        for each in TableSchema.of_json(shared.schema_string).fields
-        if COLUMN_ID in each.metadata
-    }
-    last = max([0, *known.values(), int(shared.configuration.get(MAX_COLUMN_ID, 0))])
-    fields = []
-    for each in schema.fields:
-        number = known.get(each.physical_name)
-        if number is None:
-            number = last = last + 1
-        metadata = {**each.metadata, COLUMN_ID: number, PHYSICAL_NAME: each.physical_name}
-        fields.append(SchemaField(each.name, each.type, metadata, each.nullable))
-    return TableSchema(tuple(fields)), last
 
 
 def shared_file(path: str, add: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from pipeline.silver.shared_schema import (
     NotSharable,
     Part,
     added_fields,
+    check_shared,
     derived_fields,
     shared_file,
     table_actions,
@@ -141,10 +142,7 @@ class SharedTable:
         The commit records the offset of the source's table.
         """
         reason = self._commit(txn.of(TxnKind.SHARED, table=name))
-        return reason and (
-            f"Table {name} is held in {self.table.path}, which has its earlier rows. {reason} Change the "
-            "tables of all sources alike, or give this one another target."
-        )
+        return reason and (f"Table {name} is held in {self.table.path}, which has its earlier rows. {reason}")
 
     def refresh(self) -> bool:
         """Let the shared table have the files that the source's table has now, with the same rows.
@@ -160,6 +158,10 @@ class SharedTable:
             present = _Files.of(shared).by_source.get(self.source, {})
             if not present:
                 return
+            try:
+                check_shared(shared)
+            except NotSharable as error:
+                raise LakeError(f"The rows of {self.source} stay in {self.table.path}. {error}") from None
             actions = [remove_action(add) for add in present.values()]
             reads = Reads(app_ids=[text for text in shared.offsets if self._is_ours(text)])
             try:
@@ -196,7 +198,7 @@ class SharedTable:
             try:
                 actions, reads = self._plan(shared, part)
             except NotSharable as error:
-                return str(error)
+                return f"{error} {error.advice}"
             if not actions and all(shared.offsets.get(each) == lsn for each, lsn in versions.items()):
                 return None
             reads = replace(reads, app_ids=recorded)
@@ -222,6 +224,7 @@ class SharedTable:
         Where its columns contradict those of the shared table, the tables of all sources decide: if they
         agree, the files of all of them are exchanged with the columns.
         """
+        check_shared(shared)
         part.check()
         try:
             fields = added_fields(shared, part)
@@ -260,7 +263,7 @@ def _exchanged(shared: Snapshot, part: Part) -> list[Action]:
     below = "/".join(quote(segment) for segment in part.snapshot.path.rstrip("/").split("/")[-2:])
     present = _Files.of(shared).by_source.get(part.source, {})
     wanted = {f"{below}/{add['path']}": add for add in part.snapshot.files.values()}
-    removed = [remove_action(add) for path, add in present.items() if path not in wanted]
+    removed = [remove_action(add) for key, add in present.items() if key not in wanted]
     added = [
         {"add": shared_file(path, add, part.source)} for path, add in wanted.items() if path not in present
     ]
@@ -268,16 +271,19 @@ def _exchanged(shared: Snapshot, part: Part) -> list[Action]:
 
 
 class _Files:
-    """The files of a version of a shared table by source and path; kept for the newest version."""
+    """The files of a version of a shared table by source and key; kept for the newest version.
+
+    A file that has a deletion vector has another key than its path.
+    """
 
     _newest: ClassVar[dict[str, _Files]] = {}
 
     def __init__(self, shared: Snapshot) -> None:
         self.state = shared.version, shared.table_id
         self.by_source: dict[str, dict[str, Add]] = {}
-        for add in shared.files.values():
+        for key, add in shared.files.items():
             source = str((add.get("partitionValues") or {}).get(SOURCE_COLUMN))
-            self.by_source.setdefault(source, {})[add["path"]] = add
+            self.by_source.setdefault(source, {})[key] = add
 
     @classmethod
     def of(cls, shared: Snapshot) -> _Files:

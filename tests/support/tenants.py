@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipeline.apply.applier import Applier
@@ -49,7 +50,7 @@ def rows(pipeline: Pipeline, tenant: str, *columns: str, spark: bool = False) ->
         found = pipeline.frame("silver", "orders").where(f"_source = '{source}'").select(*columns)
         return sorted(tuple(row) for row in found.collect())
     table = DeltaTable(str(pipeline.path("silver", "orders")))
-    found = table.to_pyarrow_table(filters=[("_source", "=", source)], columns=list(columns))
+    found = pa.table(table.scan(list(columns), predicate=f"_source = '{source}'").read_all())
     return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
 
 

@@ -8,11 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from pipeline.delta.definition import Definition
+from pipeline.delta.native_commit import Operation, commit_version
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.operate.forget import run_forget
 from pipeline.operate.maintain import run_maintenance
 from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
+from tests.support.deletion_vectors import delete_by_vector
 from tests.support.pipelines import Pipeline
 from tests.support.servers import Database
 from tests.support.tenants import (
@@ -106,3 +111,54 @@ def test_another_type_is_held(tenants: Pipeline) -> None:
     assert "Its column total has the type STRING, and INT in the shared table." in held
     assert_tenants_equal(tenants)
     assert rows(tenants, "tenant_d", "id") == []
+
+
+def assert_held(tenants: Pipeline, sentence: str) -> None:
+    """Assert that a shared table is left as it is while its sources' tables follow."""
+    shared = Lake(tenants.root).table("silver", "orders")
+    before = shared.snapshot()
+    tenants.run(
+        "ALTER TABLE tenant_b.orders ADD COLUMN extra timestamp",
+        "INSERT INTO tenant_b.orders VALUES (-7, 'later', 7, now())",
+    )
+    summary = apply(tenants)
+    held = summary.tables[TableName("tenant_b", "orders")].held or ""
+    assert held == (
+        f"Table tenant_b.orders is held in {shared.path}, which has its earlier rows. {sentence} Remove it "
+        "from the shared table, or give this one another target."
+    )
+    assert ("held", held) in tenants.events("orders")
+    after = shared.snapshot()
+    assert (after.version, after.protocol) == (before.version, before.protocol)
+    own = LakeTable(f"{shared.path}/_parts/{tenants.config.pipeline}.tenant_b")
+    assert -7 in own.rows(["id"]).column("id").to_pylist()
+
+
+def test_what_another_writer_requires_is_not_violated(tenants: Pipeline) -> None:
+    shared = Lake(tenants.root).table("silver", "orders")
+    DeltaTable(str(shared.folder)).alter.add_constraint({"positive": "id > 0"})
+    assert_held(tenants, "The shared table has the constraint positive, which only Spark writes.")
+    DeltaTable(str(shared.folder)).alter.drop_constraint("positive")
+    catch_up(tenants)
+    assert_tenants_equal(tenants)
+
+
+def test_another_writers_features_are_not_lost(tenants: Pipeline) -> None:
+    shared = Lake(tenants.root).table("silver", "orders")
+    snapshot = shared.snapshot()
+    names = {"readerFeatures": [], "writerFeatures": ["inCommitTimestamp"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **names}}
+    enabled = Definition.of(snapshot).with_properties({"delta.enableInCommitTimestamps": "true"})
+    actions = [protocol, {"metaData": dict(enabled.metadata)}]
+    commit_version(shared.folder, snapshot.version, actions, Operation("SET TBLPROPERTIES"))
+    assert_held(tenants, "The shared table has the table feature inCommitTimestamp, which only Spark writes.")
+
+
+def test_rows_that_a_foreign_deletion_vector_hides_come_back(tenants: Pipeline) -> None:
+    shared = Lake(tenants.root).table("silver", "orders")
+    delete_by_vector(shared, [0, 1])
+    assert len(rows(tenants, "tenant_b", "id")) == 3
+    tenants.run("ALTER TABLE tenant_a.orders ADD COLUMN at timestamp", "DELETE FROM tenant_a.orders")
+    catch_up(tenants)
+    assert "deletionVectors" in shared.snapshot().protocol["writerFeatures"]
+    assert_tenants_equal(tenants)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.delta.schema import PHYSICAL_NAME, SchemaField, TableSchema
 from pipeline.delta.table_log import Snapshot
-from pipeline.silver.shared_schema import NotSharable, Part, added_fields, derived_fields, table_actions
+from pipeline.silver.shared_schema import (
+    NotSharable,
+    Part,
+    added_fields,
+    check_shared,
+    derived_fields,
+    table_actions,
+)
 
 CHANGES = "delta.typeChanges"
+NTZ = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": ["timestampNtz"],
+    "writerFeatures": ["timestampNtz"],
+}
 
 
 def column(name: str, kind: str = "long", physical: str | None = None) -> SchemaField:
@@ -21,7 +35,8 @@ def snapshot(*fields: SchemaField, protocol: dict[str, Any] | None = None, **con
     known = {key.replace("__", "."): value for key, value in configuration.items()}
     found = protocol or {"minReaderVersion": 1, "minWriterVersion": 2}
     text = TableSchema(fields).json
-    return Snapshot("/lake/t", 1, "id", text, (), known, found, metadata={"id": "id"}).with_files({})
+    metadata = {"id": "id", "schemaString": text, "partitionColumns": ["_source"], "configuration": known}
+    return Snapshot("/lake/t", 1, "id", text, ("_source",), known, found, metadata=metadata).with_files({})
 
 
 def part(source: str, *fields: SchemaField, **options: Any) -> Part:
@@ -91,7 +106,7 @@ def test_column_mapping_gives_each_column_an_id_once() -> None:
     own = part("a", column("id"), column("w", physical="v"), protocol=reader, **mapped)
     table = shared(column("id"))
     actions = table_actions(table, added_fields(table, own), [own])
-    assert actions[0]["protocol"]["readerFeatures"] == ["columnMapping"]
+    assert actions[0]["protocol"]["writerFeatures"] == ["appendOnly", "columnMapping", "invariants"]
     metadata = metadata_of(actions)
     fields = TableSchema.of_json(metadata["schemaString"]).fields
     assert [(each.name, each.metadata["delta.columnMapping.id"], each.physical_name) for each in fields] == [
@@ -100,7 +115,8 @@ def test_column_mapping_gives_each_column_an_id_once() -> None:
     configuration = metadata["configuration"]
     assert configuration["delta.columnMapping.maxColumnId"] == "3"
     protocol = actions[0]["protocol"]
-    again = Snapshot("/lake/t", 2, "id", metadata["schemaString"], ("_source",), configuration, protocol)
+    text = metadata["schemaString"]
+    again = Snapshot("/lake/t", 2, "id", text, ("_source",), configuration, protocol, metadata=metadata)
     assert table_actions(again, added_fields(again, own), [own]) == []
 
 
@@ -125,3 +141,43 @@ def test_features_that_are_not_known_are_refused() -> None:
         part("a", column("id"), protocol=protocol).check()
     with pytest.raises(NotSharable, match="column mapping by id"):
         part("a", column("id"), delta__columnMapping__mode="id").check()
+
+
+def test_the_features_of_other_writers_stay() -> None:
+    foreign = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}
+    foreign |= {"writerFeatures": ["checkConstraints", "deletionVectors"]}
+    own = part("a", column("id"), column("at", "timestamp_ntz"), protocol=NTZ)
+    table = shared(column("id"), protocol=foreign, x="1")
+    [protocol, metadata] = table_actions(table, added_fields(table, own), [own])
+    assert protocol["protocol"]["readerFeatures"] == ["deletionVectors", "timestampNtz"]
+    assert protocol["protocol"]["writerFeatures"] == ["checkConstraints", "deletionVectors", "timestampNtz"]
+    assert metadata["metaData"]["configuration"] == {"x": "1"}
+
+
+@pytest.mark.parametrize(
+    ("features", "properties", "sentence"),
+    [
+        (["inCommitTimestamp"], {}, "The shared table has the table feature inCommitTimestamp, which only"),
+        (
+            ["clustering", "rowTracking"],
+            {},
+            "has the table feature clustering, rowTracking, which only Spark",
+        ),
+        ([], {"delta__constraints__few": "id < 9"}, "has the constraint few, which only Spark writes."),
+        ([], {"delta__enableChangeDataFeed": "true"}, "has the property delta.enableChangeDataFeed, which"),
+        ([], {"delta__appendOnly": "true"}, "has the property delta.appendOnly, which only Spark writes."),
+        ([], {"delta__columnMapping__mode": "id"}, "has column mapping by id, which only Spark writes."),
+    ],
+)
+def test_what_another_writer_added_is_refused(
+    features: list[str], properties: dict[str, str], sentence: str
+) -> None:
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["variantType", *features]}
+    with pytest.raises(NotSharable, match=sentence):
+        check_shared(shared(column("id"), protocol=protocol, **properties))
+    check_shared(shared(column("id"), protocol={**protocol, "writerFeatures": ["variantType"]}))
+
+
+def test_other_partitions_are_refused() -> None:
+    with pytest.raises(NotSharable, match="not partitioned by _source any more"):
+        check_shared(replace(shared(column("id")), partition_columns=()))
