@@ -28,6 +28,7 @@ from pipeline.bronze.staged_files import RETENTION_FOLDER, StagingFolder
 from pipeline.crash_steps import RetentionStep, crash_step
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.native_commit import removing_uncommitted
+from pipeline.delta.native_write import find_unsupported
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError
@@ -150,6 +151,11 @@ def _compact(
         raise LakeError(
             f"{bronze.changes.path} has deletion vectors, which pgdelta never writes there. Run OPTIMIZE on "
             "it, then pgdelta maintain again."
+        )
+    if (feature := find_unsupported(snapshot, removes=True)) is not None:
+        raise LakeError(
+            f"{bronze.changes.path} has {feature}, which only Spark writes, so bronze.retention cannot "
+            "shorten it. Remove it from the table, then run pgdelta maintain again."
         )
     with closing(StagingFolder(bronze.lake, RETENTION_FOLDER)) as folder:
         rows = BaseRows(folder.path, bronze.source_relations())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.merge import changes_layout
@@ -32,7 +33,9 @@ from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile
 from tests.support import oracle
 from tests.support.fault_points import crash_at
+from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
 
@@ -651,3 +654,18 @@ def test_forget_and_retention_go_together(make_pipeline: MakePipeline) -> None:
     assert_whole(pipeline, "t")
     maintain(pipeline, later=10 * RETENTION)
     assert_whole(pipeline, "t")
+
+
+def test_bronze_with_features_of_others_is_left_as_it_is(database: Database, tmp_path: Path) -> None:
+    pipeline = NativePipeline.make(database, tmp_path)
+    pipeline.config = replace(pipeline.config, bronze=BronzeLog(RETENTION))
+    pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)", "DELETE FROM t")
+    changes = Lake(pipeline.config.storage).table("bronze", "changes")
+    DeltaTable(str(changes.folder)).alter.add_constraint({"counted": "ordinal IS NULL OR ordinal >= 0"})
+    version = changes.snapshot().version
+    made = run_maintenance(pipeline.config, clock=lambda: time.time() + 2 * RETENTION)
+    assert made.compaction_failure == (
+        f"{changes.path} has the constraint counted, which only Spark writes, so bronze.retention cannot "
+        "shorten it. Remove it from the table, then run pgdelta maintain again."
+    )
+    assert changes.snapshot().version == version
