@@ -190,14 +190,20 @@ class Planner:
         starts = {name: _start(tables[name]) for name in needed}
         starts = {name: lsn for name, lsn in starts.items() if lsn != manifest.lsn}
         surveyed = self._surveys.survey(end, manifest.lsn, starts, busy)
-        found = {name: surveys for name, surveys in surveyed.items() if name in needed}
+        found = {
+            name: self._with_effect(surveys, known.registered.get(name))
+            for name, surveys in surveyed.items()
+            if name in needed
+        }
         names = names_by_table(surveyed, self.relations)
         replaced = self._find_replaced(found, known)
         plans = {}
         for name, facts in tables.items():
             surveys = tuple(found.get(name, ()))
             if decisions[name].step is not Step.WRITING:
-                facts = replace(facts, counts=_counts(surveys), is_replaced=name in replaced)
+                is_altered = any(each.survey.at_rest for each in surveys)
+                counts, is_replaced = _counts(surveys), name in replaced
+                facts = replace(facts, counts=counts, is_altered=is_altered, is_replaced=is_replaced)
             plans[name] = TablePlan(facts, decide(facts), surveys)
         self.tables = plans
         return BatchPlan(
@@ -210,6 +216,18 @@ class Planner:
             names,
             self._commit_time(plans, known),
         )
+
+    def _with_effect(
+        self, surveys: list[TableSurvey], registered: RegisteredTable | None
+    ) -> list[TableSurvey]:
+        """Leave out versions at rest of a table whose rows silver does not show, and has no change of."""
+        oids = {self.relations[each.survey.version].oid for each in surveys if not each.survey.at_rest}
+        oids |= {registered.relation_id} if registered else set()
+        return [
+            each
+            for each in surveys
+            if not each.survey.at_rest or self.relations[each.survey.version].oid in oids
+        ]
 
     def record_write(self, name: TableName) -> None:
         """Record that a table was written now, which begins its interval."""
@@ -313,7 +331,8 @@ class Planner:
         """Return the newest commit time that silver shows once the plan is carried out."""
         manifest, end = known.manifest, known.end
         surveyed = [plan for plan in plans.values() if plan.step not in (Step.START_FROM_COPY, Step.WAIT)]
-        times = [survey.commit_time for plan in surveyed for survey in plan.surveys]
+        found = (survey for plan in surveyed for survey in plan.surveys)
+        times = [each.commit_time for each in found if not each.survey.at_rest]
         times += [manifest.commit_time] if manifest.commit_time else []  # a clock may go back
         copies = [plan.facts.copy for plan in plans.values() if plan.step is Step.START_FROM_COPY]
         copies += [copy for plan in plans.values() if plan.step.writes for copy in plan.facts.partial_copies]

@@ -17,14 +17,13 @@ from pipeline.bronze import surveys
 from pipeline.bronze.bases import Bases
 from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan
 from pipeline.bronze.copies import Copies
-from pipeline.bronze.relations import FirstLSNs
+from pipeline.bronze.relations import RelationLSNs, add_columns
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
 from pipeline.bronze.source_relations import SourceRelation, source_relation
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, Truncate, survey_of
 from pipeline.delta.log import json_object
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import NewRows
-from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import from_microseconds
 from pipeline.delta.table import Lake, LakeTable
@@ -120,7 +119,7 @@ class Bronze:
         self.prepared = lake.table("bronze", "prepared")
         self.copies = Copies(lake)
         self.bases = Bases(lake)
-        self._first_lsns = FirstLSNs(self.relations)
+        self._lsns = RelationLSNs(self.relations)
         self._relation_rows = NewRows(self.relations)
         self._sources: dict[int, SourceRelation] = {}
         self.new_files: NewFiles | None = None
@@ -129,7 +128,7 @@ class Bronze:
     def in_session(self, spark: SparkSession | SparkProvider) -> Bronze:
         """Return the same tables in another session."""
         found = Bronze(self.lake.in_session(spark), self.pipeline)
-        found._first_lsns = self._first_lsns
+        found._lsns = self._lsns
         return found
 
     def read_new_files(self, start: BronzeOffset | None, end: BronzeOffset) -> None:
@@ -147,18 +146,12 @@ class Bronze:
 
         Raises LakeError if it records none.
         """
-        found = {field.name: field.ddl for field in self.relations.schema().fields}
-        if "protected" not in found:
+        if "protected" not in self.relations.schema().names:
             raise LakeError(
                 f"The lake {self.lake.root} was made by an earlier version, which protects no columns. Start "
                 "over with a new storage.root, or remove `columns` from the configuration."
             )
-        ddl = spark_ddl(RELATIONS)
-        if "type_oid" not in found["protected"]:
-            rows = self.relations.rows
-            retry_conflicts(
-                lambda: self.relations.overwrite_rows(rows().to_pylist(), ddl, replaces_schema=True)
-            )
+        add_columns(self.relations)
 
     def captured_offset(self) -> BronzeOffset | None:
         """Return the LSN up to which bronze is complete, None if it does not exist or records no offset.
@@ -246,7 +239,7 @@ class Bronze:
 
     def table_names(self) -> set[TableName]:
         """Return the names of all tables that have a relation version."""
-        return set(self._first_lsns.read())
+        return set(self._lsns.read())
 
     def start_of(self, name: TableName, start: InputStart) -> LSN:
         """Return the LSN (exclusive) from which a table's input is read, without a copy's rows.
@@ -255,7 +248,7 @@ class Bronze:
         """
         if start.offset > INVALID or start.copy is not None:
             return start.offset
-        return self._first_lsns.before(name)
+        return self._lsns.before(name)
 
     def copied_rows(self, name: TableName, copy_id: int, lsns: Sequence[LSN]) -> int:
         """Return how many rows of a table's copy bronze has, given the LSNs of the copy's snapshots.
@@ -301,7 +294,8 @@ class Bronze:
         """
         lowest = min([default_offset, *offsets.values()])
         sql = surveys.survey_sql(surveys.is_after(default_offset, offsets))
-        return surveys.surveys_of(self.select(sql, surveys.SURVEY_COLUMNS, lowest, end.lsn))
+        found = surveys.surveys_of(self.select(sql, surveys.SURVEY_COLUMNS, lowest, end.lsn))
+        return self._lsns.add_rests(found, end.lsn, offsets, default_offset)
 
     def survey_tables(
         self, offsets: Mapping[TableName, LSN], end_lsn: LSN
@@ -313,7 +307,8 @@ class Bronze:
         offsets = {name: self.start_of(name, InputStart(lsn)) for name, lsn in offsets.items()}
         sql = surveys.survey_sql(surveys.is_after(MAX_LSN, offsets))
         lowest = min(offsets.values())
-        return surveys.surveys_of(self.select(sql, surveys.SURVEY_COLUMNS, lowest, end_lsn, offsets=offsets))
+        rows = self.select(sql, surveys.SURVEY_COLUMNS, lowest, end_lsn, offsets=offsets)
+        return self._lsns.add_rests(surveys.surveys_of(rows), end_lsn, offsets)
 
     def survey_table(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Survey]:
         """Return the surveys of one table's input up to an LSN; that of a copy's rows is first."""
@@ -322,8 +317,9 @@ class Bronze:
         begin = self.start_of(name, start) if copy is None else LSN(max(0, copy.lsn - 1))
         columns = (*surveys.SURVEY_COLUMNS, *_INPUT_COLUMNS)
         rows = self.select(surveys.survey_sql(condition), columns, begin, end_lsn, name=name)
-        found = [table.survey for table in surveys.surveys_of(rows).get(name, [])]
-        return [survey_of(copy), *found] if copy else found
+        rests_begin = begin if copy is None else LSN(copy.end_lsn + 1)
+        found = self._lsns.add_rests(surveys.surveys_of(rows), end_lsn, {name: rests_begin})
+        return [*([survey_of(copy)] if copy else ()), *(table.survey for table in found.get(name, ()))]
 
     def truncates_of(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Truncate]:
         """Return every TRUNCATE in one table's input up to an LSN, in order."""

@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pipeline.bronze.changes_scan import MAX_LSN
 from pipeline.bronze.protection import Protection, digest_of
-from pipeline.bronze.schema import RELATIONS, storable
+from pipeline.bronze.schema import RELATIONS, spark_ddl, storable
+from pipeline.bronze.table_input import TableSurvey, merged, survey_at_rest
 from pipeline.delta.new_rows import NewRows
+from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -35,7 +39,8 @@ class RelationVersion:
 
     `types` convert its values in binary format; they are no part of the version. If some of its columns are
     left out, hashed or masked, `relation` and `catalog` are without their values, and `sent` is the relation
-    as the server has it. A pending one is of an open stream, and is replaced when the stream ends.
+    as the server has it. A pending one is of an open stream, and is replaced when the stream ends. One
+    `at_rest` is that of the catalog: every change that commits after its LSN has it, or a later version.
     """
 
     id: int
@@ -45,6 +50,7 @@ class RelationVersion:
     types: Types | None = field(default=None, compare=False, repr=False)
     protection: Protection | None = None
     original: Relation | None = field(default=None, compare=False, repr=False)
+    at_rest: bool = False
 
     @property
     def is_pending(self) -> bool:
@@ -117,6 +123,14 @@ def relations_table(versions: Sequence[RelationVersion]) -> pa.Table:
     return pa.Table.from_pylist([_row(version) for version in versions], RELATIONS)
 
 
+def add_columns(relations: LakeTable) -> None:
+    """Give `bronze/relations` of an earlier version of pgdelta all columns."""
+    ddl = spark_ddl(RELATIONS)
+    if relations.schema().fields != TableSchema.of_ddl(ddl).fields:
+        rows = relations.rows
+        retry_conflicts(lambda: relations.overwrite_rows(rows().to_pylist(), ddl, replaces_schema=True))
+
+
 def _row(version: RelationVersion) -> dict[str, object]:
     relation, catalog = version.relation, version.catalog
     columns = []
@@ -154,20 +168,30 @@ def _row(version: RelationVersion) -> dict[str, object]:
         "primary_key": [storable(name) for name in catalog.primary_key] if catalog else None,
         "looked_up_at": catalog.read_at if catalog else None,
         "protected": [asdict(each) for each in version.protection.columns] if version.protection else None,
+        "at_rest": version.at_rest or None,
     }
 
 
-class FirstLSNs:
-    """The first LSN of each name in `bronze/relations`; threads may share it."""
+@dataclass(frozen=True, slots=True)
+class RecordedLSNs:
+    """Where versions are recorded under one name: the first LSN, and all of versions at rest."""
+
+    first: LSN
+    at_rest: tuple[tuple[LSN, int], ...] = ()  # with the version
+
+
+class RelationLSNs:
+    """The LSNs of each name in `bronze/relations`; threads may share it."""
 
     def __init__(self, relations: LakeTable) -> None:
         self._relations = relations
         self._lock = threading.Lock()
-        self._new_rows = NewRows(relations, ["schema_name", "table_name", "lsn"])
-        self._found: dict[TableName, LSN] = {}
+        columns = ["schema_name", "table_name", "lsn", "relation_version", "at_rest"]
+        self._new_rows = NewRows(relations, columns)
+        self._found: dict[TableName, RecordedLSNs] = {}
         self._version = -1
 
-    def read(self) -> Mapping[TableName, LSN]:
+    def read(self) -> Mapping[TableName, RecordedLSNs]:
         """Return what is recorded now; rows are read only if the table has another version than before."""
         with self._lock:
             version = self._relations.version()
@@ -176,11 +200,32 @@ class FirstLSNs:
                 found = dict(self._found) if is_more else {}
                 for row in rows:
                     name, lsn = TableName(row["schema_name"], row["table_name"]), LSN(row["lsn"])
-                    found[name] = min(lsn, found.get(name, lsn))
+                    known = found.get(name, RecordedLSNs(lsn))
+                    rests = ((lsn, row["relation_version"]),) if row.get("at_rest") else ()
+                    found[name] = RecordedLSNs(min(lsn, known.first), (*known.at_rest, *rests))
                 self._found, self._version = found, version
             return self._found
 
+    def add_rests(
+        self,
+        surveys: dict[TableName, list[TableSurvey]],
+        end_lsn: LSN,
+        starts: Mapping[TableName, LSN],
+        default_start: LSN = MAX_LSN,
+    ) -> dict[TableName, list[TableSurvey]]:
+        """Add the versions at rest to the surveys between the start of each table and an LSN.
+
+        A version counts from its LSN (inclusive) on, so that `end_lsn` is exclusive.
+        """
+        for name, recorded in self.read().items():
+            if recorded.at_rest:
+                start = starts.get(name, default_start)
+                found = [survey_at_rest(*each) for each in recorded.at_rest if start <= each[0] < end_lsn]
+                if found:
+                    surveys[name] = merged([*surveys.get(name, ()), *found])
+        return surveys
+
     def before(self, name: TableName) -> LSN:
         """Return an LSN before all changes under a name, 0/0 if no version has it."""
-        lsn = self.read().get(name)
-        return INVALID if lsn is None else LSN(max(0, lsn - 1))
+        known = self.read().get(name)
+        return INVALID if known is None else LSN(max(0, known.first - 1))

@@ -103,6 +103,7 @@ RELATIONS = pa.schema(
         pa.field("looked_up_at", TIMESTAMP),
         # The columns that are left out, hashed or masked; NULL if no rule concerns the table.
         pa.field("protected", pa.list_(pa.field("element", PROTECTED_COLUMN))),
+        pa.field("at_rest", pa.bool_()),  # the catalog had the version, and no message did
     ]
 )
 

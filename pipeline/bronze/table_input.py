@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pipeline.bronze.copy_states import CompleteCopy
+from pipeline.delta.sql import EPOCH
 from pipeline.protocol.lsn import INVALID, LSN
 
 SequenceKey = tuple[int, int]
@@ -27,7 +28,10 @@ class InputStart:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one relation version has in the input: operations count rows."""
+    """What one relation version has in the input: operations count rows.
+
+    A version `at_rest` has no changes: the catalog had it at the LSN.
+    """
 
     version: int
     first: SequenceKey
@@ -39,6 +43,7 @@ class Survey:
     key_tuples: int = 0  # updates that carry the old key: it may have changed
     without_old_row: int = 0  # updates that do not carry the old row
     unchanged_toast: frozenset[int] = frozenset()  # 0-based columns that some change did not send
+    at_rest: bool = False
 
     def merged(self, other: "Survey") -> "Survey":
         """Return the survey of both inputs, which have no change in common, of the same version."""
@@ -54,6 +59,7 @@ class Survey:
             key_tuples=self.key_tuples + other.key_tuples,
             without_old_row=self.without_old_row + other.without_old_row,
             unchanged_toast=self.unchanged_toast | other.unchanged_toast,
+            at_rest=self.at_rest and other.at_rest,
         )
 
 
@@ -97,6 +103,12 @@ def merged(surveys: Iterable[TableSurvey]) -> list[TableSurvey]:
         known = found.get(each.survey.version)
         found[each.survey.version] = known.merged(each) if known else each
     return sorted(found.values(), key=lambda each: each.survey.first)
+
+
+def survey_at_rest(lsn: LSN, version: int) -> TableSurvey:
+    """Return the survey of a version that the catalog had at an LSN."""
+    key = int(lsn), _LAST_ORDINAL
+    return TableSurvey(Survey(version, key, key, at_rest=True), {}, EPOCH)
 
 
 def survey_of(copy: CompleteCopy) -> Survey:

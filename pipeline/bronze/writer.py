@@ -7,14 +7,16 @@ epoch of the run, so that an ingest that was delayed while another one took over
 version that it still records is harmless.)
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from pipeline.bronze.column_numbers import CatalogHorizons
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.prepared import PreparedTransactions, transaction_keys
-from pipeline.bronze.relations import RelationVersion, relations_table
+from pipeline.bronze.relations import RelationVersion, add_columns, relations_table
 from pipeline.bronze.schema import RELATIONS, spark_ddl
 from pipeline.bronze.spool import StagedTransactions
 from pipeline.bronze.staged_files import StagingFolder
@@ -43,6 +45,9 @@ class BronzeWriter:
         self.prepared = PreparedTransactions(bronze.prepared, bronze.changes, bronze.txn, self.epoch)
         self._prepared_count = 0  # transactions that are prepared and have not ended
         self.horizons = CatalogHorizons()
+        self.watched_xid: int | None = None
+        """What transactions before this one (64 bits) altered is recorded, and needs no other look."""
+        self._offset_lock = threading.Lock()
 
     def claim(self) -> None:
         """Refuse earlier ingests from now on; raise FencedError if a later one has begun."""
@@ -70,6 +75,8 @@ class BronzeWriter:
         if "catalog_xid" in recorded and self._source.items() <= recorded.items():
             lsn = LSN.parse(recorded["catalog_lsn"])
             self.horizons.add(CatalogHorizon(lsn, recorded["catalog_xid"]))
+        if self._source.items() <= recorded.items():
+            self.watched_xid = recorded.get("watched_xid")
 
     def check_prepared(self, recorded: Mapping[str, Any]) -> None:
         """Raise GapError if prepared transactions are missing that the newest commit counts.
@@ -108,7 +115,8 @@ class BronzeWriter:
         }
         if ended := transaction_keys(staged.outcomes):
             facts["decided"] = ended
-        self.commit(files, self._offset_commit(staged.start_lsn, staged.end_lsn, **facts))
+        with self._offset_lock:
+            self.commit(files, self._offset_commit(staged.start_lsn, staged.end_lsn, **facts))
         self.prepared.forget(ended)
 
     def land_gap(self, start: LSN, end: LSN, sentence: str, **facts: object) -> None:
@@ -116,8 +124,16 @@ class BronzeWriter:
         self._prepared_count = self.prepared.open_count()
         self.commit([], self._offset_commit(start, end, gap=sentence, **facts))
 
+    @contextmanager
+    def keep_offset(self) -> Iterator[None]:
+        """Let no offset be committed meanwhile; what is read of the stream waits."""
+        with self._offset_lock:
+            yield
+
     def record_relations(self, versions: Sequence[RelationVersion]) -> None:
         """Append relation versions; must be on disk before the changes that name them."""
+        if any(version.at_rest for version in versions):
+            add_columns(self.bronze.relations)
         rows = relations_table(versions).to_pylist()
         with crash_step(CrashStep.RECORD_RELATIONS):
             commit_files(self.bronze.relations, [], rows=(rows, spark_ddl(RELATIONS)))
@@ -143,4 +159,6 @@ class BronzeWriter:
         }
         if (horizon := self.horizons.before(end)) is not None:
             metadata |= {"catalog_lsn": str(horizon.lsn), "catalog_xid": horizon.xid}
+        if self.watched_xid is not None:
+            metadata["watched_xid"] = self.watched_xid
         return TableCommit(self.bronze.txn, end, metadata, expected_offset=start)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 
 
 class NewRows:
-    """The rows of a table that were not read yet; for one thread at a time."""
+    """The rows of a table that were not read yet; for one thread at a time.
+
+    Columns that an earlier version of pgdelta did not give the table are left out.
+    """
 
     def __init__(self, table: LakeTable, columns: Sequence[str] | None = None) -> None:
         self._table = table
@@ -24,11 +28,15 @@ class NewRows:
         than this machine's.
         """
         if self._table.local_path is None:
-            return self._table.rows(self._columns).to_pylist(), False
+            return self._table.rows(self._present(self._table.schema())).to_pylist(), False
         snapshot = self._table.snapshot()
+        columns = self._present(TableSchema.of_json(snapshot.schema_string))
         files = snapshot.files
         is_same = bool(self._table_id) and snapshot.table_id == self._table_id and self._files <= files.keys()
         added = {path: add for path, add in files.items() if not (is_same and path in self._files)}
-        rows = self._table.rows(self._columns, snapshot=snapshot.with_files(added)).to_pylist()
+        rows = self._table.rows(columns, snapshot=snapshot.with_files(added)).to_pylist()
         self._table_id, self._files = snapshot.table_id, frozenset(files)
         return rows, is_same
+
+    def _present(self, schema: TableSchema) -> list[str] | None:
+        return None if self._columns is None else [name for name in self._columns if name in schema.names]

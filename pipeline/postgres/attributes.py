@@ -71,16 +71,16 @@ class TableAttributes:
         return self.lists_changed_by < 0 or (horizon is not None and self.lists_changed_by >= horizon.xid)
 
 
-_SNAPSHOT = "(SELECT pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()) AS xmax) s"
-# The 64-bit id of the transaction that wrote a row: it is visible, so it lies before the end of the snapshot.
-_WRITTEN_BY = (
+SNAPSHOT = "(SELECT pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()) AS xmax) s"
+#: The 64-bit id of the transaction that wrote a row; it is visible, so it is below the snapshot's end.
+WRITTEN_BY = (
     "CASE WHEN {row}.xmin::text::bigint >= 3"
     " THEN s.xmax - ((s.xmax - {row}.xmin::text::bigint) & 4294967295) ELSE {unknown} END"
 )
 _ATTRIBUTES = f"""
 SELECT a.attnum::integer, CASE WHEN NOT a.attisdropped THEN a.attname::text END,
-       {_WRITTEN_BY.format(row="a", unknown=-1)}, a.xmax::text <> '0', {{generated}}
-FROM pg_catalog.pg_attribute a, {_SNAPSHOT}
+       {WRITTEN_BY.format(row="a", unknown=-1)}, a.xmax::text <> '0', {{generated}}
+FROM pg_catalog.pg_attribute a, {SNAPSHOT}
 WHERE a.attrelid = %s::bigint::oid AND a.attnum > 0
 ORDER BY a.attnum
 """
@@ -88,13 +88,13 @@ _GENERATED = {12: "a.attgenerated <> ''", 10: "false"}
 _LISTS = {
     15: f"""
 SELECT CASE WHEN pg_catalog.bool_or(r.prattrs IS NOT NULL) THEN -1
-            ELSE coalesce(pg_catalog.max({_WRITTEN_BY.format(row="r", unknown="s.xmax")}), 0) END
-FROM pg_catalog.pg_publication_rel r, {_SNAPSHOT}
+            ELSE coalesce(pg_catalog.max({WRITTEN_BY.format(row="r", unknown="s.xmax")}), 0) END
+FROM pg_catalog.pg_publication_rel r, {SNAPSHOT}
 """,
     10: "SELECT 0::bigint",
 }
 _STATUS = f"""
-SELECT pg_catalog.txid_status(s.xmax - ((s.xmax - %s::bigint) & 4294967295)) FROM {_SNAPSHOT}
+SELECT pg_catalog.txid_status(s.xmax - ((s.xmax - %s::bigint) & 4294967295)) FROM {SNAPSHOT}
 """
 _HORIZON = """
 SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot()),

@@ -164,7 +164,10 @@ class BatchWriter:
         start, end_lsn, relations = plan.start, plan.end_lsn, evolution.relations
         if start.is_later and start.copy is not None:
             return (self._plan_later_copy(plan, evolution, start.copy),)
-        runs = self._runs(plan.surveys, relations, start, end_lsn)
+        changed = tuple(survey for survey in plan.surveys if not survey.at_rest)
+        if not changed:
+            return ()
+        runs = self._runs(changed, relations, start, end_lsn)
         table = TableInput(plan.surveys, relations, end_lsn, runs, start.copy)
         columns, rule = columns_to_fold(evolution.columns, evolution.rule), evolution.rule
         is_empty = self._table.is_empty() if self._table.exists() else True

@@ -84,6 +84,7 @@ class TableFacts:
     has_key_requests: bool = False  # some of its keys wait for a copy
     partial_copies: tuple[CompleteCopy, ...] = ()  # complete copies of keys that are not applied yet
     counts: Mapping[str, int] | None = None  # pending changes by operation; None before the survey
+    is_altered: bool = False  # its columns or identity changed, maybe without a change of its rows
     is_replaced: bool = False  # changes of another table were recorded under its name
     guards: Guards = NO_LIMITS
     is_confirmed: bool = False  # a person lifted the guards
@@ -114,8 +115,10 @@ class TableFacts:
 
     @property
     def has_changes(self) -> bool:
-        """Whether changes are known to be pending."""
-        return self.offset < self.end_lsn if self.counts is None else any(self.counts.values())
+        """Whether changes are known to be pending, of rows or of columns."""
+        if self.counts is None:
+            return self.offset < self.end_lsn
+        return self.is_altered or any(self.counts.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from pipeline.table_copy.catalog_watch import CatalogWatch
 from pipeline.table_copy.comment_watch import CommentWatch
 from pipeline.table_copy.protected_tables import ProtectedTables
 from pipeline.table_copy.publication_upkeep import PublicationUpkeep
+from pipeline.table_copy.shape_watch import ShapeWatch
 from pipeline.table_name import TableName
 
 PATIENCE = 600.0  # seconds until a table that waits counts as one that cannot be copied
@@ -104,6 +105,7 @@ class CopyCandidates:
         self._catalog = CatalogWatch(config, writer.bronze, state)
         self._comments = CommentWatch(config, writer.bronze.lake)
         self._protected = ProtectedTables(config.source.publication, writer, protection)
+        self._shapes = ShapeWatch(config, writer, state, protection, is_continuous=is_continuous)
         self._new_tables = NewTables()
         self._republished: set[TableName] = set()  # an event is recorded for them
         self._failures: Mapping[TableName, str] = {}  # events are recorded for them
@@ -133,6 +135,7 @@ class CopyCandidates:
         self._protected.record(self._connection, published)
         self._catalog.poll(self._connection, names & published.keys())  # before a copy of what changes begins
         self._comments.poll(self._connection, published, copies.read().moves)
+        self._shapes.poll(self._connection, published)
         polled_lsn = read_flush_lsn(self._connection)
         under_old_name = self._renew_names(published, polled_lsn)
         history = copies.read()

@@ -47,17 +47,26 @@ class ProtectedTables:
         if not unknown:
             return
         lsn = read_flush_lsn(connection)
-        versions = [self._describe(connection, name, lsn) for name in sorted(unknown)]
-        if found := [version for version in versions if version is not None]:
+        versions = [
+            describe_version(connection, self._publication, self._protection, name, lsn)
+            for name in sorted(unknown)
+        ]
+        if found := [v for v in versions if v is not None and v.protection is not None]:
             self._writer.record_relations(found)
 
-    def _describe(self, connection: Connection, name: TableName, lsn: LSN) -> RelationVersion | None:
-        try:
-            relation = describe_published(connection, self._publication, name).relation
-            catalog = read_relation(connection, relation)
-            protection = self._protection.protect(relation, catalog) if catalog is not None else None
-        except (ConfigError, SourceError):  # a rule that cannot be applied is reported with the first change
-            if connection.closed:
-                raise
+
+def describe_version(
+    connection: Connection, publication: str, protection: ColumnProtection, name: TableName, lsn: LSN
+) -> RelationVersion | None:
+    """Return the version of a table that the catalog has, None if it cannot be described now."""
+    try:
+        relation = describe_published(connection, publication, name).relation
+        catalog = read_relation(connection, relation)
+        if catalog is None:
             return None
-        return None if protection is None else relation_version(relation, catalog, lsn, protection=protection)
+        found = protection.protect(relation, catalog)
+    except (ConfigError, SourceError):  # a rule that cannot be applied is reported with the first change
+        if connection.closed:
+            raise
+        return None
+    return relation_version(relation, catalog, lsn, protection=found)

@@ -51,7 +51,7 @@ def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert {version: relation.lsn for version, relation in found.items()} == first
         assert bronze.table_names() == names.keys()
     assert len(opened) == 2 * len(set(opened)) == 2 * COMMITS  # for the versions, and for the names
-    assert {name: bronze._first_lsns.before(name) + 1 for name in names} == names
+    assert {name: bronze._lsns.before(name) + 1 for name in names} == names
     bronze.relations.compact_rows()
     assert {version: relation.lsn for version, relation in bronze.source_relations().items()} == first
     fresh = Bronze(Lake(str(tmp_path)), "p").source_relations()

@@ -1,0 +1,209 @@
+"""Tables that are altered and have no change: silver has the columns of the source after the next run."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+from pipeline.bronze.relations import RelationVersion
+from pipeline.config.tables import ColumnRules, TableRule
+from pipeline.table_copy import protected_tables, shape_watch
+from pipeline.table_name import TableName
+from tests.support.bronze.rows import bronze_rows
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.running import continuous, wait_until
+from tests.support.servers import Database, MakeServer
+
+pytestmark = pytest.mark.postgres
+
+ALTERED = (
+    "ALTER TABLE t ALTER w TYPE bigint",
+    "ALTER TABLE t ADD COLUMN added int DEFAULT 7, ADD COLUMN plain text",
+    "ALTER TABLE t RENAME a TO b",
+    "ALTER TABLE t DROP COLUMN gone",
+)
+COLUMNS = {"id", "b", "w", "added", "plain", "_commit_lsn", "_commit_time"}
+
+
+def with_table(made: Pipeline) -> Pipeline:
+    """Return the pipeline, which drops columns in silver, with a table that has rows there."""
+    made.run(
+        "CREATE TABLE t (id int PRIMARY KEY, a text, w int, gone int)",
+        "CREATE TABLE quiet (id int PRIMARY KEY)",
+    )
+    made = with_rules(made, TableRule("public.*", dropped_columns="drop"))
+    made.ingest()
+    made.run("INSERT INTO t VALUES (1, 'one', 10, 1), (2, 'two', 20, 2)", "INSERT INTO quiet VALUES (1)")
+    made.catch_up()
+    return made
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("copy", ["never", "initial"])
+@pytest.mark.parametrize(("route", "major"), [("walsender", 18), ("sql", 18), ("walsender", 13), ("sql", 13)])
+def test_an_altered_table_follows_without_a_change(
+    request: pytest.FixtureRequest,
+    make_pipeline: MakePipeline,
+    make_server: MakeServer,
+    route: str,
+    major: int,
+    copy: str,
+) -> None:
+    if major == 18:
+        database = request.getfixturevalue("database")
+    else:
+        server = make_server({"wal_level": "logical"}, major=major)
+        database = Database(server, "postgres", server.conninfo)
+    made = make_pipeline(database=database, create_publication="all", route=route, copy=copy)
+    made = with_table(made)
+    quiet = made.version("quiet")
+    made.run(*ALTERED)
+    made.catch_up()
+    assert {*made.frame("silver", "public", "t").columns} == COLUMNS
+    made.assert_equal("t", "quiet")
+    assert made.version("quiet") == quiet
+    events = sorted(made.events("t"))
+    recorded = len(bronze_rows(made.config, "relations"))
+    made.catch_up()
+    assert sorted(made.events("t")) == events, "once"
+    assert len(bronze_rows(made.config, "relations")) == recorded
+    made.run("UPDATE t SET added = 8, plain = 'x', w = 5000000000 WHERE id = 1", "INSERT INTO t VALUES (3)")
+    made.catch_up()
+    made.assert_equal("t")
+    assert sorted(made.events("t")) == events
+
+
+def test_a_table_follows_while_both_jobs_run(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.table_copy.coordinator.POLL_SECONDS", 0.2)
+    monkeypatch.setattr("pipeline.apply.planner.POLL_SECONDS", 1.0)
+    made = with_table(with_writer(pipeline, "native"))
+    with continuous(made):
+        made.run(*ALTERED)
+        wait_until(lambda: any(row["at_rest"] for row in bronze_rows(made.config, "relations")))
+        wait_until(lambda: made.apply() and {*made.frame("silver", "public", "t").columns} == COLUMNS)
+    made.assert_equal("t")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_columns_that_change_among_rows_stay_exact(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("pipeline.table_copy.coordinator.POLL_SECONDS", 0.05)
+    made, draw = with_table(pipeline), random.Random(seed)
+    live = [0]
+    made.run("ALTER TABLE t ADD c0 int DEFAULT 0")
+    with continuous(made), made.database.connect() as other:
+        for number in range(1, 30):
+            row = f"INSERT INTO t (id, w) VALUES ({100 + number}, {number})"
+            add = f"ALTER TABLE t ADD c{number} int DEFAULT {number}"
+            match draw.randrange(4):
+                case 0:
+                    made.transact(add, f"UPDATE t SET c{number} = -1 WHERE id = 2", row)
+                    live.append(number)
+                case 1 if live:
+                    made.transact(row, f"ALTER TABLE t DROP c{live.pop(draw.randrange(len(live)))}")
+                case 2:
+                    made.run(row)
+                case _:
+                    with other.transaction():
+                        other.execute(add.encode())
+                        time.sleep(draw.random() / 5)
+                    live.append(number)
+    made.catch_up()
+    if {kind for kind, _ in made.events("t")} == {"evolved"}:
+        made.assert_equal("t")
+
+
+def test_a_table_that_is_being_altered_is_left_to_the_next_run(pipeline: Pipeline) -> None:
+    made = with_table(pipeline)
+    made.run("ALTER TABLE t ADD added int DEFAULT 7")
+    with made.database.connect() as other, other.transaction():
+        other.execute("ALTER TABLE t DROP COLUMN gone")
+        made.catch_up()
+        assert "added" not in made.frame("silver", "public", "t").columns
+    made.catch_up()
+    made.assert_equal("t")
+
+
+def test_changes_before_the_first_run_have_the_earlier_columns(pipeline: Pipeline) -> None:
+    made = with_rules(pipeline, TableRule("public.*", dropped_columns="drop"))
+    made.ingest()
+    made.run(
+        "CREATE TABLE t (id int PRIMARY KEY, gone int)",
+        "INSERT INTO t VALUES (1, 1)",
+        "ALTER TABLE t DROP gone, ADD added int DEFAULT 7",
+        "CREATE TABLE empty (id int PRIMARY KEY)",
+        "ALTER TABLE empty ADD added int",
+    )
+    made.catch_up()
+    made.assert_equal("t")
+    assert not made.path("silver", "public", "empty").exists()
+
+
+def test_an_altered_partitioned_table_and_protected_column_follow(make_pipeline: MakePipeline) -> None:
+    made = make_pipeline(create_publication="never", copy="initial")
+    made.run(
+        "CREATE TABLE p (id int PRIMARY KEY, ssn text, a int) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO p VALUES (1, 'SECRET', 2)",
+        f"CREATE PUBLICATION {made.config.source.publication} FOR TABLE p WITH (publish_via_partition_root)",
+    )
+    rules = ColumnRules(mask={"ssn": "hidden"})
+    made = with_rules(made, TableRule("public.p", columns=rules, dropped_columns="drop"))
+    made.catch_up()
+    made.run("ALTER TABLE p RENAME ssn TO number", "ALTER TABLE p ADD added int, DROP a")
+    made.catch_up()
+    rows = made.frame("silver", "public", "p").select("id", "number", "added").collect()
+    assert [tuple(row) for row in rows] == [(1, "hidden", None)]
+    assert "a" not in made.frame("silver", "public", "p").columns
+
+
+def test_a_table_that_is_not_altered_is_not_described(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = with_table(pipeline)
+    described: list[TableName] = []
+    describe = protected_tables.describe_version
+
+    def counted(*arguments: Any) -> RelationVersion | None:
+        described.append(arguments[3])
+        return describe(*arguments)
+
+    monkeypatch.setattr(shape_watch, "describe_version", counted)
+    made.run(
+        "GRANT SELECT ON quiet TO PUBLIC", "VACUUM FULL quiet", "ANALYZE", "INSERT INTO quiet VALUES (2)"
+    )
+    made.catch_up()
+    assert not described
+    made.run("ALTER TABLE quiet ADD added int")
+    made.catch_up()
+    assert described == [TableName("public", "quiet")]
+
+
+def test_a_type_that_silver_cannot_follow_holds_the_table(pipeline: Pipeline) -> None:
+    made = with_table(pipeline)
+    made.run("ALTER TABLE t ALTER w TYPE text")
+    made.ingest()
+    summary = made.apply()
+    assert summary.exit_code(strict=True) == 1
+    assert [kind for kind, _ in made.events("t")] == ["held"]
+    made.apply()
+    assert [kind for kind, _ in made.events("t")] == ["held"], "once"
+    made = with_rules(made, TableRule("public.*", dropped_columns="drop", type_changes="rebuild"))
+    made.catch_up()
+    made.assert_equal("t")
+
+
+def test_an_old_server_tells_which_tables_were_altered(
+    make_pipeline: MakePipeline, old_database: Database
+) -> None:
+    made = make_pipeline(database=old_database, create_publication="all", copy="initial")
+    made.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    made.catch_up()
+    made.run("ALTER TABLE t ADD added int")
+    made.catch_up()
+    made.assert_equal("t")
+    assert "added" in made.frame("silver", "public", "t").columns
