@@ -63,6 +63,10 @@ class SlotGapError(GapError):
     """A gap that a new slot and a resync of all tables can close."""
 
 
+class RestoredSourceError(SlotGapError):
+    """A server that was restored to an earlier state and has other transactions since; so has its slot."""
+
+
 class SlotBusyError(SourceError):
     """A slot that another session is reading."""
 

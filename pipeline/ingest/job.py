@@ -14,10 +14,11 @@ from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
-from pipeline.errors import NOTICES, SlotGapError, SlotWaitStopped
+from pipeline.errors import NOTICES, RestoredSourceError, SlotGapError, SlotWaitStopped
 from pipeline.ingest.capture import Capture
 from pipeline.ingest.continuity import check_server, check_slot, cross_gap, first_slot, refuse_begun_move
 from pipeline.ingest.lazy_comparer import LazyComparer
+from pipeline.ingest.repeated_transactions import check_repeated
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
@@ -26,7 +27,7 @@ from pipeline.postgres.connection import ServerIdentity, connect, identify
 from pipeline.postgres.publication import ensure_publication, list_published
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
-from pipeline.postgres.replication.slot import ensure_slot
+from pipeline.postgres.replication.slot import drop_slot, ensure_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.walsender import start_walsender
@@ -103,9 +104,12 @@ def _run(
                 check_slot(slot, offset)
                 refuse_begun_move(bronze.copies.read(), offset)
                 writer.check_prepared(recorded)
+                check_repeated(config, bronze, slot, identity, offset, stop)
             except SlotGapError as gap:
                 if config.source.lost_slot == "stop":
                     raise
+                if isinstance(gap, RestoredSourceError):
+                    drop_slot(connection, config.source.slot)
                 offset = cross_gap(connection, config, writer, offset, str(gap))
         has_rules = any(rule.columns for rule in config.tables)
         if has_rules:

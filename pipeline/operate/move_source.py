@@ -25,7 +25,7 @@ from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.table import Lake
-from pipeline.errors import GapError, SourceError
+from pipeline.errors import GapError, RestoredSourceError, SlotWaitStopped, SourceError
 from pipeline.ingest import job as ingesting
 from pipeline.ingest.continuity import (
     check_server,
@@ -33,6 +33,7 @@ from pipeline.ingest.continuity import (
     may_skip_prepared,
     refuse_unknown_prepared,
 )
+from pipeline.ingest.repeated_transactions import check_repeated
 from pipeline.metadata.catalog import CatalogState, CatalogTable
 from pipeline.operate.move_steps import MoveFacts, MoveStep, next_step
 from pipeline.operate.run import RunSummary, run_both
@@ -48,7 +49,7 @@ from pipeline.postgres.connection import (
 )
 from pipeline.postgres.open_transactions import write_wal_past_now
 from pipeline.postgres.publication import describe_published, ensure_publication, list_published
-from pipeline.postgres.replication.slot import read_slot, renew_slot
+from pipeline.postgres.replication.slot import drop_slot, read_slot, renew_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
@@ -149,7 +150,7 @@ class SourceMove:
     ) -> None:
         self._config, self._bronze, self._old = config, bronze, old
         self._compares, self._stop, self._spark = compares, stop, spark
-        self._is_drained = False
+        self._is_drained = self._is_restored = False
         with connect(config.source.conninfo) as connection:
             self._identity = identify(connection)
         self.summary = MoveSummary(config.pipeline, new_system=self._identity.system_identifier)
@@ -179,12 +180,14 @@ class SourceMove:
             check_server(self._config, self._bronze.metadata(), now, captured.lsn if captured else INVALID)
         except GapError:
             return False
-        return (
-            slot is not None
-            and not slot.is_lost
-            and captured is not None
-            and slot.confirmed_flush_lsn <= captured.lsn
-        )
+        if slot is None or slot.is_lost or captured is None or slot.confirmed_flush_lsn > captured.lsn:
+            return False
+        try:
+            check_repeated(self._config, self._bronze, slot, now, captured.lsn, self._stop)
+        except (RestoredSourceError, SlotWaitStopped) as failure:
+            self._is_restored = isinstance(failure, RestoredSourceError)
+            return False
+        return True
 
     def carry_out(self, step: MoveStep) -> None:
         """Carry out one step."""
@@ -229,6 +232,9 @@ class SourceMove:
             if not is_kept:  # before a slot is created, which looks like one that was kept
                 requests = [CopyRequest.after_gap(name, captured.lsn) for name in names]
                 bronze.copies.request(requests)
+            if self._is_restored:
+                drop_slot(connection, config.source.slot)
+                self._is_restored = False
             before = read_slot(connection, config.source.slot)
             slot = renew_slot(connection, config)
             end = LSN(max(captured.lsn + 1, slot.confirmed_flush_lsn))

@@ -175,6 +175,11 @@ def _lost_slot(facts: AlertFacts) -> Found:
         )
 
 
+def _restored_source(facts: AlertFacts) -> Found:
+    if (sentence := facts.status.restored) is not None:
+        yield None, sentence
+
+
 def _near_limit(facts: AlertFacts) -> Found:
     source, rate = facts.status.source, facts.status.rate
     if source is None or source.slot is None or source.slot.is_lost:
@@ -284,6 +289,7 @@ RULES = (
     Rule("unpublished", "unpublished", _always, _tables(UNPUBLISHED)),
     Rule("slot_missing", "slot", _has_source, _missing_slot),
     Rule("slot_lost", "slot", _has_source, _lost_slot),
+    Rule("source_restored", "slot", _has_source, _restored_source),
     Rule("slot_limit", "slot", _has_source, _near_limit),
     Rule("slot_unread", "slot", _has_source, _unread_slot),
     Rule("wal", "wal", _has_source, _large_wal),

@@ -43,6 +43,7 @@ from pipeline.report.status_page import (
     TableStatus,
     lag_bytes,
     lag_seconds,
+    restored_sentence,
     wal_rate,
 )
 from pipeline.report.table_details import SourceColumnType, StatusDetails, TableDetails, list_columns
@@ -121,6 +122,7 @@ def _wanted_tables(status: Status, globs: Sequence[str]) -> tuple[TableStatus, .
 
 @one_look()
 def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: bool) -> Status:
+    point = bronze.captured_offset()  # before the end of the WAL, which goes on
     source, unreachable = None, None
     if not is_offline:
         from pipeline.postgres.replication.slot_status import read_source_status
@@ -129,7 +131,6 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
             source = read_source_status(config)
         except SourceError as error:
             unreachable = str(error)
-    point = bronze.captured_offset()
     manifest = Manifests(bronze.lake).last() or Manifest(INVALID)
     failures = StatusTable(bronze.lake).failures()
     tables = [
@@ -144,6 +145,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     activity = read_activity(bronze, point, applied, now) if point else Activity()
     catalog = CatalogEntries(bronze.lake).read()
     end = source.wal_lsn if source else captured
+    restored = restored_sentence(source, captured) if source else None
     return Status(
         config.pipeline,
         captured,
@@ -151,7 +153,9 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
         manifest.commit_time,
         tuple(
             replace(
-                with_lag(table, manifest, activity.commit_times, end, now),
+                _behind(table, restored)
+                if restored
+                else with_lag(table, manifest, activity.commit_times, end, now),
                 operations=activity.operations.get(table.name, {}),
                 catalog=catalog.get(table.name),
             )
@@ -165,6 +169,11 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
         schedule=config.silver.schedule,
         interval=interval_at(config.silver.schedule, config.silver.min_interval, now),
     )
+
+
+def _behind(table: TableStatus, sentence: str) -> TableStatus:
+    """Return a table whose source was restored: how far it is from the source is not known."""
+    return replace(table, state=BEHIND, sentence=sentence) if table.state == CURRENT else table
 
 
 def with_lag(

@@ -153,6 +153,11 @@ class Status:
     interval: ScheduledInterval | None = None
 
     @property
+    def restored(self) -> str | None:
+        """The sentence of a source whose WAL ends before bronze's offset, None for any other."""
+        return None if self.source is None else restored_sentence(self.source, self.captured)
+
+    @property
     def is_held(self) -> bool:
         """Whether a table is held, refused, unpublished or failed."""
         return any(table.state in (*HOLDING, UNPUBLISHED, FAILED) for table in self.tables)
@@ -167,7 +172,7 @@ class Status:
             "lag_behind": "source" if self.source else "bronze",
             "tables": [table.as_json() for table in self.tables],
             "source": self._source_json(),
-            "source_failure": self.unreachable,
+            "source_failure": self.unreachable or self.restored,
             "maintenance": [maintained_json(self.maintenance[name]) for name in sorted(self.maintenance)],
             "schedule": self._schedule_json(),
         }
@@ -239,6 +244,8 @@ class Status:
         yield plain(f"bronze: {self.captured}; silver: {self.applied}{moment}")
         if self.source is not None:
             yield from map(plain, slot_lines(self.source, self.slot_name, self.rate))
+            if self.restored is not None:
+                yield Text.assemble(("restored: ", "red"), plain(self.restored))
         elif self.unreachable:
             yield plain(f"source: {self.unreachable} Lag is measured against bronze.")
         else:
@@ -403,6 +410,16 @@ def lag_seconds(applied: LSN, end: LSN, commit_time: datetime | None, now: datet
     if applied >= end:
         return 0.0
     return None if commit_time is None else max(0.0, (now - commit_time).total_seconds())
+
+
+def restored_sentence(source: SourceStatus, captured: LSN) -> str | None:
+    """Return the sentence about a source whose WAL ends before bronze's offset, None for any other."""
+    if source.wal_lsn >= captured:
+        return None
+    return (
+        f"The source's WAL ends at {source.wal_lsn}, before bronze's offset {captured}: the server was"
+        " restored to an earlier state. Run pgdelta move-source, or correct source.conninfo."
+    )
 
 
 def wal_rate(since: Mark | None, source: SourceStatus) -> float | None:

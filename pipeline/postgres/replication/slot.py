@@ -23,6 +23,7 @@ from pipeline.config.config import Config
 from pipeline.errors import GapError, SlotGapError, SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.replication.options import PLUGIN, negotiate
+from pipeline.postgres.replication.slot_lock import SlotInUse, retry_while_busy
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.lsn import INVALID, LSN
 
@@ -218,11 +219,22 @@ def renew_slot(connection: Connection, config: Config) -> Slot:
     name = config.source.slot
     slot = read_slot(connection, name)
     if slot is not None and slot.is_lost:
+        drop_slot(connection, name)
+    return ensure_slot(connection, config, may_create=True)[0]
+
+
+def drop_slot(connection: Connection, name: str) -> None:
+    """Drop a slot, once the session that reads it has ended."""
+
+    def attempt() -> None:
         try:
             connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
+        except sqlstate.ObjectInUse as error:
+            raise SlotInUse(describe(error)) from None
         except psycopg.Error as error:
             raise slot_error(name, error) from None
-    return ensure_slot(connection, config, may_create=True)[0]
+
+    retry_while_busy(attempt, name)
 
 
 def creation_sql(name: str) -> str:

@@ -71,6 +71,7 @@ CASES: dict[str, Callable[[], AlertFacts]] = {
     "slot_missing": lambda: facts(quiet(source=replace(shop_source(), slot=None))),
     "slot_lost": lambda: facts(slot(wal_status="lost", invalidation_reason="wal_removed")),
     "slot_limit": lambda: facts(quiet(source=shop_source(safe=100 * MIB))),
+    "source_restored": lambda: facts(quiet(source=replace(shop_source(), wal_lsn=INVALID))),
     "slot_unread": lambda: facts(slot(active_pid=None), captured_at=ago(hours=2)),
     "wal": lambda: facts(settings=Alerting(on=("wal > 100 MB",))),
     "capture": lambda: facts(captured_at=ago(hours=2)),
@@ -124,7 +125,8 @@ def test_an_unreachable_source_alerts_after_the_limit_with_unknown_slot() -> Non
     status = quiet(source=None, rate=None, unreachable="Cannot connect to host=a: refused.")
     soon = find_alerts(facts(status))
     assert not soon.found
-    assert soon.unknown == {"slot_missing", "slot_lost", "slot_limit", "slot_unread", "wal"}
+    slot_rules = {"slot_missing", "slot_lost", "source_restored", "slot_limit", "slot_unread"}
+    assert soon.unknown == slot_rules | {"wal"}
     [found] = find_alerts(facts(status, captured_at=ago(hours=2))).found
     assert found.rule == "capture"
     assert "Cannot connect" in found.sentence
