@@ -5,6 +5,7 @@ gap stops the run, or, by policy, is recorded: then every table keeps its state 
 after the gap replaces it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from pipeline.bronze.copies import gap_row
@@ -71,7 +72,9 @@ def refuse_begun_move(history: CopyHistory, offset: LSN) -> None:
         )
 
 
-def first_slot(connection: Connection, config: Config) -> Slot:
+def first_slot(
+    connection: Connection, config: Config, should_stop: Callable[[], bool] = lambda: False
+) -> Slot:
     """Return the slot from which a new lake begins; it misses nothing, also if it replaces a lost one.
 
     A two-phase slot that existed already may be ahead of the PREPARE of a transaction that has not ended, and
@@ -80,9 +83,9 @@ def first_slot(connection: Connection, config: Config) -> Slot:
     """
     before = read_slot(connection, config.source.slot)
     if config.source.lost_slot != "stop":
-        slot = renew_slot(connection, config)
+        slot = renew_slot(connection, config, should_stop)
     else:
-        slot = ensure_slot(connection, config, may_create=True)[0]
+        slot = ensure_slot(connection, config, may_create=True, should_stop=should_stop)[0]
     if may_skip_prepared(before) and (count := len(read_prepared_transactions(connection))):
         raise GapError(
             f"The slot {slot.name} is older than this lake and may already be past the PREPARE of open "
@@ -95,7 +98,12 @@ def first_slot(connection: Connection, config: Config) -> Slot:
 
 
 def cross_gap(
-    connection: Connection, config: Config, writer: BronzeWriter, offset: LSN, sentence: str
+    connection: Connection,
+    config: Config,
+    writer: BronzeWriter,
+    offset: LSN,
+    sentence: str,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> LSN:
     """Record a gap after the offset, request a copy of every table, and return the end of the gap.
 
@@ -110,7 +118,7 @@ def cross_gap(
     prepared, bronze = writer.prepared, writer.bronze
     if is_moved:
         refuse_unknown_prepared(connection, config.source.slot, prepared.open())
-    slot = renew_slot(connection, config)
+    slot = renew_slot(connection, config, should_stop)
     end = max(offset, slot.confirmed_flush_lsn)
     writer.record_copies([gap_row(offset, end, sentence)])
     names = followed_tables(connection, config)

@@ -88,7 +88,7 @@ def _run(
             "database": identity.database,
         }
         if captured is None:
-            offset = first_slot(connection, config).confirmed_flush_lsn
+            offset = first_slot(connection, config, stop.is_set).confirmed_flush_lsn
             bronze.ensure()
             writer = BronzeWriter(bronze, source)
             writer.start(offset)
@@ -110,7 +110,7 @@ def _run(
                     raise
                 if isinstance(gap, RestoredSourceError):
                     drop_slot(connection, config.source.slot)
-                offset = cross_gap(connection, config, writer, offset, str(gap))
+                offset = cross_gap(connection, config, writer, offset, str(gap), stop.is_set)
         has_rules = any(rule.columns for rule in config.tables)
         if has_rules:
             bronze.ensure_protection()

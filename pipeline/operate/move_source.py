@@ -236,7 +236,7 @@ class SourceMove:
                 drop_slot(connection, config.source.slot)
                 self._is_restored = False
             before = read_slot(connection, config.source.slot)
-            slot = renew_slot(connection, config)
+            slot = renew_slot(connection, config, self._stop.is_set)
             end = LSN(max(captured.lsn + 1, slot.confirmed_flush_lsn))
             write_wal_past_now(connection, self._stop.is_set)  # else the server's WAL may end before it
             moved = self._match_tables(connection, names, end)

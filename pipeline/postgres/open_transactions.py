@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import psycopg
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe, read_flush_lsn
+from pipeline.postgres.sql_text import quote_literal
 from pipeline.protocol.lsn import LSN
+from pipeline.units import format_duration
 
 # With all partitions: a transaction that writes to a leaf has a lock on the leaf only.
 _WRITERS = """
@@ -34,6 +37,19 @@ GROUP BY f.root
 _ON_STANDBY = """
 SELECT pg_catalog.txid_snapshot_xmin(s), pg_catalog.txid_snapshot_xmax(s)
 FROM pg_catalog.txid_current_snapshot() s
+"""
+# What a role may not see of other roles' sessions is NULL.
+_OPEN = """
+SELECT a.pid, NULL, coalesce(a.usename::text, '?'), coalesce(a.application_name, ''),
+       coalesce(a.datname::text, '?'), a.xact_start, a.state, a.backend_xid::text::bigint,
+       pg_catalog.clock_timestamp()
+FROM pg_catalog.pg_stat_activity a
+WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_catalog.pg_backend_pid()
+UNION ALL
+SELECT NULL, p.gid::text, p.owner::text, '', p.database::text, p.prepared, NULL,
+       p.transaction::text::bigint, pg_catalog.clock_timestamp()
+FROM pg_catalog.pg_prepared_xacts p
+ORDER BY 6, 1
 """
 # Major → the first minor release in which an open transaction notices that a table was published.
 _NOTICES_NEW_TABLES_SINCE = {13: 21, 14: 18, 15: 13, 16: 9, 17: 5}
@@ -98,6 +114,48 @@ def write_wal_past_now(connection: Connection, should_stop: Callable[[], bool]) 
     while read_flush_lsn(connection) <= insert_lsn and not should_stop():
         time.sleep(_POLL_INTERVAL)
     return insert_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has an xid, of a session (`pid`) or prepared (`gid`); `str()` names it.
+
+    `since` and `state` are None if the role may not see them. No text of a query is read.
+    """
+
+    pid: int | None
+    gid: str | None
+    user: str
+    application: str
+    database: str
+    since: datetime | None
+    state: str | None
+    xid: int
+    read_at: datetime
+
+    def __str__(self) -> str:
+        facts = [f"user {self.user}", f"database {self.database}"]
+        if self.application:
+            facts.append(f"application {self.application}")
+        if self.since is not None:
+            facts.append(f"since {self.since:%Y-%m-%d %H:%M:%S} UTC, {format_duration(self.seconds)}")
+        if self.state:
+            facts.append(self.state)
+        name = f"PID {self.pid}" if self.gid is None else f"prepared transaction {quote_literal(self.gid)}"
+        return f"{name} ({', '.join(facts)})"
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that it had been open when it was read; 0 if that is not known."""
+        return max(0.0, (self.read_at - self.since).total_seconds()) if self.since else 0.0
+
+
+def list_open_transactions(connection: Connection) -> list[OpenTransaction]:
+    """Return the transactions of all databases that have an xid, oldest first."""
+    try:
+        return [OpenTransaction(*row) for row in connection.execute(_OPEN).fetchall()]
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's open transactions: {describe(error)}.") from None
 
 
 def read_prepared_transactions(connection: Connection) -> set[tuple[str, int]]:

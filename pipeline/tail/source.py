@@ -9,7 +9,6 @@ without it.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,7 +59,6 @@ class TailOptions:
 
 APPLICATION_NAME = "pgdelta tail"
 _BUSY_SECONDS = 2.0  # a reader that has just ended may hold the slot for a moment
-_REPORT_SECONDS = 2.0
 
 Report = Callable[[str], None]
 """Prints a sentence about the stream to stderr."""
@@ -159,21 +157,12 @@ def _start_temporary(
     source: Source, catalog: Connection, negotiated: Negotiated, stop: threading.Event, report: Report
 ) -> ChangeStream | None:
     require_publication(catalog, source.publication)
-    started_at = time.monotonic()
-    has_reported = False
-
-    def should_stop() -> bool:
-        nonlocal has_reported
-        if not has_reported and time.monotonic() - started_at > _REPORT_SECONDS:
-            has_reported = True
-            report("waiting for the open transactions to end: the slot starts after them")
-        return stop.is_set()
-
     stream = start_temporary_slot(
         source.conninfo,
         options=negotiated.options(source.publication),
         two_phase=negotiated.two_phase,
-        should_stop=should_stop,
+        should_stop=stop.is_set,
+        report=report,
         application_name=APPLICATION_NAME,
     )
     if stream is not None:

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "terminal": set(),
     "config": set(),
     "protocol": set(),
-    "postgres": {"config", "key_ranges", "partition_folders", "private_files", "protocol"},
+    "postgres": {"config", "key_ranges", "partition_folders", "private_files", "protocol", "units"},
     "delta": {"partition_folders", "private_files", "protocol"},
     "engine": {"delta"},
     "metadata": {"delta", "protected_columns", "protocol"},

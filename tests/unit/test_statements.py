@@ -15,7 +15,7 @@ import pytest
 from tests.support.paths import ROOT
 
 FILES = sorted((ROOT / "pipeline").rglob("*.py"))
-CALLS = {"execute", "exec_", "send_query", "SQL", "sql", "_fetch", "_run"}
+CALLS = {"create_waiting", "execute", "exec_", "send_query", "SQL", "sql", "_fetch", "_run"}
 BUILDERS = {  # of Spark SQL
     *("statements", "enable_statement", "backfill_statement", "sql"),
     *("merge_by_key", "merge_by_image", "merge_within"),

@@ -16,6 +16,7 @@ from pipeline.postgres.checks.copy_checks import check_copies
 from pipeline.postgres.checks.source_facts import may_replicate
 from pipeline.postgres.checks.table_checks import Check, check_tables, decide, list_tables
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
+from pipeline.postgres.open_transactions import list_open_transactions
 from pipeline.postgres.publication import (
     PUBLISHES_SCHEMAS,
     Publication,
@@ -33,6 +34,7 @@ from pipeline.postgres.replication.slot import (
     find_slot_fault,
     read_slot,
 )
+from pipeline.postgres.replication.slot_creation import FIRST_REPORT, name_transactions
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
 
@@ -86,6 +88,7 @@ def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
     yield from check_tables(connection, config, publication)
     yield from check_copies(connection, config, publication)
     yield _check_slot(connection, config)
+    yield from _check_open_transactions(connection, config)
     yield _check_wal_kept(connection)
     yield _check_encoding(connection)
 
@@ -275,6 +278,18 @@ def _check_slot(connection: Connection, config: Config) -> Check:
     is_changed = config.source.protocol.two_phase and not slot.two_phase
     advice = "Reading it with two_phase makes it a two-phase slot permanently." if is_changed else ""
     return Check("slot", True, f"{state} and free.", advice)
+
+
+def _check_open_transactions(connection: Connection, config: Config) -> Iterator[Check]:
+    """Yield advice if the slot is to be created and would have to wait."""
+    if not config.source.create.slot or read_slot(connection, config.source.slot) is not None:
+        return
+    found = list_open_transactions(connection)
+    found = [each for each in found if each.since is None or each.seconds >= FIRST_REPORT]
+    if found:
+        sentence = f"The slot {config.source.slot} can be created once these transactions have ended: "
+        advice = "End them (COMMIT, pg_terminate_backend, ROLLBACK PREPARED), or the first ingest waits."
+        yield Check("open transactions", True, f"{sentence}{name_transactions(found)}.", advice)
 
 
 def _check_wal_kept(connection: Connection) -> Check:

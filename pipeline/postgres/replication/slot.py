@@ -11,18 +11,19 @@ part of the message that is not translated, and only otherwise by the English te
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
-from psycopg import errors as sqlstate
 from psycopg.errors import Diagnostic
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
 from pipeline.config.config import Config
-from pipeline.errors import GapError, SlotGapError, SourceError
+from pipeline.errors import GapError, SlotGapError, SlotWaitStopped, SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.replication.options import PLUGIN, negotiate
+from pipeline.postgres.replication.slot_creation import create_waiting
 from pipeline.postgres.replication.slot_lock import SlotInUse, retry_while_busy
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.lsn import INVALID, LSN
@@ -39,7 +40,7 @@ WAL_LEVEL_ADVICE = (
 SLOT_LIMIT_ADVICE = "Drop a slot that is not used, or raise max_replication_slots and restart the server."
 
 _UNDEFINED_OBJECT, _NOT_IN_PREREQUISITE_STATE, _UNDEFINED_FILE = "42704", "55000", "58P01"
-_INSUFFICIENT_PRIVILEGE = "42501"
+_INSUFFICIENT_PRIVILEGE, _DUPLICATE_OBJECT, _CONFIGURATION_LIMIT = "42501", "42710", "53400"
 _WAL_FILE = re.compile(r"\b[0-9A-F]{24}\b")
 # Messages of several majors that have no SQLSTATE of their own. The next run reads the catalog, too.
 _LOST = ("can no longer", "has been invalidated", "has already been removed", "cannot read from logical repl")
@@ -177,11 +178,18 @@ def require_publication(connection: Connection, publication: str) -> None:
         )
 
 
-def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> tuple[Slot, bool]:
+def ensure_slot(
+    connection: Connection,
+    config: Config,
+    *,
+    may_create: bool,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[Slot, bool]:
     """Return the slot, which can be read, and whether this call created it.
 
     A missing slot is created only if `may_create` (bronze has no offset yet) and the configuration allow it.
-    The publication must exist before: a slot cannot decode changes from before its publication.
+    The publication must exist before: a slot cannot decode changes from before its publication. Raises
+    SlotWaitStopped if `should_stop` ended the wait for open transactions, which leaves no slot.
     """
     name = config.source.slot
     # Raises what the server lacks before anything is created.
@@ -207,20 +215,22 @@ def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> 
         )
     if config.source.create.failover and connection.info.server_version < 170000:
         raise SourceError("source.create.failover needs PostgreSQL 17 or newer. Remove it.")
-    _create_slot(connection, name, two_phase=negotiated.two_phase, failover=config.source.create.failover)
+    _create_slot(connection, config, two_phase=negotiated.two_phase, should_stop=should_stop)
     slot = read_slot(connection, name)
     if slot is None:
         raise SourceError(f"The slot {name} was dropped just after its creation. Run again.")
     return slot, True
 
 
-def renew_slot(connection: Connection, config: Config) -> Slot:
+def renew_slot(
+    connection: Connection, config: Config, should_stop: Callable[[], bool] = lambda: False
+) -> Slot:
     """Replace a slot that is lost or missing by a new one; return one that can be read as it is."""
     name = config.source.slot
     slot = read_slot(connection, name)
     if slot is not None and slot.is_lost:
         drop_slot(connection, name)
-    return ensure_slot(connection, config, may_create=True)[0]
+    return ensure_slot(connection, config, may_create=True, should_stop=should_stop)[0]
 
 
 def drop_slot(connection: Connection, name: str) -> None:
@@ -242,29 +252,43 @@ def creation_sql(name: str) -> str:
     return f"SELECT pg_create_logical_replication_slot({quote_literal(name)}, '{PLUGIN}')"
 
 
-def _create_slot(connection: Connection, name: str, *, two_phase: bool, failover: bool) -> None:
+def _create_slot(
+    connection: Connection, config: Config, *, two_phase: bool, should_stop: Callable[[], bool]
+) -> None:
+    name = config.source.slot
     # temporary, two_phase, failover: older majors have fewer arguments.
-    arguments = "%s, %s, false, true" if two_phase else "%s, %s"
-    if failover:
-        arguments = f"%s, %s, false, {str(two_phase).lower()}, true"
-    try:
-        connection.execute(
-            f"SELECT pg_catalog.pg_create_logical_replication_slot({arguments})".encode(), (name, PLUGIN)
-        ).fetchone()
-    except sqlstate.DuplicateObject:
+    arguments = "$1, $2, false, true" if two_phase else "$1, $2"
+    if config.source.create.failover:
+        arguments = f"$1, $2, false, {str(two_phase).lower()}, true"
+    created = create_waiting(
+        connection,
+        f"SELECT pg_catalog.pg_create_logical_replication_slot({arguments})",
+        (name, PLUGIN),
+        conninfo=config.source.conninfo,
+        slot=name,
+        should_stop=should_stop,
+    )
+    if created is None:
+        raise SlotWaitStopped(
+            f"Stopped before the slot {name} was created: open transactions had not ended. Run again to"
+            " continue."
+        )
+    if created.status == ExecStatus.TUPLES_OK:
+        return
+    diagnostic = Diagnostic(created)
+    if diagnostic.sqlstate == _DUPLICATE_OBJECT:
         return  # Another run created it at the same time.
-    except sqlstate.InsufficientPrivilege:
+    if diagnostic.sqlstate == _INSUFFICIENT_PRIVILEGE:
         user = quote_identifier(connection.info.user)
         raise SourceError(
             f"The role {connection.info.user} may not create the slot {name}."
             f" {REPLICATION_ADVICE.format(user, user)}"
-        ) from None
-    except sqlstate.ConfigurationLimitExceeded:
+        )
+    if diagnostic.sqlstate == _CONFIGURATION_LIMIT:
         raise SourceError(
             f"The slot {name} cannot be created: all replication slots are in use. {SLOT_LIMIT_ADVICE}"
-        ) from None
-    except psycopg.Error as error:
-        raise slot_error(name, error) from None
+        )
+    raise slot_error(name, diagnostic.message_primary or describe(created.get_error_message()), diagnostic)
 
 
 def describe_lost_slot(name: str, reason: str | None) -> str:

@@ -1,29 +1,23 @@
-"""Stream a temporary slot, which shows the changes committed from now on and ends with its session.
-
-The server creates it once every transaction that was open at that moment has ended. That wait can be
-cancelled, at the server too, which would otherwise keep the unfinished slot until the wait is over.
-"""
+"""Stream a temporary slot, which shows the changes committed from now on and ends with its session."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import selectors
 from collections.abc import Callable, Mapping
 
 from psycopg.errors import Diagnostic
 from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGresult
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, connect_replication, describe
+from pipeline.postgres.connection import connect_replication, describe
 from pipeline.postgres.replication.options import PLUGIN, start_command
 from pipeline.postgres.replication.slot import SLOT_LIMIT_ADVICE, slot_error
+from pipeline.postgres.replication.slot_creation import create_waiting
 from pipeline.postgres.replication.walsender import Walsender, closed_on_failure, read_walsender_timeout
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.lsn import LSN
 
-_POLL_INTERVAL = 0.2
 _LIMIT_EXCEEDED = "53400"
 
 
@@ -33,6 +27,7 @@ def start_temporary_slot(
     options: Mapping[str, str],
     two_phase: bool,
     should_stop: Callable[[], bool],
+    report: Callable[[str], None],
     application_name: str,
 ) -> Walsender | None:
     """Return the running stream of a new temporary slot; None if `should_stop` was true before it existed."""
@@ -43,7 +38,14 @@ def start_temporary_slot(
         kind = " TWO_PHASE" if two_phase else ""
         # Every major accepts the syntax without parentheses.
         create = f"CREATE_REPLICATION_SLOT {quote_identifier(name)} TEMPORARY LOGICAL {PLUGIN}"
-        created = _run(session, f"{create} NOEXPORT_SNAPSHOT{kind}".encode(), should_stop)
+        created = create_waiting(
+            session,
+            f"{create} NOEXPORT_SNAPSHOT{kind}",
+            conninfo=conninfo,
+            slot=name,
+            should_stop=should_stop,
+            report=report,
+        )
         if created is None:
             session.close()
             return None
@@ -55,27 +57,6 @@ def start_temporary_slot(
             message = describe(result.get_error_message(), conninfo)
             raise slot_error(name, message, Diagnostic(result))
     return Walsender(session, conninfo=conninfo, slot=name, start_lsn=start_lsn, timeout=timeout)
-
-
-def _run(session: Connection, command: bytes, should_stop: Callable[[], bool]) -> PGresult | None:
-    """Run a replication command and return its result; None if `should_stop` cancelled it."""
-    pgconn = session.pgconn
-    pgconn.send_query(command)
-    pgconn.flush()
-    with selectors.DefaultSelector() as selector:
-        selector.register(pgconn.socket, selectors.EVENT_READ)
-        while True:
-            pgconn.consume_input()
-            if not pgconn.is_busy():
-                break
-            if should_stop():
-                session.cancel_safe(timeout=5)
-                return None
-            selector.select(_POLL_INTERVAL)
-    result = pgconn.get_result()
-    while pgconn.get_result() is not None:
-        pass
-    return result
 
 
 def _creation_error(message: str, diagnostic: Diagnostic) -> SourceError:

@@ -338,7 +338,7 @@ def test_waiting_for_a_temporary_slot_can_be_broken_off(database: Database) -> N
         connection.execute("INSERT INTO item (id) VALUES (1)")
         arguments = ["--conninfo", database.conninfo, "--publication", database.name, "--temporary"]
         with running(*arguments) as process:
-            wait_until_ready(process, "waiting for the open transactions to end")
+            wait_until_ready(process, "has waited 3.")
             assert end(process) < 3
         deadline = time.monotonic() + 120
         while len(slots(database)) > 1 and time.monotonic() < deadline:
