@@ -160,8 +160,9 @@ class Create:
             description="What a missing publication is created for: the tables that `tables` matches"
             " (`configured`); the same with a whole schema for each rule of the form `schema.*` (`schemas`:"
             " `FOR TABLES IN SCHEMA`, PostgreSQL 15 and newer, as a superuser); or `all` tables (`FOR ALL"
-            " TABLES`). `never` creates none. With `configured` and `schemas`, ingest also adds what matches"
-            " later to the publication that the pipeline created."
+            " TABLES`). `never` creates none. Tables without a replica identity are left out, because UPDATE"
+            " and DELETE would fail on them; the others are then published one by one. Ingest adds what"
+            " matches later to the publication that the pipeline created, unless that is for all tables."
         ),
     ] = "configured"
     slot: Annotated[

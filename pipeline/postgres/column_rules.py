@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pipeline.config.config import Config
 from pipeline.errors import ConfigError
 from pipeline.postgres.connection import Connection, for_server
-from pipeline.postgres.publication import KEY_COLUMNS
+from pipeline.postgres.replica_identities import KEY_COLUMNS
 from pipeline.table_name import TableName
 
 _KEYS = """

@@ -24,6 +24,7 @@ from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time
 from pipeline.postgres.key_conditions import KeyCondition
 from pipeline.postgres.published_tables import FAMILY, IS_LOGGED, IS_PUBLISHED, PUBLISHED
+from pipeline.postgres.replica_identities import KEY_COLUMNS, find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.messages import Column, Relation
 from pipeline.table_name import TableName
@@ -111,13 +112,6 @@ PUBLISHES_SCHEMAS = 150000
 #: Whether the table `c` of the schema `n` can be published: temporary, unlogged and foreign tables, views and
 #: sequences have no changes in the WAL.
 IS_PUBLISHABLE = {13: f"c.relkind IN ('r', 'p') AND {_IS_USERS}", 10: f"c.relkind = 'r' AND {_IS_USERS}"}
-#: Whether the table `c` has no replica identity, so that UPDATE and DELETE fail on it once it is published.
-LACKS_IDENTITY = (
-    "(c.relreplident = 'n' OR c.relreplident IN ('d', 'i') AND NOT EXISTS ("
-    "SELECT 1 FROM pg_catalog.pg_index i"
-    " WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid"
-    " AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END))"
-)
 _TABLE = """
 SELECT c.oid::bigint, c.relreplident::text, {row_filter}
 FROM {published} p
@@ -136,11 +130,6 @@ LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.i
 WHERE c.oid = %(oid)s::bigint::oid AND {is_published}
 ORDER BY a.attnum
 """
-#: The key columns of an index, without INCLUDE columns.
-KEY_COLUMNS = {
-    11: "(i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1]",
-    10: "i.indkey::pg_catalog.int2[]",
-}
 # Sizes are current, but file nodes are those of the session's snapshot: a table that was rewritten since has
 # another one now.
 _LEAVES = f"""
@@ -273,22 +262,20 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
     )
 
 
-def list_configured(connection: Connection, config: Config) -> list[TableName]:
-    """Return the tables that can be published and that a rule of the configuration matches, sorted.
-
-    Partitioned tables can be published from 13 on.
-    """
+def list_publishable(connection: Connection) -> list[TableName]:
+    """Return the tables that can be published, sorted. Partitioned tables can be from 13 on."""
     rows = _fetch(
         connection,
         "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         f" WHERE {for_server(connection, IS_PUBLISHABLE)} ORDER BY 1, 2",
     )
-    return [
-        TableName(schema, table)
-        for schema, table in rows
-        if config.rule_for(TableName(schema, table)) is not None
-    ]
+    return [TableName(schema, table) for schema, table in rows]
+
+
+def list_configured(connection: Connection, config: Config) -> list[TableName]:
+    """Return the tables that can be published and that a rule of the configuration matches, sorted."""
+    return [name for name in list_publishable(connection) if config.rule_for(name) is not None]
 
 
 def list_whole_schemas(connection: Connection, config: Config) -> list[str]:
@@ -309,14 +296,23 @@ def list_whole_schemas(connection: Connection, config: Config) -> list[str]:
     return [schema for (schema,) in rows if any(rule.matches_schema(schema) for rule in config.tables)]
 
 
-def plan_scope(connection: Connection, config: Config) -> Scope:
-    """Return what the configured plan creates the publication for."""
+def plan_scope(connection: Connection, config: Config) -> Scope | None:
+    """Return what the configured plan creates the publication for, None if no table matches.
+
+    Tables on which UPDATE and DELETE would fail are left out. If there are any, the other tables of their
+    schemas, or of the database, are published one by one.
+    """
     plan = config.source.create.publication
-    if plan == "all":
+    matching = list_publishable(connection) if plan == "all" else list_configured(connection, config)
+    unsafe = set(matching) & find_unsafe_identities(connection).keys()
+    if plan == "all" and not unsafe:
         return Scope(all_tables=True)
-    schemas = list_whole_schemas(connection, config) if plan == "schemas" else []
-    tables = list_configured(connection, config)
-    return Scope(tuple(each for each in tables if each.schema not in schemas), tuple(schemas))
+    whole = list_whole_schemas(connection, config) if plan == "schemas" else []
+    schemas = [schema for schema in whole if all(name.schema != schema for name in unsafe)]
+    if not matching and not schemas:
+        return None
+    tables = (name for name in matching if name not in unsafe and name.schema not in schemas)
+    return Scope(tuple(tables), tuple(schemas))
 
 
 def list_existing(connection: Connection, names: Collection[TableName]) -> set[TableName]:
@@ -357,7 +353,7 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
             f" is needed, run SELECT pg_drop_replication_slot({quote_literal(slot)}) and start again."
         )
     scope = plan_scope(connection, config)
-    if scope == Scope():
+    if scope is None:
         raise SourceError(
             f"The publication {name} would be empty: no table in the database {connection.info.dbname}"
             f" matches tables in {config.path}. Create the tables, correct their names, or set"
@@ -372,10 +368,9 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
 
 def plan_publication(name: str, scope: Scope) -> sql.Composed:
     """Return the statement that creates the publication."""
-    create = sql.SQL("CREATE PUBLICATION {} FOR ").format(sql.Identifier(name))
-    if scope.all_tables:
-        return create + sql.SQL("ALL TABLES")
-    return create + sql.SQL(", ").join(targets_of(scope))
+    create = sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name))
+    targets = [sql.SQL("ALL TABLES")] if scope.all_tables else targets_of(scope)
+    return create + sql.SQL(" FOR ") + sql.SQL(", ").join(targets) if targets else create
 
 
 def targets_of(scope: Scope) -> list[sql.Composed]:
@@ -389,73 +384,11 @@ def targets_of(scope: Scope) -> list[sql.Composed]:
     ]
 
 
-def list_without_identity(connection: Connection) -> list[TableName]:
-    """Return the tables without a replica identity, on which UPDATE and DELETE fail if published."""
-    rows = _fetch(
-        connection,
-        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        f" WHERE c.relkind IN ('r', 'p') AND {LACKS_IDENTITY}",
-    )
-    return [TableName(schema, table) for schema, table in rows]
-
-
-def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, TableName]]:
-    """Return partitioned tables, each with a leaf whose replica identity lacks columns of the table's.
-
-    Messages published via the root have the root's identity, but the old tuple in the WAL is the leaf's.
-    """
-    if connection.info.server_version < 130000:
-        return []
-    rows = _fetch(
-        connection,
-        "WITH identity (oid, is_full, columns) AS ("
-        " SELECT c.oid, c.relreplident = 'f', ARRAY("
-        "  SELECT a.attname FROM pg_catalog.pg_index i"
-        "  CROSS JOIN LATERAL pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
-        "  WITH ORDINALITY AS k (number, rank)"
-        "  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number"
-        "  WHERE i.indrelid = c.oid AND k.rank <= i.indnkeyatts AND i.indimmediate AND i.indisvalid"
-        "  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)"
-        " FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p') AND (c.relkind = 'p' OR c.relispartition))"
-        " SELECT n.nspname::text, c.relname::text, s.nspname::text, leaf.relname::text"
-        " FROM pg_catalog.pg_class c"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " JOIN identity declared ON declared.oid = c.oid"
-        f" CROSS JOIN LATERAL {FAMILY} AS member"
-        " JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind = 'r'"
-        " JOIN pg_catalog.pg_namespace s ON s.oid = leaf.relnamespace"
-        " JOIN identity logged ON logged.oid = leaf.oid"
-        " WHERE c.relkind = 'p' AND NOT logged.is_full"
-        " AND (declared.is_full OR NOT declared.columns <@ logged.columns)",
-    )
-    return [
-        (TableName(schema, root), TableName(leaf_schema, leaf)) for schema, root, leaf_schema, leaf in rows
-    ]
-
-
-def list_unpublished_generated(connection: Connection, publishes_stored: bool) -> list[TableName]:
-    """Return the tables whose REPLICA IDENTITY FULL has unpublished generated columns.
-
-    From 18 on, UPDATE and DELETE fail on them. `publishes_stored` is whether the publication has stored
-    generated columns; virtual ones are never published.
-    """
-    rows = _fetch(
-        connection,
-        "SELECT DISTINCT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped"
-        " WHERE c.relkind IN ('r', 'p') AND c.relreplident = 'f'"
-        " AND (a.attgenerated = 'v' OR a.attgenerated = 's' AND NOT %s)",
-        publishes_stored,
-    )
-    return [TableName(schema, table) for schema, table in rows]
-
-
 def _create_publication(connection: Connection, config: Config, scope: Scope) -> None:
     name = config.source.publication
     try:
         with connection.transaction():
+            limit_lock_time(connection)
             connection.execute(plan_publication(name, scope))
             connection.execute(
                 sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
@@ -464,6 +397,11 @@ def _create_publication(connection: Connection, config: Config, scope: Scope) ->
             )
     except sqlstate.DuplicateObject:
         return  # Another run created it at the same time.
+    except sqlstate.LockNotAvailable:
+        raise SourceError(
+            f"The publication {name} cannot be created: another session has locked a table that it is to have"
+            " (ALTER TABLE, VACUUM and CREATE INDEX do; see pg_locks). Run again when that session is done."
+        ) from None
     except sqlstate.InsufficientPrivilege as error:
         owner = "a superuser" if scope.requires else "a role that owns the tables"
         short = scope if scope.requires else Scope(scope.tables[:1])

@@ -19,17 +19,18 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time
 from pipeline.postgres.publication import (
     IS_PUBLISHABLE,
-    LACKS_IDENTITY,
     PUBLISHES_SCHEMAS,
     Publication,
     Scope,
-    list_unpublished_generated,
+    list_configured,
+    list_publishable,
     list_whole_schemas,
     managed_comment,
     read_publication,
     targets_of,
 )
 from pipeline.postgres.published_tables import FAMILY
+from pipeline.postgres.replica_identities import IdentityFault, find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
 
@@ -50,9 +51,6 @@ WHERE {is_publishable} AND NOT {by_leaves} AND NOT EXISTS (
 )
 ORDER BY 2, 3
 """
-_LACKING = (
-    "SELECT c.oid::bigint FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[]) AND {lacks_identity}"
-)
 _ENTRIES = (
     "SELECT r.prrelid FROM pg_catalog.pg_publication p"
     " JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = %(publication)s"
@@ -79,16 +77,11 @@ _BY_LEAVES = (
     f" FROM {FAMILY} member JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind <> 'p'"
     " LEFT JOIN covered ON covered.oid = leaf.oid) IS TRUE)"
 )
-_LACKS_IDENTITY_WITH_LEAVES = (
-    f"({LACKS_IDENTITY} OR EXISTS (SELECT 1 FROM {FAMILY} member"
-    f" JOIN pg_catalog.pg_class c ON c.oid = member.oid AND c.relkind IN ('r', 'p') AND {LACKS_IDENTITY}))"
-)
 _PARTS = {
     15: {"entries": _ENTRIES_BY_SCHEMA, "by_leaves": _BY_LEAVES},
     13: {"entries": _ENTRIES, "by_leaves": _BY_LEAVES},
     10: {"entries": _ENTRIES, "by_leaves": "false"},
 }
-_LACKS_IDENTITY = {13: _LACKS_IDENTITY_WITH_LEAVES, 10: LACKS_IDENTITY}
 
 
 class Reason(NamedTuple):
@@ -117,22 +110,22 @@ def find_unpublished(
 ) -> dict[TableName, Reason | None]:
     """Return the tables that match the configuration and are not published, each with why it is not added.
 
-    The reason is None if ingest adds the table. A publication that does not exist lacks no table: ingest
-    creates it, or ends with an error.
+    The reason is None if ingest adds the table. A publication that does not exist will lack what ingest
+    leaves out when it creates it.
     """
     publication = publication or read_publication(connection, config.source.publication)
-    if publication is None or publication.all_tables:
-        return {}
-    tables = [table for table in _list(connection, publication) if config.rule_for(table.name) is not None]
-    if not tables:
+    if publication is None:
+        return _find_left_out(connection, config)
+    if publication.all_tables:
         return {}
     refusal = _refusal(connection, config, publication)
-    lacking: set[int] = set()
-    generated: set[TableName] = set()
+    takes_all = not refusal and config.source.create.publication == "all"
+    tables = [t for t in _list(connection, publication) if takes_all or config.rule_for(t.name) is not None]
+    if not tables:
+        return {}
+    faults: Mapping[TableName, IdentityFault] = {}
     if not refusal and publication.operations & {"update", "delete"}:
-        lacking = _list_lacking(connection, tables)
-        if connection.info.server_version >= 180000:
-            generated = set(list_unpublished_generated(connection, publication.generated_columns))
+        faults = find_unsafe_identities(connection, publication.name)
     reasons: dict[TableName, Reason | None] = {}
     for table in tables:
         reason = refusal
@@ -142,21 +135,32 @@ def find_unpublished(
                 f"Grant the owner's role to {connection.info.user}, or run {_addition(publication.name)} as a"
                 " superuser.",
             )
-        elif not reason and table.relation_id in lacking:
-            reason = Reason(
-                "It has no replica identity, so UPDATE and DELETE would fail on it at the source.",
-                "Add a primary key, run ALTER TABLE … REPLICA IDENTITY FULL, or run"
-                f" {_addition(publication.name)} if it is only inserted into.",
-            )
-        elif not reason and table.name in generated:
-            reason = Reason(
-                "Its REPLICA IDENTITY FULL has generated columns that are not published, so UPDATE and"
-                " DELETE would fail on it at the source.",
-                f"Set another replica identity, or run ALTER PUBLICATION {quote_identifier(publication.name)}"
-                " SET (publish_generated_columns = stored).",
-            )
+        elif not reason and (fault := faults.get(table.name)):
+            reason = _identity_reason(fault, publication.name)
         reasons[table.name] = reason
     return reasons
+
+
+def _find_left_out(connection: Connection, config: Config) -> dict[TableName, Reason | None]:
+    """Return the tables that match, and that ingest leaves out of the publication when it creates it."""
+    name, plan = config.source.publication, config.source.create.publication
+    if plan == "never":
+        return {}
+    matching = list_publishable(connection) if plan == "all" else list_configured(connection, config)
+    faults = find_unsafe_identities(connection)
+    return {table: _identity_reason(faults[table], name) for table in matching if table in faults}
+
+
+def _identity_reason(fault: IdentityFault, publication: str) -> Reason:
+    why = f"It has {fault.value}, so UPDATE and DELETE would fail on it at the source."
+    if fault is IdentityFault.GENERATED:
+        change = f"ALTER PUBLICATION {quote_identifier(publication)} SET (publish_generated_columns = stored)"
+        return Reason(why, f"Set another replica identity, or run {change} if they are stored.")
+    return Reason(
+        why,
+        "Add a primary key that is not deferrable, run ALTER TABLE … REPLICA IDENTITY FULL, or run"
+        f" {_addition(publication)} if it is only inserted into.",
+    )
 
 
 def unpublished_sentence(reason: Reason | None) -> str:
@@ -239,11 +243,8 @@ def _refusal(connection: Connection, config: Config, publication: Publication) -
         return Reason(
             f"The publication {name} was not created by this pipeline, which does not alter it.", fix
         )
-    if config.source.create.publication not in ("configured", "schemas"):
-        setting = config.source.create.publication
-        return Reason(
-            f"source.create.publication is {setting}, so the publication {name} is not altered.", fix
-        )
+    if config.source.create.publication == "never":
+        return Reason(f"source.create.publication is never, so the publication {name} is not altered.", fix)
     if not publication.is_owned:
         return Reason(f"The role {connection.info.user} does not own the publication {name}.", fix)
     return None
@@ -262,16 +263,6 @@ def _list(connection: Connection, publication: Publication) -> list[_Table]:
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
     return [_Table(oid, TableName(schema, table), is_owned) for oid, schema, table, is_owned in rows]
-
-
-def _list_lacking(connection: Connection, tables: Sequence[_Table]) -> set[int]:
-    """Return the OIDs of those without a replica identity, of their own or of a partition."""
-    query = _LACKING.format(lacks_identity=for_server(connection, _LACKS_IDENTITY))
-    try:
-        rows = connection.execute(query, ([table.relation_id for table in tables],)).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's replica identities: {describe(error)}.") from None
-    return {oid for (oid,) in rows}
 
 
 def _add(connection: Connection, publication: str, scope: Scope) -> psycopg.Error | None:

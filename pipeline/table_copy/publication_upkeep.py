@@ -80,6 +80,7 @@ class PublicationUpkeep:
     ) -> Iterator[Event]:
         """Yield the events; `gone` were unpublished before, and those of them that exist are `existing`."""
         publication = self._config.source.publication
+        takes_all = self._config.source.create.publication == "all"
         rows = EARLIER_ROWS[self._config.source.copy]
         for table in added:
             sentence = f"Ingest added the table to the publication {publication}. {rows}"
@@ -89,7 +90,7 @@ class PublicationUpkeep:
         for table in sorted(gone):
             if table not in existing:
                 yield Event(*table, lsn, DETACHED, "The table does not exist at the source any more.")
-            elif self._config.rule_for(table) is None:
+            elif not takes_all and self._config.rule_for(table) is None:
                 sentence = "No rule of the configuration matches the table any more."
                 yield Event(*table, lsn, DETACHED, sentence)
             else:

@@ -9,7 +9,7 @@ ORDERS = (
     "ALTER TABLE orders ALTER note SET STORAGE EXTERNAL",
 )
 LINES = "CREATE TABLE lines (order_id int, item text, count int)", "ALTER TABLE lines REPLICA IDENTITY FULL"
-LOG = ("CREATE TABLE log (line text)",)
+LOG = ("CREATE TABLE log (line text)", "ALTER TABLE log REPLICA IDENTITY FULL")
 FILL = (
     "INSERT INTO orders SELECT g, 'item ' || g, repeat('n', 2500), g / 8.0 FROM generate_series(1, 20) g",
     "INSERT INTO lines SELECT g % 4, NULLIF('item ' || g % 2, 'item 1'), NULL FROM generate_series(1, 20) g",

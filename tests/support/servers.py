@@ -10,6 +10,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,11 @@ class Database:
         with self.connect() as connection:
             return connection.info.server_version // 10000
 
+    def publish_all(self, publication: str) -> None:
+        """Create a publication of all tables unless there is one."""
+        with suppress(psycopg.errors.DuplicateObject, psycopg.errors.ReadOnlySqlTransaction):
+            self.run(f'CREATE PUBLICATION "{publication}" FOR ALL TABLES')
+
     def flush_lsn(self) -> LSN:
         """Return the end of the WAL that is on disk."""
         return LSN.parse(self.run("SELECT pg_current_wal_flush_lsn()::text")[0][0])
@@ -71,8 +77,11 @@ class Database:
         """Return a configuration of this database; publication and slot are named like the database.
 
         Tests that are not about copies do without. A keyword `create_<key>` sets `source.create.<key>`;
-        `options` are those of the storage.
+        `options` are those of the storage. With `create_publication="all"`, the publication exists already:
+        ingest itself would leave out tables without a replica identity.
         """
+        if source.get("create_publication") == "all":
+            self.publish_all(source.get("publication", self.name))
         options = source.pop("options", {})
         create = {key: source.pop(key) for key in list(source) if key.startswith("create_")}
         return Config(

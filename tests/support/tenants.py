@@ -25,7 +25,7 @@ def with_tenants(pipeline: Pipeline) -> Pipeline:
             f"CREATE TABLE {tenant}.orders (id int PRIMARY KEY, note text, total int)",
             f"INSERT INTO {tenant}.orders SELECT i, 'n{number}', i FROM generate_series(1, 5) i",
         )
-    pipeline.run("CREATE TABLE tenant_a.ticks (v int)")
+    pipeline.run("CREATE TABLE tenant_a.ticks (v int)", "ALTER TABLE tenant_a.ticks REPLICA IDENTITY FULL")
     catch_up(pipeline)
     return pipeline
 

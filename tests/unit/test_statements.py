@@ -66,12 +66,13 @@ SAFE = {
         "table.row_filter"
     },  # what pg_get_expr writes; see test_injection
     "pipeline/postgres/publication.py": {
-        *("truncate", "via_root", "generated", "LACKS_IDENTITY", "FAMILY"),
+        *("truncate", "via_root", "generated"),
         "for_server(connection, IS_PUBLISHABLE)",
         "_PUBLISHED.format(published=published, entries=entries)",
         "_TABLE.format(published=published, row_filter=row_filter)",
         "_COLUMNS.format(published=published, is_published=is_published, key=key, not_null=not_null)",
     },
+    "pipeline/postgres/replica_identities.py": {"FAMILY"},
     "pipeline/postgres/replication/slot.py": {"newer", "arguments"},
     "pipeline/postgres/snapshot/export.py": {"lsn_function"},
     "pipeline/postgres/replication/temporary_slot.py": {"create", "kind"},

@@ -144,6 +144,7 @@ def _check_publication(
     tables = list_configured(connection, config)
     if publication is None:
         yield _check_missing_publication(connection, config)
+        yield from _check_published(connection, config, None, len(tables))
         return
     yield Check("publication", True, f"The publication {name} exists.")
     # PostgreSQL 10 has no message for TRUNCATE.
@@ -164,10 +165,10 @@ def _check_publication(
 
 
 def _check_published(
-    connection: Connection, config: Config, publication: Publication, table_count: int
+    connection: Connection, config: Config, publication: Publication | None, table_count: int
 ) -> Iterator[Check]:
     """Yield whether every matching table is published; a check for each reason why one is not."""
-    name = publication.name
+    name = config.source.publication
     reasons = group_by_reason(find_unpublished(connection, config, publication))
     added = reasons.pop(None, [])
     if added:
@@ -179,14 +180,15 @@ def _check_published(
     for reason, missing in reasons.items():
         if reason is not None:
             targets = ", ".join(quote_identifier(*table) for table in missing)
+            lacks = "will not have" if publication is None else "does not have"
             yield Check(
                 "published tables",
                 False,
-                f"The publication {name} does not have {len(missing)} of the {table_count} tables that the"
+                f"The publication {name} {lacks} {len(missing)} of the {table_count} tables that the"
                 f" configuration matches: {list_tables(missing)}. {reason.why}",
                 reason.fix_for(f"{targets} ({_EARLIER_ROWS[config.source.copy]})"),
             )
-    if not added and not reasons:
+    if publication is not None and not added and not reasons:
         sentence = f"The publication {name} has all {table_count} tables that the configuration matches."
         yield Check("published tables", True, sentence)
 
@@ -209,7 +211,7 @@ def _check_missing_publication(connection: Connection, config: Config) -> Check:
         sentence = "source.create.publication is schemas, and PostgreSQL publishes schemas from 15 on."
         return Check("publication", False, sentence, "Set source.create.publication to configured.")
     scope = plan_scope(connection, config)
-    if scope == Scope():
+    if scope is None:
         fix = f"Create the tables, correct tables in {config.path}, or set source.create.publication to all."
         return Check("publication", False, "No table in the database matches the configuration.", fix)
     refusal = _find_creation_refusal(connection, scope)
@@ -224,7 +226,7 @@ def _name_scope(scope: Scope) -> str:
         return "all tables"
     schemas = [f"all tables of {', '.join(scope.schemas)}"] if scope.schemas else []
     tables = [f"{len(scope.tables)} tables ({list_tables(scope.tables)})"] if scope.tables else []
-    return " and ".join(schemas + tables)
+    return " and ".join(schemas + tables) or "no table yet"
 
 
 def _find_creation_refusal(connection: Connection, scope: Scope) -> str:

@@ -15,14 +15,12 @@ import psycopg
 from pipeline.errors import SourceError
 from pipeline.postgres.checks.copy_checks import Leaf, list_leaves
 from pipeline.postgres.connection import Connection, describe, for_server
-from pipeline.postgres.publication import IS_PUBLISHABLE, list_unpublished_generated, list_without_identity
+from pipeline.postgres.publication import IS_PUBLISHABLE
+from pipeline.postgres.replica_identities import find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
 
-NO_IDENTITY = "no replica identity, so UPDATE and DELETE would fail on it at the source"
-GENERATED = (
-    "REPLICA IDENTITY FULL with generated columns, so UPDATE and DELETE would fail on it at the source"
-)
+OBSTACLE = "{}, so UPDATE and DELETE would fail on it at the source"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _TABLES = """
 SELECT n.nspname::text, c.relname::text, pg_catalog.pg_get_userbyid(c.relowner)::text,
@@ -115,9 +113,7 @@ def read_facts(connection: Connection) -> SourceFacts:
         raise SourceError(f"Cannot read the source's catalog: {describe(error)}.") from None
     assert row is not None
     level, slots, senders, sending, is_superuser, may_create, is_standby, slot_names, publications = row
-    obstacles = dict.fromkeys(list_without_identity(connection), NO_IDENTITY)
-    if connection.info.server_version >= 180000:
-        obstacles |= dict.fromkeys(list_unpublished_generated(connection, False), GENERATED)
+    obstacles = {name: OBSTACLE.format(why.value) for name, why in find_unsafe_identities(connection).items()}
     tables = tuple(
         SourceTable(name, owner, is_owned, size, count, is_partitioned, obstacles.get(name, ""))
         for schema, table, owner, is_owned, size, count, is_partitioned in rows

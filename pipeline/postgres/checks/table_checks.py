@@ -15,9 +15,11 @@ from pipeline.postgres.connection import Connection
 from pipeline.postgres.publication import (
     Publication,
     list_configured,
+)
+from pipeline.postgres.replica_identities import (
+    IdentityFault,
+    find_unsafe_identities,
     list_mismatched_leaves,
-    list_unpublished_generated,
-    list_without_identity,
 )
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
@@ -59,7 +61,8 @@ def _list_names(names: list[str]) -> str:
 def check_tables(connection: Connection, config: Config, publication: Publication | None) -> Iterator[Check]:
     """Yield the checks of the tables that are published or, without a publication, that will be."""
     tables = set(list_configured(connection, config)) if publication is None else set(publication.tables)
-    yield from _check_identities(connection, publication, tables)
+    if publication is not None and publication.operations & {"update", "delete"}:
+        yield from _check_identities(connection, publication)
     yield from _check_columns(connection, config, tables)
     if any(rule.columns for rule in config.tables):
         faults = list(find_unusable_rules(connection, config, tables))
@@ -76,26 +79,33 @@ def check_tables(connection: Connection, config: Config, publication: Publicatio
         yield _check_binary(connection, config, tables)
 
 
-def _check_identities(
-    connection: Connection, publication: Publication | None, tables: set[TableName]
-) -> Iterator[Check]:
-    """Yield the checks for tables on which UPDATE and DELETE fail at the source once they are published."""
-    operations = frozenset({"update", "delete"}) if publication is None else publication.operations
-    if not operations & {"update", "delete"}:
-        return
-    without = sorted(set(list_without_identity(connection)) & tables)
+def _check_identities(connection: Connection, publication: Publication) -> Iterator[Check]:
+    """Yield the checks for published tables on which UPDATE and DELETE fail at the source."""
+    faults = find_unsafe_identities(connection, publication.name)
+    without = sorted(name for name in publication.tables if faults.get(name) is IdentityFault.MISSING)
     yield decide(
         "replica identity",
         not without,
         passed="Every published table has a replica identity.",
         failed=f"{len(without)} published tables have no replica identity, so UPDATE and DELETE fail on them"
         f" at the source: {list_tables(without)}.",
-        fix=f"Add a primary key to each, or run {_alter_each(without, 'REPLICA IDENTITY FULL')}.",
+        fix="Add a primary key that is not deferrable to each, or run"
+        f" {_alter_each(without, 'REPLICA IDENTITY FULL')}.",
     )
-    if publication is not None and publication.via_root:
-        yield _check_leaves(connection, tables)
-    if connection.info.server_version >= 180000:
-        yield _check_generated(connection, publication, tables)
+    if publication.via_root:
+        yield _check_leaves(connection, set(publication.tables))
+    if connection.info.server_version < 180000:
+        return
+    generated = sorted(name for name in publication.tables if faults.get(name) is IdentityFault.GENERATED)
+    yield decide(
+        "generated columns",
+        not generated,
+        passed="No replica identity has an unpublished generated column.",
+        failed=f"{len(generated)} published tables have generated columns in their replica identity that are"
+        f" not published, so UPDATE and DELETE fail on them at the source: {list_tables(generated)}.",
+        fix=f"Run ALTER PUBLICATION {quote_identifier(publication.name)} SET (publish_generated_columns ="
+        " stored), or set another replica identity, which virtual columns require.",
+    )
 
 
 def _check_leaves(connection: Connection, tables: set[TableName]) -> Check:
@@ -109,23 +119,6 @@ def _check_leaves(connection: Connection, tables: set[TableName]) -> Check:
         f" their updates and deletes do not identify a row: {list_tables(leaves)}.",
         fix=f"Run {_alter_each(leaves, 'REPLICA IDENTITY FULL')} (or DEFAULT, if the primary key is that of"
         " the partitioned table), then pgdelta resync for the partitioned table.",
-    )
-
-
-def _check_generated(
-    connection: Connection, publication: Publication | None, tables: set[TableName]
-) -> Check:
-    publishes_stored = publication is not None and publication.generated_columns
-    unpublished = sorted(set(list_unpublished_generated(connection, publishes_stored)) & tables)
-    name = "…" if publication is None else quote_identifier(publication.name)
-    return decide(
-        "generated columns",
-        not unpublished,
-        passed="No replica identity has an unpublished generated column.",
-        failed=f"{len(unpublished)} tables with REPLICA IDENTITY FULL have generated columns that are not"
-        f" published, so UPDATE and DELETE fail on them at the source: {list_tables(unpublished)}.",
-        fix=f"Run ALTER PUBLICATION {name} SET (publish_generated_columns = stored), or set another replica"
-        " identity, which virtual columns require.",
     )
 
 

@@ -122,7 +122,7 @@ def test_a_run_ended_between_any_two_messages_loses_and_repeats_nothing(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "CREATE TABLE u (id int PRIMARY KEY)",
         "CREATE TABLE filler (v text)",
-        "ALTER TABLE filler ALTER v SET STORAGE PLAIN",
+        "ALTER TABLE filler ALTER v SET STORAGE PLAIN, REPLICA IDENTITY FULL",
         f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'",
     )
     judge.ingest()

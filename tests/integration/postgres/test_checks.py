@@ -31,7 +31,7 @@ def test_a_fresh_source_passes_and_nothing_is_created(database: Database) -> Non
     assert [check for check in checks if not check.ok] == []
     assert [check.name for check in checks] == [
         *("connection", "server version", "wal_level", "replication right", "walsender", "publication"),
-        *("replica identity", "generated columns", "slot", "kept WAL", "encoding"),
+        *("slot", "kept WAL", "encoding"),
     ]
     assert "will be created for 1 tables (public.item)" in find(config, "publication").sentence
     assert database.run("SELECT 1 FROM pg_publication") == []

@@ -50,7 +50,7 @@ def test_a_publication_on_10_names_ordinary_tables(old_database: Database) -> No
     old_database.run(
         "CREATE TABLE item (id int PRIMARY KEY)",
         "CREATE TABLE part (id int) PARTITION BY RANGE (id)",
-        "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE part_1 PARTITION OF part (id PRIMARY KEY) FOR VALUES FROM (0) TO (10)",
     )
     publication, _ = make_publication(old_database.config())
     assert publication.tables == {("public", "item"), ("public", "part_1")}
@@ -58,7 +58,10 @@ def test_a_publication_on_10_names_ordinary_tables(old_database: Database) -> No
 
 
 def test_a_publication_for_all_tables_is_created(database: Database) -> None:
-    publication, is_new = make_publication(database.config(create_publication="all"))
+    config = database.config()
+    create = replace(config.source.create, publication="all")
+    config = replace(config, source=replace(config.source, create=create))
+    publication, is_new = make_publication(config)
     assert is_new
     assert publication.all_tables
 
@@ -231,7 +234,7 @@ def test_a_new_lake_refuses_a_two_phase_slot_if_a_transaction_is_prepared(
 ) -> None:
     server = make_server({"max_prepared_transactions": "5"})
     database = Database(server, "postgres", server.conninfo)
-    database.run("CREATE TABLE item (id int)")
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
     plain, two_phase = (
         database.config(slot=name, protocol=Protocol(two_phase=name == "two_phase"))
         for name in ("plain", "two_phase")

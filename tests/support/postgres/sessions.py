@@ -25,7 +25,7 @@ def create_tables(database: Database) -> None:
     database.run(
         *(f"CREATE TABLE {table} {columns}" for table in TABLES),
         "CREATE TABLE filler (v text)",
-        "ALTER TABLE filler ALTER v SET STORAGE PLAIN",
+        "ALTER TABLE filler ALTER v SET STORAGE PLAIN, REPLICA IDENTITY FULL",
     )
     if int(database.run("SHOW server_version_num")[0][0]) >= 140000:
         database.run(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")

@@ -18,15 +18,17 @@ from pipeline.operate.init import choose_tables, read_source, suggest_name
 from pipeline.operate.init_file import AMBIGUOUS, Choices, Selection, select_tables, write_file
 from pipeline.postgres.checks.copy_checks import Leaf
 from pipeline.postgres.checks.source_facts import (
-    NO_IDENTITY,
+    OBSTACLE,
     Preparation,
     SourceFacts,
     SourceTable,
     identifier,
     preparation,
 )
+from pipeline.postgres.replica_identities import IdentityFault
 from pipeline.table_name import TableName
 
+_NO_IDENTITY = OBSTACLE.format(IdentityFault.MISSING.value)
 HOSTILE = (
     'say "hi"',
     "it's",
@@ -96,7 +98,7 @@ def test_the_rules_match_exactly_what_was_chosen_whatever_the_names() -> None:
     chance = random.Random(seed)
     for _ in range(20):
         tables = [
-            table(*name, obstacle=NO_IDENTITY if chance.random() < 0.3 else "")
+            table(*name, obstacle=_NO_IDENTITY if chance.random() < 0.3 else "")
             for name in chance.sample(names, 60)
         ]
         selection = select_tables(tables, ())
@@ -104,12 +106,12 @@ def test_the_rules_match_exactly_what_was_chosen_whatever_the_names() -> None:
         assert matched(config, tables) == [each for each in tables if each in selection.tables]
         left_out = {each.name: reason for each, reason in selection.left_out}
         assert {each.name for each in tables if each.obstacle} <= set(left_out)
-        assert set(left_out.values()) <= {NO_IDENTITY, AMBIGUOUS}
+        assert set(left_out.values()) <= {_NO_IDENTITY, AMBIGUOUS}
         assert len(selection.tables) + len(left_out) == len(tables)
 
 
 def test_a_schema_is_one_rule_unless_a_table_of_it_is_left_out() -> None:
-    tables = [table("a", "x"), table("a", "y"), table("b", "x"), table("b", "y", obstacle=NO_IDENTITY)]
+    tables = [table("a", "x"), table("a", "y"), table("b", "x"), table("b", "y", obstacle=_NO_IDENTITY)]
     config = load(select_tables(tables, ()), tables)
     assert [rule.source for rule in config.tables] == ["a.*", "b.x"]
 
@@ -121,11 +123,11 @@ def test_globs_choose_tables() -> None:
 
 
 def test_a_name_that_would_match_a_table_that_is_left_out_is_left_out() -> None:
-    tables = [table("a", "x?"), table("a", "xy", obstacle=NO_IDENTITY), table("a", "z")]
+    tables = [table("a", "x?"), table("a", "xy", obstacle=_NO_IDENTITY), table("a", "z")]
     selection = select_tables(tables, ())
     assert [each.name.table for each in selection.tables] == ["z"]
     assert [(each.name.table, reason) for each, reason in selection.left_out] == [
-        ("xy", NO_IDENTITY),
+        ("xy", _NO_IDENTITY),
         ("x?", AMBIGUOUS),
     ]
 
@@ -219,7 +221,7 @@ def test_a_source_without_a_table_to_replicate_is_refused() -> None:
     with pytest.raises(ConfigError, match="No table in the database shop matches --table"):
         choose_tables(facts([table("a", "x")]), ("b.*",))
     with pytest.raises(ConfigError, match=r"None of the 1 tables can be replicated as it is: a\.x has no"):
-        choose_tables(facts([table("a", "x", obstacle=NO_IDENTITY)]), ())
+        choose_tables(facts([table("a", "x", obstacle=_NO_IDENTITY)]), ())
     with pytest.raises(ConfigError, match="x is not a"):
         choose_tables(facts([table("a", "x")]), ("x",))
 

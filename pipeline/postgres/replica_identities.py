@@ -1,0 +1,123 @@
+"""Find tables whose replica identity makes UPDATE and DELETE fail at the source, or identify no row.
+
+The server refuses UPDATE and DELETE on a published table that has no replica identity. From 18 on, it also
+refuses them if the identity has a generated column that is not published. A partitioned table itself has no
+rows: what counts is the identity of its partitions.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import psycopg
+
+from pipeline.errors import SourceError
+from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.published_tables import FAMILY
+from pipeline.table_name import TableName
+
+
+class IdentityFault(Enum):
+    """Why UPDATE and DELETE fail on a table once it is published."""
+
+    MISSING = "no replica identity"
+    GENERATED = "a replica identity with generated columns that are not published"
+
+
+#: The key columns of an index, without INCLUDE columns.
+KEY_COLUMNS = {
+    11: "(i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1]",
+    10: "i.indkey::pg_catalog.int2[]",
+}
+# The index of the replica identity; one of a deferrable constraint is none.
+_IS_IDENTITY = (
+    "i.indrelid = c.oid AND i.indimmediate AND i.indisvalid"
+    " AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END"
+)
+_LACKS_IDENTITY = (
+    f"(c.relreplident <> 'f' AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE {_IS_IDENTITY}))"
+)
+# Virtual columns are never published, stored ones by a list of columns or with all others.
+_HAS_UNPUBLISHED = (
+    "EXISTS (SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped"
+    " AND (a.attgenerated = 'v' OR a.attgenerated = 's' AND NOT EXISTS ("
+    "SELECT 1 FROM pg_catalog.pg_publication p LEFT JOIN pg_catalog.pg_publication_rel r"
+    " ON r.prpubid = p.oid AND r.prrelid = c.oid WHERE p.pubname = %(publication)s"
+    " AND (p.pubgencols = 's' OR a.attnum = ANY (r.prattrs::pg_catalog.int2[]))))"
+    " AND (c.relreplident = 'f' OR EXISTS (SELECT 1 FROM pg_catalog.pg_index i"
+    f" WHERE {_IS_IDENTITY} AND a.attnum = ANY ({KEY_COLUMNS[11]}))))"
+)
+_FAULTS = """
+SELECT n.nspname::text, c.relname::text, fault.is_missing
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (
+    SELECT pg_catalog.bool_or({lacks_identity}) AS is_missing,
+           pg_catalog.bool_or({has_unpublished}) AS is_unpublished
+    FROM {family} member JOIN pg_catalog.pg_class c ON c.oid = member.oid AND c.relkind = 'r'
+) fault
+WHERE c.relkind IN ('r', 'p') AND c.oid >= 16384 AND (fault.is_missing OR fault.is_unpublished)
+"""
+
+
+def find_unsafe_identities(
+    connection: Connection, publication: str | None = None
+) -> dict[TableName, IdentityFault]:
+    """Return the tables on which UPDATE and DELETE fail if the publication has them.
+
+    Without a name, the publication is one with the default settings.
+    """
+    query = _FAULTS.format(
+        lacks_identity=_LACKS_IDENTITY,
+        has_unpublished=for_server(connection, {18: _HAS_UNPUBLISHED, 10: "false"}),
+        family=FAMILY,
+    )
+    rows = _fetch(connection, query, {"publication": publication})
+    return {
+        TableName(schema, table): IdentityFault.MISSING if is_missing else IdentityFault.GENERATED
+        for schema, table, is_missing in rows
+    }
+
+
+def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, TableName]]:
+    """Return partitioned tables, each with a leaf whose replica identity lacks columns of the table's.
+
+    Messages published via the root have the root's identity, but the old tuple in the WAL is the leaf's.
+    """
+    if connection.info.server_version < 130000:
+        return []
+    rows = _fetch(
+        connection,
+        "WITH identity (oid, is_full, columns) AS ("
+        " SELECT c.oid, c.relreplident = 'f', ARRAY("
+        "  SELECT a.attname FROM pg_catalog.pg_index i"
+        "  CROSS JOIN LATERAL pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
+        "  WITH ORDINALITY AS k (number, rank)"
+        "  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number"
+        "  WHERE i.indrelid = c.oid AND k.rank <= i.indnkeyatts AND i.indimmediate AND i.indisvalid"
+        "  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)"
+        " FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p') AND (c.relkind = 'p' OR c.relispartition))"
+        " SELECT n.nspname::text, c.relname::text, s.nspname::text, leaf.relname::text"
+        " FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " JOIN identity declared ON declared.oid = c.oid"
+        f" CROSS JOIN LATERAL {FAMILY} AS member"
+        " JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind = 'r'"
+        " JOIN pg_catalog.pg_namespace s ON s.oid = leaf.relnamespace"
+        " JOIN identity logged ON logged.oid = leaf.oid"
+        " WHERE c.relkind = 'p' AND NOT logged.is_full"
+        " AND (declared.is_full OR NOT declared.columns <@ logged.columns)",
+    )
+    return [
+        (TableName(schema, root), TableName(leaf_schema, leaf)) for schema, root, leaf_schema, leaf in rows
+    ]
+
+
+def _fetch(
+    connection: Connection, query: str, parameters: dict[str, str | None] | None = None
+) -> list[tuple[Any, ...]]:
+    try:
+        return connection.execute(query.encode(), parameters).fetchall()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's replica identities: {describe(error)}.") from None
