@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
+from psycopg import errors as sqlstate
 from psycopg.errors import Diagnostic
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
