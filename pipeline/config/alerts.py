@@ -11,6 +11,9 @@ from pipeline.config.scalars import AlertCondition, Webhook, Word, alert_limit
 from pipeline.config.tables import FILE_SECTION
 from pipeline.config.yaml_document import Document, Items, Scalar
 
+HELD_WAL_LIMIT = 512 << 20
+"""Bytes of WAL that may be held back for the slot without an alert, if no `wal` is configured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alerting:
@@ -33,7 +36,8 @@ class Alerting:
         Field(
             description="What is an alert: `held` (a table waits for a person), `failed` (a table, its copy,"
             " its maintenance or a job failed), `unpublished` (a table that matches is not captured), `slot`"
-            " (the slot is missing, lost, near its limit, or no job reads it), `lag > TIME` (a change waits"
+            " (the slot is missing, lost, near its limit, no job reads it, or a transaction keeps more than"
+            " 512 MiB of WAL for it), `lag > TIME` (a change waits"
             " longer, or no ingest or apply runs), `wal > SIZE` (the server retains more WAL for the slot).",
             examples=[["held", "lag > 5 min", "wal > 10 GB"]],
             json_schema_extra={"minItems": 1, "x-default": "`[held, failed, unpublished, slot, lag > 1 h]`"},
@@ -49,6 +53,12 @@ class Alerting:
     def lag_limit(self) -> int | None:
         """The longest lag in seconds, None for no limit."""
         return self._limit("lag")
+
+    @property
+    def held_wal_limit(self) -> int:
+        """The most WAL in bytes that a transaction may hold back for the slot without being named."""
+        limit = self.wal_limit
+        return HELD_WAL_LIMIT if limit is None else limit
 
     @property
     def wal_limit(self) -> int | None:

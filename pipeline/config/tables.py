@@ -325,8 +325,9 @@ class TableRule:
         Mapping[str, Annotated[str, Text]],
         Field(
             description="Delta properties of these tables: any that do not begin with `delta.`, and"
-            " `delta.dataSkippingNumIndexedCols` and `delta.dataSkippingStatsColumns`. Spark refuses `owner`,"
-            " `location`, `provider` and `external`, which it reserves.",
+            " `delta.dataSkippingNumIndexedCols` and `delta.dataSkippingStatsColumns`, whose columns are"
+            " followed when the source renames them. Spark refuses `owner`, `location`, `provider` and"
+            " `external`, which it reserves.",
             examples=[{"owner.team": "sales", "delta.dataSkippingNumIndexedCols": "8"}],
         ),
     ] = field(default_factory=dict, hash=False)

@@ -228,10 +228,19 @@ def _unread_slot(facts: AlertFacts) -> Found:
         )
 
 
+def _held_wal(facts: AlertFacts) -> Found:
+    source = facts.status.source
+    if source is not None and source.holder is not None:
+        yield None, source.holder.sentence
+
+
 def _large_wal(facts: AlertFacts) -> Found:
     source, limit = facts.status.source, facts.settings.wal_limit
     retained = source.retained_size if source is not None else None
     if retained is not None and limit is not None and retained > facts.limit(limit, "wal"):
+        if any(_held_wal(facts)):
+            yield from () if "slot" in facts.settings.on else _held_wal(facts)
+            return
         yield (
             None,
             f"The server retains {format_size(retained)} of WAL for the slot {facts.status.slot_name}, more"
@@ -292,6 +301,7 @@ RULES = (
     Rule("source_restored", "slot", _has_source, _restored_source),
     Rule("slot_limit", "slot", _has_source, _near_limit),
     Rule("slot_unread", "slot", _has_source, _unread_slot),
+    Rule("slot_held", "slot", _has_source, _held_wal),
     Rule("wal", "wal", _has_source, _large_wal),
     Rule(
         "capture", "lag", lambda facts: bool(facts.status.source or facts.status.unreachable), _late_capture

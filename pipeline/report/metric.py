@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PREFIX = "pgdelta_"
 TABLE_LABELS = ("schema", "table")
+HOLDER_LABELS = ("pid", "user", "gid", "standby_slot")
 
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
 

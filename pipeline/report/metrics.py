@@ -21,13 +21,14 @@ from prometheus_client.registry import Collector
 
 from pipeline import __version__
 from pipeline.report.endpoint import Endpoint
-from pipeline.report.metric import TABLE_LABELS, Durations, Family, Metric, Samples, Scrape
+from pipeline.report.metric import HOLDER_LABELS, TABLE_LABELS, Durations, Family, Metric, Samples, Scrape
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
     from pipeline.postgres.replication.slot_status import SourceWal
+    from pipeline.postgres.replication.wal_holder import WalHolder
     from pipeline.progress import (
         ApplySummary,
         CopyProgress,
@@ -101,6 +102,18 @@ def _source(read: Callable[[SourceWal], float | None]) -> Callable[[Scrape], Sam
     def samples(scrape: Scrape) -> Samples:
         wal = scrape.read_source() if scrape.ingest is not None else None
         return {} if wal is None else _single(read(wal))
+
+    return samples
+
+
+def _holder(read: Callable[[WalHolder], float | None]) -> Callable[[Scrape], Samples]:
+    """Return a reader of what keeps the slot's restart_lsn back, without samples if nothing does."""
+
+    def samples(scrape: Scrape) -> Samples:
+        wal = scrape.read_source() if scrape.ingest is not None else None
+        holder = None if wal is None else wal.holder
+        value = None if holder is None else read(holder)
+        return {} if holder is None or value is None else {holder.labels: value}
 
     return samples
 
@@ -187,6 +200,21 @@ METRICS = {
             "WAL that can still be written before the slot can be lost. No sample without "
             "max_slot_wal_keep_size.",
             _source(lambda wal: wal.safe_size),
+        ),
+        Metric(
+            "slot_held_wal_bytes",
+            "gauge",
+            "WAL that the server retains because a transaction, or the slot of a standby, keeps the slot's "
+            "restart_lsn back. No sample below the limit of alerts.",
+            _holder(lambda holder: holder.retained_size),
+            HOLDER_LABELS,
+        ),
+        Metric(
+            "slot_held_since_timestamp_seconds",
+            "gauge",
+            "Start of that transaction. No sample if it is not visible to the role.",
+            _holder(lambda holder: _seconds(holder.since)),
+            HOLDER_LABELS,
         ),
         Metric(
             "captured_lsn",

@@ -153,6 +153,7 @@ class Observers:
                 serve_pages(self._config, self._command, self._metrics, *self._options.http)
             )
         if self._command != "apply":
-            log_end = WalEnd(self._config.source.conninfo, self._config.source.slot)
+            source, alerts = self._config.source, self._config.alerts
+            log_end = WalEnd(source.conninfo, source.slot, held_limit=alerts.held_wal_limit)
             self._open.callback(log_end.close)
             self._metrics.on_source(lambda: log_end.wal)

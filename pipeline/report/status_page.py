@@ -208,6 +208,7 @@ class Status:
                 "invalidation_reason": slot.invalidation_reason,
                 "retained_bytes": self.source.retained_size,
                 "safe_wal_size": self.source.safe_size,
+                "held_by": self.source.holder and self.source.holder.as_json(),
             },
         }
 
@@ -440,7 +441,7 @@ def seconds_until_limit(source: SourceStatus, rate: float | None) -> float | Non
 
 
 def slot_lines(source: SourceStatus, slot_name: str, rate: float | None) -> list[str]:
-    """Return two or three lines about the slot, the WAL retained for it, and its limit."""
+    """Return the lines about the slot, the WAL retained for it, what holds that back, and its limit."""
     slot = source.slot
     if slot is None:
         return [f"slot {slot_name}: does not exist on the server, whose WAL ends at {source.wal_lsn}"]
@@ -456,7 +457,13 @@ def slot_lines(source: SourceStatus, slot_name: str, rate: float | None) -> list
             f"WAL ends at {source.wal_lsn}. The slot is lost{reason}, and the WAL it retained is gone. "
             "See source.lost_slot.",
         ]
-    return [", ".join(facts), _wal_line(source, slot.wal_status, rate), f"limit: {_limit(source, rate)}"]
+    held = [f"held back: {source.holder.sentence}"] if source.holder else []
+    return [
+        ", ".join(facts),
+        _wal_line(source, slot.wal_status, rate),
+        *held,
+        f"limit: {_limit(source, rate)}",
+    ]
 
 
 def _wal_line(source: SourceStatus, wal_status: str | None, rate: float | None) -> str:

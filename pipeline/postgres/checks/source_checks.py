@@ -15,7 +15,13 @@ from pipeline.errors import SlotGapError, SourceError
 from pipeline.postgres.checks.copy_checks import check_copies
 from pipeline.postgres.checks.source_facts import may_replicate
 from pipeline.postgres.checks.table_checks import Check, check_tables, decide, list_tables
-from pipeline.postgres.connection import Connection, connect, connect_replication, describe
+from pipeline.postgres.connection import (
+    Connection,
+    connect,
+    connect_replication,
+    describe,
+    read_flush_lsn,
+)
 from pipeline.postgres.open_transactions import list_open_transactions
 from pipeline.postgres.publication import (
     PUBLISHES_SCHEMAS,
@@ -35,6 +41,7 @@ from pipeline.postgres.replication.slot import (
     read_slot,
 )
 from pipeline.postgres.replication.slot_creation import FIRST_REPORT, name_transactions
+from pipeline.postgres.replication.wal_holder import find_wal_holder
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
 
@@ -89,6 +96,7 @@ def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
     yield from check_copies(connection, config, publication)
     yield _check_slot(connection, config)
     yield from _check_open_transactions(connection, config)
+    yield from _check_wal_holder(connection, config)
     yield _check_wal_kept(connection)
     yield _check_encoding(connection)
 
@@ -292,6 +300,13 @@ def _check_open_transactions(connection: Connection, config: Config) -> Iterator
         sentence = f"The slot {config.source.slot} can be created once these transactions have ended: "
         advice = "End them (COMMIT, pg_terminate_backend, ROLLBACK PREPARED), or the first ingest waits."
         yield Check("open transactions", True, f"{sentence}{name_transactions(found)}.", advice)
+
+
+def _check_wal_holder(connection: Connection, config: Config) -> Iterator[Check]:
+    slot, limit = read_slot(connection, config.source.slot), config.alerts.held_wal_limit
+    holder = find_wal_holder(connection, slot, read_flush_lsn(connection), limit)
+    if holder is not None:
+        yield Check("held WAL", False, holder.sentence, "Follow the sentence.")
 
 
 def _check_wal_kept(connection: Connection) -> Check:

@@ -17,6 +17,7 @@ from datetime import datetime
 
 import psycopg
 
+from pipeline.config.alerts import HELD_WAL_LIMIT
 from pipeline.config.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import (
@@ -29,6 +30,7 @@ from pipeline.postgres.connection import (
     shut_down_sessions,
 )
 from pipeline.postgres.replication.slot import Slot, read_slot
+from pipeline.postgres.replication.wal_holder import WalHolder, find_wal_holder
 from pipeline.postgres.unpublished_tables import find_unpublished, unpublished_sentence
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -41,7 +43,8 @@ class SourceStatus:
     """The server at `now`, by its own clock.
 
     `keep_size` is max_slot_wal_keep_size in bytes, None for no limit. `unpublished` are the tables that match
-    the configuration and are not published, each with a sentence.
+    the configuration and are not published, each with a sentence. `holder` is what keeps the slot's
+    restart_lsn back, None if that retains little.
     """
 
     now: datetime
@@ -49,6 +52,7 @@ class SourceStatus:
     keep_size: int | None
     slot: Slot | None
     unpublished: Mapping[TableName, str] = field(default_factory=dict)
+    holder: WalHolder | None = None
 
     @property
     def retained_size(self) -> int | None:
@@ -103,7 +107,9 @@ def _read_status(connection: Connection, config: Config, seconds: float) -> Sour
     unpublished = {
         name: unpublished_sentence(reason) for name, reason in find_unpublished(connection, config).items()
     }
-    return SourceStatus(now, read_flush_lsn(connection), keep_size, slot, unpublished)
+    end = read_flush_lsn(connection)
+    holder = find_wal_holder(connection, slot, end, config.alerts.held_wal_limit)
+    return SourceStatus(now, end, keep_size, slot, unpublished, holder)
 
 
 POLL_INTERVAL = 10.0  # seconds
@@ -116,12 +122,13 @@ _CLOSE_SECONDS = 1.0
 class SourceWal:
     """The end of the source's WAL, and of its slot the bytes retained for it and left until its limit.
 
-    The sizes are None if there is no slot or no limit.
+    The sizes are None if there is no slot or no limit. `holder` is as in `SourceStatus`.
     """
 
     lsn: LSN
     retained_size: int | None = None
     safe_size: int | None = None
+    holder: WalHolder | None = None
 
 
 class WalEnd:
@@ -132,11 +139,13 @@ class WalEnd:
         conninfo: str,
         slot: str | None = None,
         *,
+        held_limit: int = HELD_WAL_LIMIT,
         interval: float = POLL_INTERVAL,
         longest_age: float = LONGEST_AGE,
     ) -> None:
         self._conninfo = limit_connect_time(conninfo, QUERY_SECONDS)
         self._slot = slot
+        self._held_limit = held_limit
         self._interval = interval
         self._longest_age = longest_age
         self._answer: tuple[float, SourceWal] | None = None
@@ -182,4 +191,5 @@ class WalEnd:
         if slot is None:
             return SourceWal(end)
         retained = max(0, end - slot.restart_lsn) if slot.restart_lsn else None
-        return SourceWal(end, retained, slot.safe_wal_size)
+        holder = find_wal_holder(connection, slot, end, self._held_limit)
+        return SourceWal(end, retained, slot.safe_wal_size, holder)

@@ -121,6 +121,8 @@ def headline(status: Status) -> str:
         problems.insert(0, "the slot is lost")
     elif status.source and seconds_until_limit(status.source, status.rate) == 0.0:
         problems.insert(0, "the slot can be lost at the next checkpoint")
+    elif status.source and status.source.holder:
+        problems.insert(0, "the slot's WAL is held back")
     if problems:
         return f"Needs attention: {', '.join(problems)}, of {total}."
     if not status.tables:
@@ -232,6 +234,8 @@ def _slot_rows(source: SourceStatus, status: Status) -> Iterator[tuple[str, str]
         return
     retained = "unknown" if source.retained_size is None else format_size(source.retained_size)
     yield "WAL retained", f"{retained} ({slot.wal_status})" if slot.wal_status else retained
+    if source.holder is not None:
+        yield "held back", source.holder.sentence
     yield "WAL written", "unknown" if status.rate is None else format_byte_rate(status.rate)
     yield "limit", lines[-1].removeprefix("limit: ")
     if source.keep_size and source.safe_size is not None:

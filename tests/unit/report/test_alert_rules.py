@@ -12,6 +12,7 @@ import pytest
 from pipeline.config.alerts import Alerting
 from pipeline.metadata.events import Event
 from pipeline.metadata.maintenance import Maintained
+from pipeline.postgres.replication.wal_holder import WalHolder
 from pipeline.protocol.lsn import INVALID
 from pipeline.report.alert_rules import EXIT_CODE, RULES, AlertFacts, Alerts, find_alerts
 from pipeline.report.status_page import Status, TableStatus
@@ -19,6 +20,7 @@ from pipeline.table_name import TableName
 from tests.support.statuses import MIB, NOON, current_table, shop_source, shop_status
 
 T = TableName("public", "t")
+HOLDER = WalHolder("The open transaction of PID 7 keeps the slot back. End it.", 884 * MIB, "app", 7)
 ALL = ("held", "failed", "unpublished", "slot", "lag > 1 h", "wal > 1 GB")
 
 
@@ -73,6 +75,7 @@ CASES: dict[str, Callable[[], AlertFacts]] = {
     "slot_limit": lambda: facts(quiet(source=shop_source(safe=100 * MIB))),
     "source_restored": lambda: facts(quiet(source=replace(shop_source(), wal_lsn=INVALID))),
     "slot_unread": lambda: facts(slot(active_pid=None), captured_at=ago(hours=2)),
+    "slot_held": lambda: facts(quiet(source=replace(shop_source(), holder=HOLDER))),
     "wal": lambda: facts(settings=Alerting(on=("wal > 100 MB",))),
     "capture": lambda: facts(captured_at=ago(hours=2)),
     "apply": lambda: facts(pending={T: 7200.0}, applied_at=ago(hours=3)),
@@ -101,6 +104,15 @@ def test_a_rule_finds_only_its_case_and_states_what_to_do(name: str) -> None:
     assert alerts.as_json()["alerts"] == [found.as_json()]
 
 
+def test_who_holds_the_wal_is_one_alert() -> None:
+    both = Alerting(on=("slot", "wal > 100 MB"))
+    status = quiet(source=replace(shop_source(), holder=HOLDER))
+    [found] = find_alerts(facts(status, settings=both)).found
+    assert found.rule == "slot_held"
+    [found] = find_alerts(facts(status, settings=Alerting(on=("wal > 100 MB",)))).found
+    assert (found.rule, found.sentence) == ("wal", HOLDER.sentence)
+
+
 @pytest.mark.parametrize("state", ["paused", "copying", "detached", "current", "behind"])
 def test_a_table_that_waits_for_no_person_is_no_alert(state: str) -> None:
     assert not find_alerts(facts(table(state, "A sentence."))).found
@@ -125,7 +137,7 @@ def test_an_unreachable_source_alerts_after_the_limit_with_unknown_slot() -> Non
     status = quiet(source=None, rate=None, unreachable="Cannot connect to host=a: refused.")
     soon = find_alerts(facts(status))
     assert not soon.found
-    slot_rules = {"slot_missing", "slot_lost", "source_restored", "slot_limit", "slot_unread"}
+    slot_rules = {"slot_missing", "slot_lost", "source_restored", "slot_limit", "slot_unread", "slot_held"}
     assert soon.unknown == slot_rules | {"wal"}
     [found] = find_alerts(facts(status, captured_at=ago(hours=2))).found
     assert found.rule == "capture"

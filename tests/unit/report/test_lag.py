@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pipeline.bronze.activity import Mark
 from pipeline.postgres.replication.slot import Slot
 from pipeline.postgres.replication.slot_status import SourceStatus
+from pipeline.postgres.replication.wal_holder import WalHolder
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import lag_bytes, lag_seconds, seconds_until_limit, slot_lines, wal_rate
 
@@ -114,10 +116,15 @@ def test_the_time_left_is_what_is_safe_at_the_rate(
         ]),
     ],
 )  # fmt: skip
-def test_the_slot_is_two_or_three_lines(state: SourceStatus, rate: float | None, lines: list[str]) -> None:
+def test_the_slot_is_described_by_lines(state: SourceStatus, rate: float | None, lines: list[str]) -> None:
     first, *others = slot_lines(state, "shop", rate)
     assert first == "slot shop: active, restart_lsn 0/100000, confirmed_flush_lsn 0/200000"
     assert others == lines
+
+
+def test_what_holds_the_wal_back_has_a_line() -> None:
+    held = replace(source(slot()), holder=WalHolder("The transaction of PID 7 keeps it.", 3 * MIB))
+    assert slot_lines(held, "shop", None)[2] == "held back: The transaction of PID 7 keeps it."
 
 
 def test_a_missing_slot_is_named() -> None:

@@ -28,6 +28,7 @@ from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.postgres.embedded import find_free_port
 from pipeline.postgres.replication.slot_status import SourceWal
+from pipeline.postgres.replication.wal_holder import WalHolder
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, StreamProgress, TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.metrics import METRICS, MetricsEndpoint, RunMetrics
@@ -191,7 +192,7 @@ def full_run() -> RunMetrics:
     apply.stream = StreamProgress(1, 2, 3.0, 4.0, 5.0)
     metrics.on_ingest(ingest)
     metrics.on_apply(apply)
-    metrics.on_source(lambda: SourceWal(LSN(9), 4, 2))
+    metrics.on_source(lambda: SourceWal(LSN(9), 4, 2, WalHolder("", 4, "app", 7, since=NOON)))
     return metrics
 
 
