@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+from pipeline.delta.column_lists import with_column_names
 from pipeline.delta.features import WIDENED, Feature
 from pipeline.delta.log import now_milliseconds
 from pipeline.delta.native_commit import Action
@@ -143,11 +144,13 @@ class Definition:
         """Return it with another name of a column; it has column mapping."""
         fields = (replace(each, name=to) if each.name == name else each for each in self.fields)
         partition_by = [to if each == name else each for each in self.metadata.get("partitionColumns") or ()]
-        return self.with_fields(fields).with_metadata(partitionColumns=partition_by)
+        found = self.with_fields(fields).with_metadata(partitionColumns=partition_by)
+        return found.with_properties(with_column_names(self.configuration, {name: to}))
 
     def without(self, name: str) -> Definition:
         """Return it without a column; it has column mapping."""
-        return self.with_fields(each for each in self.fields if each.name != name)
+        found = self.with_fields(each for each in self.fields if each.name != name)
+        return found.with_properties(with_column_names(self.configuration, {name: None}))
 
     def widened(self, name: str, kind: DeltaType) -> Definition:
         """Return it with a wider type of a column, which is not nested; it has type widening."""

@@ -6,12 +6,13 @@ otherwise: `A__3` for a column `A` next to `a`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.tables import TableRule
+from pipeline.delta.column_lists import STATISTICS_COLUMNS, join_columns, split_columns
 from pipeline.silver.column_mapping import AlignedVersions, SilverColumns
 from pipeline.silver.schema_operations import RuleNote
 
@@ -39,6 +40,54 @@ def rule_in_silver(rule: TableRule, names: Mapping[str, str], *, has_partitions:
         types=_renamed(rule.types, names),
         misfits=_renamed(rule.misfits, names),
         partition_by=tuple(partition_by),
+    )
+
+
+def properties_in_silver(
+    properties: Mapping[str, str], names: Mapping[str, str], columns: Collection[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Return a rule's properties under silver's names, and the names in them that are of no column.
+
+    `names` are silver's by those of the source, earlier ones too; `columns` are all that the table has.
+    """
+    value = properties.get(STATISTICS_COLUMNS)
+    if value is None:
+        return dict(properties), []
+    named = split_columns(value)
+    found = [names.get(name, name) for name in named]
+    missing = [name for name, silver in zip(named, found, strict=True) if silver not in columns]
+    kept = [silver for silver in dict.fromkeys(found) if silver in columns]
+    if kept == named:
+        return dict(properties), []
+    wanted = {**properties, STATISTICS_COLUMNS: join_columns(kept)}
+    if not kept:
+        del wanted[STATISTICS_COLUMNS]
+    return wanted, missing
+
+
+def names_of_columns(recorded: SilverColumns, relations: Iterable[SourceRelation]) -> dict[str, str]:
+    """Return silver's names of a table's columns by every name that they have had at the source.
+
+    `relations` are the table's versions. A name that a column has now counts before one that another had.
+    """
+    silver = {number: name for name, number in recorded.numbers.items() if number is not None}
+    found = {
+        column.name: silver[number]
+        for version in sorted(relations, key=lambda each: each.lsn)
+        for column in version.columns
+        if (number := column.attribute_number) is not None and number in silver
+    }
+    at_source = {number: name for name, number in recorded.source_names.items()}
+    now = {at_source.get(number, name): name for number, name in silver.items()}
+    return found | now
+
+
+def unknown_columns(names: Sequence[str]) -> RuleNote:
+    """Return the note about names in a property that are of no column."""
+    what, are = ("Column", "is") if len(names) == 1 else ("Columns", "are")
+    return RuleNote(
+        f"{what} {', '.join(names)}, which {STATISTICS_COLUMNS} in tables[].properties names, {are} not in"
+        " the table. Correct the property."
     )
 
 

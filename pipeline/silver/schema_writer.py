@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
+from pipeline.delta.column_lists import STATISTICS_COLUMNS, with_column_names
 from pipeline.delta.filesystem import remove_empty_table
 from pipeline.delta.native_write import create
 from pipeline.delta.schema import TableSchema
@@ -40,7 +41,14 @@ from pipeline.silver.native_schema import (
     set_default,
 )
 from pipeline.silver.native_session import is_left_to_spark
-from pipeline.silver.rule_names import rule_in_silver, rules_left_behind, silver_names
+from pipeline.silver.rule_names import (
+    names_of_columns,
+    properties_in_silver,
+    rule_in_silver,
+    rules_left_behind,
+    silver_names,
+    unknown_columns,
+)
 from pipeline.silver.schema_evolution import (
     columns_after,
     default_is_misfit,
@@ -197,7 +205,15 @@ class SchemaWriter:
             recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
         if stop is None:
             known = recorded or SilverColumns(newest, {})
-            layout = self._plan_layout(self._rule, known, columns or {}, [each for _, each in operations])
+            wanted = self._rule
+            if STATISTICS_COLUMNS in wanted.properties:
+                own = [relation for relation in relations.values() if relation.oid == newest]
+                names, has = names_of_columns(known, own), {*(columns or {}), *metadata_names}
+                properties, missing = properties_in_silver(wanted.properties, names, has)
+                wanted = replace(wanted, properties=properties)
+                if missing:  # at the same LSN each time, so that the event is recorded once
+                    operations.append((LSN(min(each.lsn for each in own)), unknown_columns(missing)))
+            layout = self._plan_layout(wanted, known, columns or {}, [each for _, each in operations])
             if layout is not None:
                 operations.append((LSN(last.first[0]), layout))
         is_another = registered is not None and silver is not None and registered.relation_id != newest
@@ -248,9 +264,13 @@ class SchemaWriter:
             comments = ()
         wanted = column_comments(comments, recorded.relation_id, recorded.numbers)
         found = comments_of(TableSchema.of_json(table.schema_string).fields, operations)
+        names: dict[str, str | None] = {}
+        for each in operations:
+            if isinstance(each, RenameColumn | DropColumn):
+                names[each.name] = each.to if isinstance(each, RenameColumn) else None
         return plan_properties(
             rule,
-            table.configuration,
+            with_column_names(table.configuration, names),
             table.metadata.get("description"),
             source_comment(comments, recorded.relation_id),
             differing(wanted, found, columns),

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.tables import TableRule
+from pipeline.delta.column_lists import STATISTICS_COLUMNS, join_columns, split_columns, with_column_names
 from pipeline.silver.column_mapping import SilverColumns, align_versions
-from pipeline.silver.rule_names import rule_in_silver, rules_left_behind, silver_names
+from pipeline.silver.rule_names import (
+    names_of_columns,
+    properties_in_silver,
+    rule_in_silver,
+    rules_left_behind,
+    silver_names,
+)
 from tests.support.silver.relations import INT4, column, relation
 
 RULE = TableRule(
@@ -51,3 +58,31 @@ def test_a_rule_has_the_names_of_silver() -> None:
     # a column of the configuration may have silver's name
     own = TableRule("*.*", types={"A": "INT", "A__3": "STRING"})
     assert rule_in_silver(own, names, has_partitions=False).types == {"A__3": "STRING"}
+
+
+def test_a_property_names_columns_as_silver_does() -> None:
+    key = column("id", 1, INT4, is_key=True)
+    versions = [relation(key, column(name, 2), column("c", 3)) for name in ("a", "b", "x y")]
+    recorded = SilverColumns(500, {"id": 1, "x y": 2, "c": 3})
+    names = names_of_columns(recorded, versions)
+
+    def found(value: str) -> tuple[str | None, list[str]]:
+        wanted, missing = properties_in_silver(
+            {STATISTICS_COLUMNS: value, "o": "1"}, names, {*names.values()}
+        )
+        assert wanted.pop("o") == "1"
+        return wanted.get(STATISTICS_COLUMNS), missing
+
+    assert found("id, c") == ("id, c", [])
+    assert found("a,id") == found("b, id") == found("`x y`,a,id") == ("`x y`,id", [])
+    assert found("nope,c,`no,pe`") == ("c", ["nope", "no,pe"])
+    assert found("nope") == (None, ["nope"])
+    assert properties_in_silver({"o": "1"}, names, {}) == ({"o": "1"}, [])
+
+
+def test_a_list_of_columns_follows_as_in_spark() -> None:
+    assert split_columns(" a , `b``,c`,_d ") == ["a", "b`,c", "_d"]
+    assert split_columns(join_columns(["a", "b`,c", "é"])) == ["a", "b`,c", "é"]
+    before = {STATISTICS_COLUMNS: "a,b", "o": "1"}
+    assert with_column_names(before, {"a": "x y", "b": None}) == {STATISTICS_COLUMNS: "`x y`", "o": "1"}
+    assert with_column_names(before, {"c": "d"}) == before

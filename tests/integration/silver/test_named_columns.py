@@ -1,0 +1,67 @@
+"""A property that names columns follows their renames; a name of no column is one event."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.tables import TableRule
+from pipeline.delta.column_lists import STATISTICS_COLUMNS
+from pipeline.delta.table import LakeTable
+from tests.support.native_pipelines import NativePipeline
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.servers import Database
+
+pytestmark = pytest.mark.postgres
+
+RULE = TableRule("public.*", properties={STATISTICS_COLUMNS: "id,note,nope"})
+NOPE = (
+    "Column nope, which delta.dataSkippingStatsColumns in tables[].properties names, is not in the table."
+    " Correct the property."
+)
+
+
+def test_a_property_follows_a_column_and_a_wrong_name_is_one_event(
+    database: Database, tmp_path: Path
+) -> None:
+    shop = NativePipeline.make(database, tmp_path, RULE)
+    table = LakeTable(f"{shop.config.storage.root}/silver/public/t")
+
+    def property_after(*statements: str) -> str | None:
+        summary = shop.catch_up(*statements)
+        assert summary.exit_code(strict=True) == 0, summary.lines()
+        return table.snapshot().configuration.get(STATISTICS_COLUMNS)
+
+    create = "CREATE TABLE t (id int PRIMARY KEY, note text)"
+    assert property_after(create, "INSERT INTO t VALUES (1, 'a')") == "id,note"
+    renamed = "ALTER TABLE t RENAME note TO remark"
+    assert property_after(renamed, "INSERT INTO t VALUES (2, 'b')") == "id,remark"
+    assert property_after("INSERT INTO t VALUES (3, 'c')") == "id,remark"
+    version = table.version()
+    assert property_after("INSERT INTO t VALUES (4, 'd')") == "id,remark"
+    assert table.version() == version + 1  # the property is set once
+    assert [sentence for _, sentence in shop.events("t")].count(NOPE) == 1
+
+
+@pytest.mark.spark
+def test_a_property_follows_a_column_that_spark_renames(make_pipeline: MakePipeline) -> None:
+    shop = with_rules(with_writer(make_pipeline(create_publication="all"), "spark"), RULE)
+    shop.run("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    shop.catch_up()
+    for statements in (
+        ("INSERT INTO t VALUES (1, 'a')",),
+        ("ALTER TABLE t RENAME note TO remark", "INSERT INTO t VALUES (2, 'b')"),
+        ("INSERT INTO t VALUES (3, 'c')",),
+    ):
+        shop.run(*statements)
+        shop.catch_up()
+    assert statistics_columns(shop) == "id,remark"
+    assert [sentence for _, sentence in shop.events("t")].count(NOPE) == 1
+
+
+def statistics_columns(shop: Pipeline) -> str:
+    """Return the property of the table."""
+    detail = shop.session.sql(f"DESCRIBE DETAIL delta.`{shop.path('silver', 'public', 't')}`").head()
+    assert detail is not None
+    return str(detail.properties[STATISTICS_COLUMNS])
