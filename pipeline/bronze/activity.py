@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from pipeline.bronze.changes_scan import MAX_LSN
 from pipeline.bronze.copy_states import CompleteCopy
@@ -46,6 +46,14 @@ class Activity:
     operations: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
     commit_times: Mapping[LSN, datetime] = field(default_factory=dict)
     since: Mark | None = None
+
+
+def longest_pause(bronze: Bronze) -> timedelta | None:
+    """Return the longest time between two commits of bronze that the log still has, None if it has one."""
+    times = [commit.get("timestamp") for commit in bronze.changes.newest_commits()]
+    known = [time for time in times if time is not None]
+    pauses = [later - earlier for later, earlier in pairwise(known)]
+    return timedelta(milliseconds=max(pauses)) if pauses else None
 
 
 def read_activity(bronze: Bronze, captured: BronzeOffset, lsns: Collection[LSN], now: datetime) -> Activity:

@@ -29,6 +29,8 @@ def refuse_other_source(
     recorded: dict[str, Any], identity: ServerIdentity, key: str = "source.conninfo"
 ) -> None:
     """Raise GapError if this is not the database that bronze was filled from; `key` names it."""
+    if identity.is_of(recorded):
+        return
     for name, now in (("system_identifier", identity.system_identifier), ("database", identity.database)):
         if name in recorded and recorded[name] != now:
             raise GapError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.protection import ColumnProtection
@@ -29,6 +30,7 @@ from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
 from pipeline.postgres.replication.slot import drop_slot, ensure_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
+from pipeline.postgres.replication.slot_mark import SlotMark, is_mark_due
 from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.walsender import start_walsender
 from pipeline.progress import IngestProgress, IngestSummary
@@ -77,16 +79,17 @@ def _run(
         captured = bronze.captured_offset()  # before anything is made: the lake may be another pipeline's
         identity = identify(connection)
         target = identity.wal_flush_lsn if trigger == "available-now" else None
-        publication, _ = ensure_publication(connection, config)
+        publication, is_marked = ensure_publication(connection, config)
         if config.source.protocol.binary:
             refuse_unreadable(connection, publication)
         refuse_unusable_rules(connection, config, publication.tables)
-        source = {
-            "slot": config.source.slot,
-            "system_identifier": identity.system_identifier,
-            "timeline": identity.timeline,
-            "database": identity.database,
-        }
+        recorded = {"lake": uuid4().hex} if captured is None else bronze.metadata()
+        source = {"slot": config.source.slot, **identity.facts}
+        mark = None
+        if "lake" in recorded:
+            source["lake"] = recorded["lake"]
+            mark = SlotMark(config.source.slot, recorded["lake"], config.storage.root)
+            is_marked |= is_mark_due(connection, config.source.publication, mark)
         if captured is None:
             offset = first_slot(connection, config, stop.is_set).confirmed_flush_lsn
             bronze.ensure()
@@ -96,8 +99,12 @@ def _run(
             writer = BronzeWriter(bronze, source)
             writer.record_offset_again(captured)
             offset = captured.lsn
-            recorded = bronze.metadata()
             check_server(config, recorded, identity, offset)
+            if recorded.get("database", identity.database) != identity.database:
+                NOTICES.info(
+                    "The database %s is now named %s. Ingest continues with it.",
+                    *(recorded["database"], identity.database),
+                )
             writer.continue_horizons(recorded)
             try:
                 slot, _ = ensure_slot(connection, config, may_create=False)
@@ -111,6 +118,8 @@ def _run(
                 if isinstance(gap, RestoredSourceError):
                     drop_slot(connection, config.source.slot)
                 offset = cross_gap(connection, config, writer, offset, str(gap), stop.is_set)
+        if mark is not None and is_marked:
+            mark.write(connection, config.source.publication)
         has_rules = any(rule.columns for rule in config.tables)
         if has_rules:
             bronze.ensure_protection()

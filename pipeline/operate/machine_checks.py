@@ -18,14 +18,19 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.bronze.activity import longest_pause
+from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config, Storage
 from pipeline.delta.spark.jars import check_java
 from pipeline.delta.store.open_store import open_store
 from pipeline.delta.store.probe import probe
 from pipeline.delta.store.store import is_store
+from pipeline.delta.table import Lake
 from pipeline.errors import LakeError, PgdeltaError
 from pipeline.postgres.checks.table_checks import Check
+from pipeline.postgres.connection import connect, limit_connect_time, read_idle_timeout
 from pipeline.terminal import plain, print_pairs, print_paragraph
+from pipeline.units import format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ _RELATIVE = (
 )
 
 _EXCLUSIVE = "Two writers of one object exclude each other there."
+_SHARE_OF_LIMIT = 0.8  # of the server's limit that a pause may last
 _PATIENCE = 10.0  # seconds for a request of an object store
 
 
@@ -118,6 +124,27 @@ def check_machine(config: Config) -> Iterator[Check]:
         f"The lake cannot be created in {path}: this user cannot write to {there}.",
         "Grant this user write access there, or set storage.root to another folder.",
     )
+
+
+def check_pauses(config: Config) -> Iterator[Check]:
+    """Yield whether the slot is lost between two runs of ingest, if the server invalidates idle slots."""
+    try:
+        with connect(limit_connect_time(config.source.conninfo, _PATIENCE)) as connection:
+            limit = read_idle_timeout(connection)
+        bronze = Bronze(Lake(config.storage), config.pipeline)
+        pause = longest_pause(bronze) if limit is not None and bronze.changes.exists() else None
+    except PgdeltaError:  # another check has it
+        return
+    if limit is None:
+        return
+    setting = f"idle_replication_slot_timeout is {format_duration(limit.total_seconds())}"
+    fix = "Run ingest more often than that, or raise the setting."
+    if pause is not None and pause > limit * _SHARE_OF_LIMIT:
+        longest = format_duration(pause.total_seconds())
+        sentence = f"{setting}, and ingest paused for {longest}: a slot that is not read for so long is lost."
+        yield Check("idle slot", False, sentence, fix)
+        return
+    yield Check("idle slot", True, f"{setting}: a slot that no ingest reads for so long is lost.", fix)
 
 
 def _check_store(storage: Storage) -> Check:

@@ -166,9 +166,8 @@ class SourceMove:
     @property
     def _is_same_system(self) -> bool:
         """Whether bronze's newest commit records the system and the database of the new server."""
-        recorded, now = self._bronze.metadata(), self._identity
-        found = recorded.get("system_identifier"), recorded.get("database")
-        return found == (now.system_identifier, now.database)
+        recorded = self._bronze.metadata()
+        return "system_identifier" in recorded and self._identity.is_of(recorded)
 
     def _continues(self) -> bool:
         """Return whether the server had what bronze has, and has a slot that continues from its offset."""
@@ -240,12 +239,9 @@ class SourceMove:
             end = LSN(max(captured.lsn + 1, slot.confirmed_flush_lsn))
             write_wal_past_now(connection, self._stop.is_set)  # else the server's WAL may end before it
             moved = self._match_tables(connection, names, end)
-            source = {
-                "slot": config.source.slot,
-                "system_identifier": now.system_identifier,
-                "timeline": now.timeline,
-                "database": now.database,
-            }
+            source = {"slot": config.source.slot, **now.facts}
+            if "lake" in recorded:
+                source["lake"] = recorded["lake"]
             writer = BronzeWriter(bronze, source)
             is_ahead = not is_kept and may_skip_prepared(before)
             survivors = self._survivors(connection, now, writer) if is_ahead else set()

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import psycopg
@@ -89,6 +90,7 @@ SESSION_OPTIONS: Mapping[str, str] = {
     "lc_monetary": "C",
     "search_path": "",
     "quote_all_identifiers": "off",
+    "default_transaction_read_only": "off",
     # Limits of the role must not end a long decoding.
     "statement_timeout": "0",
     "lock_timeout": "0",
@@ -115,9 +117,27 @@ class ServerIdentity:
     system_identifier: str
     timeline: int
     database: str
+    database_oid: int
     server_version: int
     wal_flush_lsn: LSN
     encoding: str
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What commits of the stream record of the source."""
+        return {
+            "system_identifier": self.system_identifier,
+            "timeline": self.timeline,
+            "database": self.database,
+            "database_oid": self.database_oid,
+        }
+
+    def is_of(self, recorded: Mapping[str, Any]) -> bool:
+        """Return whether commits that recorded these facts came from this database, whatever its name."""
+        if recorded.get("system_identifier", self.system_identifier) != self.system_identifier:
+            return False
+        is_same_oid = recorded.get("database_oid") == self.database_oid
+        return is_same_oid or recorded.get("database", self.database) == self.database
 
 
 def connect(conninfo: str, *, application_name: str = "pgdelta", key: str = "source.conninfo") -> Connection:
@@ -162,17 +182,19 @@ def identify(connection: Connection) -> ServerIdentity:
             " CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
             " (pg_catalog.pg_control_checkpoint()).timeline_id ELSE ('x' || pg_catalog.substr("
             "pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::integer END,"
-            " pg_catalog.current_database()::text,"
+            " pg_catalog.current_database()::text, (SELECT oid::bigint FROM pg_catalog.pg_database"
+            " WHERE datname = pg_catalog.current_database()),"
             " pg_catalog.current_setting('server_encoding')"
         ).fetchone()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the identity of the server: {describe(error)}.") from None
     assert row is not None
-    system_identifier, timeline, database, encoding = row
+    system_identifier, timeline, database, database_oid, encoding = row
     return ServerIdentity(
         system_identifier=system_identifier,
         timeline=int(timeline),
         database=database,
+        database_oid=database_oid,
         server_version=connection.info.server_version,
         wal_flush_lsn=read_flush_lsn(connection),
         encoding=encoding,
@@ -200,6 +222,19 @@ def read_segment_size(connection: Connection) -> int:
         raise SourceError(f"Cannot read the size of WAL segments: {describe(error)}.") from None
     assert row is not None
     return int(row[0])
+
+
+def read_idle_timeout(connection: Connection) -> timedelta | None:
+    """Return after which time without a reader the server invalidates a slot; None for never."""
+    query = (
+        "SELECT (setting || ' ' || unit)::interval FROM pg_catalog.pg_settings"
+        " WHERE name = 'idle_replication_slot_timeout' AND setting <> '0'"
+    )
+    try:
+        row = connection.execute(query.encode()).fetchone()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the settings of the server: {describe(error)}.") from None
+    return None if row is None else row[0]
 
 
 def read_flush_lsn(connection: Connection) -> LSN:

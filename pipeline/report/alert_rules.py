@@ -199,6 +199,21 @@ def _near_limit(facts: AlertFacts) -> Found:
     )
 
 
+def _idle_slot(facts: AlertFacts) -> Found:
+    source = facts.status.source
+    left = None if source is None else source.idle_seconds_left
+    if source is None or source.idle_timeout is None or left is None or source.slot is None:
+        return
+    limit = source.idle_timeout / timedelta(seconds=1)
+    if left <= limit * _LEAST_SHARE and not source.slot.is_lost:
+        yield (
+            None,
+            f"The slot {source.slot.name} is lost unless a job reads it within"
+            f" {format_duration(max(0.0, left))}: idle_replication_slot_timeout is {format_duration(limit)}."
+            " Run pgdelta ingest now, and then more often; or raise that setting.",
+        )
+
+
 def _silence(facts: AlertFacts, rule: str) -> float | None:
     """Return for how long bronze has not grown although the source wrote WAL, None if that is short."""
     age, source = facts.age(facts.captured_at), facts.status.source
@@ -300,6 +315,7 @@ RULES = (
     Rule("slot_lost", "slot", _has_source, _lost_slot),
     Rule("source_restored", "slot", _has_source, _restored_source),
     Rule("slot_limit", "slot", _has_source, _near_limit),
+    Rule("slot_idle", "slot", _has_source, _idle_slot),
     Rule("slot_unread", "slot", _has_source, _unread_slot),
     Rule("slot_held", "slot", _has_source, _held_wal),
     Rule("wal", "wal", _has_source, _large_wal),

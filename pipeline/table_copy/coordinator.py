@@ -69,7 +69,7 @@ class CopyCoordinator:
         is_continuous: bool,
     ) -> None:
         self._comparer = comparer
-        self._database = (identity.system_identifier, identity.database)
+        self._database = (identity.system_identifier, identity.database_oid)
         self._config = config
         self._writer = writer
         self._bronze = writer.bronze
@@ -253,7 +253,7 @@ class CopyCoordinator:
     def _check_database(self, keeper: SnapshotKeeper) -> None:
         """Raise SourceError unless source.copying.conninfo names the streamed database or a standby of it."""
         found = identify(keeper.connection)
-        if (found.system_identifier, found.database) != self._database:
+        if (found.system_identifier, found.database_oid) != self._database:
             raise SourceError(
                 "source.copying.conninfo names another database than source.conninfo. Name the same "
                 "database, or a standby of it."

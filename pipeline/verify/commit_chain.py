@@ -48,6 +48,14 @@ class ChainOrigin:
     system_identifier: str
     timeline: int
     database: str
+    database_oid: int | None = field(default=None, compare=False)  # earlier commits do not have it
+
+    def is_database_of(self, other: ChainOrigin) -> bool:
+        """Return whether both are the same database, whatever its name."""
+        is_same = self.database == other.database
+        if None not in (self.database_oid, other.database_oid):
+            is_same = is_same or self.database_oid == other.database_oid
+        return is_same and self.system_identifier == other.system_identifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +223,7 @@ class _ChainReader:
         now, earlier = link.origin, before.origin
         if link.moved_from == earlier.system_identifier:
             pass  # recorded by pgdelta move-source
-        elif (now.system_identifier, now.database) != (earlier.system_identifier, earlier.database):
+        elif not now.is_database_of(earlier):
             sentence = (
                 f"Version {link.version} has another source than version {before.version}: system "
                 f"identifier {now.system_identifier} and database {now.database}, before "
@@ -286,7 +294,13 @@ def _link(commit: LoggedCommit) -> ChainLink | None:
             commit.version,
             LSN.parse(str(recorded["from_lsn"])),
             LSN.parse(str(recorded["to_lsn"])),
-            ChainOrigin(slot, system, int(recorded["timeline"]), str(recorded["database"])),
+            ChainOrigin(
+                slot,
+                system,
+                int(recorded["timeline"]),
+                str(recorded["database"]),
+                None if recorded.get("database_oid") is None else int(recorded["database_oid"]),
+            ),
             int(recorded.get("transactions", 0)),
             int(recorded.get("changes", 0)),
             None if recorded.get("gap") is None else str(recorded["gap"]),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 import psycopg
 from psycopg import errors as sqlstate
@@ -64,6 +65,7 @@ _COLUMNS_SINCE = (
     # A promoted standby still reports its slots as synced.
     ("synced AND pg_catalog.pg_is_in_recovery()", 17, "false"),
     ("failover", 17, "false"),
+    ("inactive_since", 17, "NULL::timestamptz"),
 )
 
 
@@ -87,6 +89,7 @@ class Slot:
     invalidation_reason: str | None = None
     synced: bool = False
     failover: bool = False
+    inactive_since: datetime | None = None
 
     @property
     def is_active(self) -> bool:

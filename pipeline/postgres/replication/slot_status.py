@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import psycopg
 
@@ -27,6 +27,7 @@ from pipeline.postgres.connection import (
     limit_connect_time,
     limit_statement_time,
     read_flush_lsn,
+    read_idle_timeout,
     shut_down_sessions,
 )
 from pipeline.postgres.replication.slot import Slot, read_slot
@@ -44,7 +45,7 @@ class SourceStatus:
 
     `keep_size` is max_slot_wal_keep_size in bytes, None for no limit. `unpublished` are the tables that match
     the configuration and are not published, each with a sentence. `holder` is what keeps the slot's
-    restart_lsn back, None if that retains little.
+    restart_lsn back, None if that retains little. A slot that has no reader for `idle_timeout` is lost.
     """
 
     now: datetime
@@ -53,6 +54,7 @@ class SourceStatus:
     slot: Slot | None
     unpublished: Mapping[TableName, str] = field(default_factory=dict)
     holder: WalHolder | None = None
+    idle_timeout: timedelta | None = None
 
     @property
     def retained_size(self) -> int | None:
@@ -60,6 +62,14 @@ class SourceStatus:
         if self.slot is None or not self.slot.restart_lsn:
             return None
         return max(0, self.wal_lsn - self.slot.restart_lsn)
+
+    @property
+    def idle_seconds_left(self) -> float | None:
+        """Until when the slot needs a reader; None if it has one, or needs none."""
+        slot = self.slot
+        if self.idle_timeout is None or slot is None or slot.is_active or slot.inactive_since is None:
+            return None
+        return (slot.inactive_since + self.idle_timeout - self.now) / timedelta(seconds=1)
 
     @property
     def safe_size(self) -> int | None:
@@ -109,7 +119,7 @@ def _read_status(connection: Connection, config: Config, seconds: float) -> Sour
     }
     end = read_flush_lsn(connection)
     holder = find_wal_holder(connection, slot, end, config.alerts.held_wal_limit)
-    return SourceStatus(now, end, keep_size, slot, unpublished, holder)
+    return SourceStatus(now, end, keep_size, slot, unpublished, holder, read_idle_timeout(connection))
 
 
 POLL_INTERVAL = 10.0  # seconds

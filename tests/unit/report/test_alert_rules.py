@@ -49,6 +49,13 @@ def slot(**changes: Any) -> Status:
     return quiet(source=replace(source, slot=replace(source.slot, **changes)))
 
 
+def idle(**duration: float) -> Status:
+    """Return the status of a slot without a reader for some time, which is lost after an hour."""
+    status = slot(active_pid=None, inactive_since=ago(**duration))
+    assert status.source is not None
+    return replace(status, source=replace(status.source, idle_timeout=timedelta(hours=1)))
+
+
 def ago(**duration: float) -> datetime:
     return NOON - timedelta(**duration)
 
@@ -74,6 +81,7 @@ CASES: dict[str, Callable[[], AlertFacts]] = {
     "slot_lost": lambda: facts(slot(wal_status="lost", invalidation_reason="wal_removed")),
     "slot_limit": lambda: facts(quiet(source=shop_source(safe=100 * MIB))),
     "source_restored": lambda: facts(quiet(source=replace(shop_source(), wal_lsn=INVALID))),
+    "slot_idle": lambda: facts(idle(minutes=50)),
     "slot_unread": lambda: facts(slot(active_pid=None), captured_at=ago(hours=2)),
     "slot_held": lambda: facts(quiet(source=replace(shop_source(), holder=HOLDER))),
     "wal": lambda: facts(settings=Alerting(on=("wal > 100 MB",))),
@@ -102,6 +110,10 @@ def test_a_rule_finds_only_its_case_and_states_what_to_do(name: str) -> None:
     assert alerts.exit_code(False) == EXIT_CODE == 3
     assert alerts.lines() == [f"{found.kind}: {found.sentence}"]
     assert alerts.as_json()["alerts"] == [found.as_json()]
+
+
+def test_a_slot_may_rest_for_most_of_its_timeout() -> None:
+    assert not find_alerts(facts(idle(minutes=45))).found
 
 
 def test_who_holds_the_wal_is_one_alert() -> None:
@@ -137,8 +149,8 @@ def test_an_unreachable_source_alerts_after_the_limit_with_unknown_slot() -> Non
     status = quiet(source=None, rate=None, unreachable="Cannot connect to host=a: refused.")
     soon = find_alerts(facts(status))
     assert not soon.found
-    slot_rules = {"slot_missing", "slot_lost", "source_restored", "slot_limit", "slot_unread", "slot_held"}
-    assert soon.unknown == slot_rules | {"wal"}
+    slot_rules = {"missing", "lost", "limit", "idle", "unread", "held"}
+    assert soon.unknown == {*(f"slot_{each}" for each in slot_rules), "source_restored", "wal"}
     [found] = find_alerts(facts(status, captured_at=ago(hours=2))).found
     assert found.rule == "capture"
     assert "Cannot connect" in found.sentence
