@@ -30,6 +30,7 @@ from psycopg.pq import ExecStatus
 from pipeline.config.conninfo import CommandConninfo
 from pipeline.errors import SourceError
 from pipeline.postgres.password_command import read_password
+from pipeline.postgres.pooler import refuse_shared_sessions
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.lsn import LSN
 
@@ -366,6 +367,8 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
                 f"The source runs PostgreSQL {connection.info.server_version / 10000:.1f}, which has no"
                 " pgoutput. Use PostgreSQL 10 or newer."
             )
+        if "replication" not in keywords:  # which no pooler shares
+            refuse_shared_sessions(connection, complete)
         _pin_settings(connection)
     except psycopg.Error as error:
         connection.close()
