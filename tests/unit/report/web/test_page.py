@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.postgres.replication.wal_holder import WalHolder
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import Status
 from pipeline.report.web import style
@@ -124,6 +125,9 @@ def test_the_headline_names_what_needs_a_person_first() -> None:
     assert headline(replace(status, source=lost)) == "Needs attention: the slot is lost, of 1 table."
     gone = replace(status.source, slot=None)
     assert "the slot does not exist" in headline(replace(status, source=gone))
+    holder = WalHolder("The open transaction of PID 7 keeps the slot back.", 1 << 30, pid=7)
+    held = replace(status, source=replace(shop_source(), holder=holder))
+    assert "the slot's WAL is held back" in headline(held)
     full = replace(status, source=shop_source(safe=0), rate=1.0)
     assert "the slot can be lost" in headline(full)
     assert headline(shop_status()).startswith("Needs attention: 1 failed, 1 held, 1 refused, of 58")
