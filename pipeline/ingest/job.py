@@ -25,7 +25,7 @@ from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
 from pipeline.postgres.column_rules import refuse_unusable_rules
 from pipeline.postgres.connection import ServerIdentity, connect, identify
-from pipeline.postgres.publication import ensure_publication, list_published
+from pipeline.postgres.publication import ensure_publication, list_published, managed_comment
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
 from pipeline.postgres.replication.slot import drop_slot, ensure_slot
@@ -119,7 +119,7 @@ def _run(
                     drop_slot(connection, config.source.slot)
                 offset = cross_gap(connection, config, writer, offset, str(gap), stop.is_set)
         if mark is not None and is_marked:
-            mark.write(connection, config.source.publication)
+            mark.write(connection, config.source.publication, managed_comment(config.pipeline))
         has_rules = any(rule.columns for rule in config.tables)
         if has_rules:
             bronze.ensure_protection()

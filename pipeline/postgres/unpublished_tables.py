@@ -239,7 +239,7 @@ def group_by_reason(unpublished: Mapping[TableName, Reason | None]) -> dict[Reas
 def _refusal(connection: Connection, config: Config, publication: Publication) -> Reason | None:
     """Return why ingest does not alter the publication, None if it does."""
     name, fix = publication.name, f"Run {_addition(publication.name)}, or leave them out of tables."
-    if publication.comment != managed_comment(config.pipeline):
+    if (publication.comment or "").partition("; ")[0] != managed_comment(config.pipeline):
         return Reason(
             f"The publication {name} was not created by this pipeline, which does not alter it.", fix
         )

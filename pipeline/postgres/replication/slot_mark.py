@@ -17,7 +17,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
 
-_MARK = re.compile(r"The slot (\S+) is read by pgdelta for the lake ([0-9a-f]{32}) in (.*)\.", re.DOTALL)
+_MARK = re.compile(r"; the slot (\S+) is read by pgdelta for the lake ([0-9a-f]{32}) in (.*)\.", re.DOTALL)
 _READ = """
 SELECT pg_catalog.obj_description(p.oid, 'pg_publication'),
        EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)
@@ -32,9 +32,11 @@ class SlotMark(NamedTuple):
     lake_id: str
     root: str
 
-    def write(self, connection: Connection, publication: str) -> None:
-        """Set the comment on the publication, if the role owns it."""
-        text = f"The slot {self.slot} is read by pgdelta for the lake {self.lake_id} in {self.root}."
+    def write(self, connection: Connection, publication: str, comment: str) -> None:
+        """Add the mark to the comment of a publication that the pipeline created, if the role owns it."""
+        text = (
+            f"{comment}; the slot {self.slot} is read by pgdelta for the lake {self.lake_id} in {self.root}."
+        )
         with suppress(psycopg.errors.InsufficientPrivilege):
             connection.execute(
                 f"COMMENT ON PUBLICATION {quote_identifier(publication)} IS {quote_literal(text)}".encode()
@@ -51,14 +53,15 @@ def is_mark_due(connection: Connection, publication: str, mark: SlotMark) -> boo
         row = connection.execute(_READ, (slot, publication)).fetchone()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
-    found = _MARK.fullmatch(row[0] or "") if row else None
+    found = _MARK.search(row[0] or "") if row else None
     if row is None or found is None or found.group(1) != slot or found.group(2) == mark.lake_id:
         return False
     if not row[1]:
         return True
+    comment = quote_literal(row[0][: found.start()])
     raise SourceError(
         f"The slot {slot} has another reader, the lake in {found.group(3)}: what one of the two reads, the"
         " other never gets. Set another pipeline, or other names in source.slot and source.publication. If"
         f" that lake is not used any more, run COMMENT ON PUBLICATION {quote_identifier(publication)} IS"
-        " NULL, then run again."
+        f" {comment}, then run again."
     )

@@ -15,6 +15,7 @@ from pipeline.config.alerts import Alerting
 from pipeline.errors import GapError, SourceError
 from pipeline.ingest.job import run_ingest
 from pipeline.operate.machine_checks import check_pauses
+from pipeline.postgres.publication import managed_comment
 from pipeline.postgres.replication.slot_status import read_source_status
 from pipeline.report.alert_rules import find_alerts
 from pipeline.report.alerts import read_facts
@@ -24,6 +25,7 @@ from tests.support.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
 
+FOLLOWS = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication"
 TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
 
 
@@ -81,7 +83,7 @@ def test_a_slot_that_another_lake_reads_is_refused(
         f"The slot {database.name} has another reader, the lake in {first.config.storage.root}: what one of"
         " the two reads, the other never gets. Set another pipeline, or other names in source.slot and"
         " source.publication. If that lake is not used any more, run COMMENT ON PUBLICATION"
-        f' "{database.name}" IS NULL, then run again.'
+        f" \"{database.name}\" IS '{managed_comment(database.name)}', then run again."
     )
     first.catch_up("INSERT INTO t VALUES (2)")
     assert first.rows("t", "id") == [(1,), (2,)]
@@ -93,6 +95,7 @@ def test_a_slot_that_another_lake_reads_is_refused(
     second.catch_up("INSERT INTO t VALUES (3)")
     with pytest.raises(SourceError, match=r"has another reader, the lake in .*second"):
         first.ingest()
+    assert first.database.run(FOLLOWS)[0][0].startswith(managed_comment(database.name))
     database.run(f'COMMENT ON PUBLICATION "{database.name}" IS NULL')
     with pytest.raises(GapError, match="ahead of bronze"):
         first.ingest()
