@@ -26,6 +26,7 @@ from pipeline.table_name import TableName
 
 _TYPE_CHANGE = "type change at "
 _COMPARISON = "compare with the source after the gap up to "
+_REWRITE = "compare with the source after the rewrite before "
 READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "dropped", "gap"
 COMPARED, MOVED = "compared", "moved"
 
@@ -174,7 +175,8 @@ class Gap:
 class Comparison:
     """A table has no gap up to `gap_end` any more: it was compared with the source as of a snapshot.
 
-    The keys that differed were copied under the same snapshot. `relation_id` and `membership` are those of
+    After a rewrite of the table, `gap_end` is the LSN before which it was rewritten. The keys that differed
+    were copied under the same snapshot. `relation_id` and `membership` are those of
     the table there.
     """
 
@@ -210,10 +212,27 @@ class CopyRequest:
         """Return a new request to compare a table after a gap and copy what differs."""
         return cls.of(name, f"{_COMPARISON}{gap_end}")
 
+    @classmethod
+    def after_rewrite(cls, name: TableName, lsn: LSN) -> CopyRequest:
+        """Return a new request to compare a table that was rewritten before an LSN, and copy what differs."""
+        return cls.of(name, f"{_REWRITE}{lsn}")
+
     @property
     def compares(self) -> bool:
         """Whether the table is compared first, so that only what differs is copied."""
+        return self.closes_gap or self.rewrite is not None
+
+    @property
+    def closes_gap(self) -> bool:
+        """Whether the table is compared after a gap."""
         return self.reason.startswith(_COMPARISON)
+
+    @property
+    def rewrite(self) -> LSN | None:
+        """The LSN before which a table was rewritten that is to be compared, None if it was not."""
+        if not self.reason.startswith(_REWRITE):
+            return None
+        return LSN.parse(self.reason.removeprefix(_REWRITE))
 
     @property
     def adoption(self) -> Adoption | None:
@@ -226,6 +245,12 @@ class CopyRequest:
         if not self.reason.startswith(_TYPE_CHANGE):
             return None
         return LSN.parse(self.reason.removeprefix(_TYPE_CHANGE))
+
+
+def rewritten_before(requests: Sequence[CopyRequest]) -> LSN | None:
+    """Return the LSN before which a table was last rewritten, None if some request is for something else."""
+    lsns = [request.rewrite for request in requests if request.rewrite is not None]
+    return max(lsns) if lsns and len(lsns) == len(requests) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -404,6 +404,11 @@ class TableRule:
         return self.mode != "mirror" or "ignore" in (self.on_delete, self.on_truncate)
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether silver's current rows are those of the source."""
+        return self.mode != "append" and (self.mode != "mirror" or not self.keeps_past)
+
+    @property
     def keeps_rows_by_key(self) -> bool:
         """Whether silver has rows under their keys that the source no longer has."""
         return self.keeps_past and self.mode in ("mirror", "soft_delete")

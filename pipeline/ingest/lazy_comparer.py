@@ -8,6 +8,7 @@ from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_copy.gap_verdicts import GapVerdict, TableComparer
 from pipeline.table_name import TableName
@@ -20,12 +21,12 @@ class LazyComparer:
         self._config = config
         self._bronze = bronze
 
-    def waiting(self, names: set[TableName], history: CopyHistory) -> Mapping[TableName, str]:
+    def waiting(self, names: Mapping[TableName, LSN | None], history: CopyHistory) -> Mapping[TableName, str]:
         """Return the tables that cannot be compared yet, each with a sentence."""
         return self._comparer.waiting(names, history)
 
     def compare(
-        self, keeper: SnapshotKeeper, names: set[TableName], history: CopyHistory
+        self, keeper: SnapshotKeeper, names: Mapping[TableName, LSN | None], history: CopyHistory
     ) -> Mapping[TableName, GapVerdict]:
         """Return the verdict on each table under the keeper's snapshot."""
         return self._comparer.compare(keeper, names, history)

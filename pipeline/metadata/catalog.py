@@ -1,11 +1,13 @@
 """`_pgdelta/catalog`: what ingest last saw of the source's catalog and no message carries.
 
-One row for the publication, one for each table that is published by its root, and one for each partition of
-these. Ingest replaces all rows when they change, and compares them at its next start.
+One row for the publication, one for each published table and each generated column of it, one for each table
+that is published by its root, and one for each partition of these. Ingest replaces all rows when they change,
+and compares them at its next start.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +24,7 @@ CATALOG = (
     "root_id BIGINT, parent_id BIGINT, filenode BIGINT, lsn BIGINT, oldest_xid BIGINT, recorded_at TIMESTAMP"
 )
 _PUBLICATION, _ROOT, _PARTITION = "publication", "root", "partition"
+_TABLE, _GENERATED = "table", "generated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,21 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
+class TableFile:
+    """The file node of a published table, 0 if it is partitioned, and the numbers of its generated columns.
+
+    `row_xmin` is only read from the source, like that of a partition.
+    """
+
+    name: TableName
+    filenode: int
+    generated: frozenset[int] = frozenset()
+    row_xmin: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogState:
-    """The publication's OID, the xmin of its row, and the roots by OID.
+    """The publication's OID, the xmin of its row, the roots by OID, and the files of all tables by OID.
 
     All transactions before `oldest_xid`, which has an epoch, had ended; `lsn` is the end of the WAL then.
     """
@@ -60,6 +76,7 @@ class CatalogState:
     roots: Mapping[int, Root]
     lsn: LSN = field(compare=False)
     oldest_xid: int = field(compare=False)
+    tables: Mapping[int, TableFile] = field(default_factory=dict)
 
 
 class CatalogTable:
@@ -88,6 +105,9 @@ def _rows(state: CatalogState, publication: str) -> list[dict[str, object]]:
             _row(_PARTITION, each.name, oid, each.attached_by, root_id, each.parent_id, each.filenode)
             for oid, each in root.partitions.items()
         ]
+    for oid, table in state.tables.items():
+        rows.append(_row(_TABLE, table.name, oid, filenode=table.filenode))
+        rows += [_row(_GENERATED, table.name, number, root_id=oid) for number in sorted(table.generated)]
     return [row | seen for row in rows]
 
 
@@ -124,11 +144,19 @@ def _state(rows: list[dict[str, Any]]) -> CatalogState | None:
         for row in rows
         if row["kind"] == _ROOT
     }
+    generated: dict[int, set[int]] = defaultdict(set)
+    for row in rows:
+        if row["kind"] == _GENERATED:
+            generated[row["root_id"]].add(row["relation_id"])
+    tables = {
+        row["relation_id"]: TableFile(_name(row), row["filenode"], frozenset(generated[row["relation_id"]]))
+        for row in rows
+        if row["kind"] == _TABLE
+    }
     for row in rows:
         if row["kind"] == _PUBLICATION:
-            return CatalogState(
-                row["relation_id"], row["row_xmin"], roots, LSN(row["lsn"]), row["oldest_xid"]
-            )
+            lsn = LSN(row["lsn"])
+            return CatalogState(row["relation_id"], row["row_xmin"], roots, lsn, row["oldest_xid"], tables)
     return None
 
 

@@ -159,7 +159,7 @@ class SourceMove:
         """Return what bronze says is to be done next."""
         is_switched = self._is_same_system and self._continues()
         waiting = self._bronze.copies.read().open_requests().values()
-        is_open = any(request.compares for requests in waiting for request in requests)
+        is_open = any(request.closes_gap for requests in waiting for request in requests)
         done = MoveStep.COMPARE in self.summary.steps
         return next_step(MoveFacts(is_switched, bool(self._old), self._is_drained, is_open and not done))
 
@@ -303,7 +303,7 @@ class SourceMove:
         of this command created is younger than its requests.
         """
         requests = self._bronze.copies.read().open_requests().values()
-        if self._compares or any(request.compares for found in requests for request in found):
+        if self._compares or any(request.closes_gap for found in requests for request in found):
             return False
         slot = read_slot(connection, self._config.source.slot)
         if self._is_same_system or slot is None or slot.is_lost or self._identity.server_version < 170000:

@@ -82,6 +82,7 @@ class TableFacts:
     gap: Gap | None = None  # the stream lacks changes, and no copy covers them
     type_change: LSN | None = None  # it stopped before this one, and its copy is requested
     has_key_requests: bool = False  # some of its keys wait for a copy
+    rewrite: LSN | None = None  # it was rewritten before this one, and waits for its comparison
     partial_copies: tuple[CompleteCopy, ...] = ()  # complete copies of keys that are not applied yet
     counts: Mapping[str, int] | None = None  # pending changes by operation; None before the survey
     is_altered: bool = False  # its columns or identity changed, maybe without a change of its rows
@@ -156,6 +157,7 @@ TABLE = (
     Row("gap", lambda t: t.gap, Step.HOLD, lambda t: t.gap.table_sentence if t.gap else None, True),
     Row("type change", lambda t: t.type_change, Step.WAIT, lambda t: _awaits_copy_after(t)),
     Row("keys awaited", lambda t: t.has_key_requests, Step.WAIT, lambda t: _awaits_keys(t.name)),
+    Row("comparison awaited", lambda t: t.rewrite, Step.WAIT, lambda t: _awaits_comparison(t)),
     Row("guards", lambda t: t.excess, Step.HOLD, lambda t: t.excess),
     Row(
         "rows lost", lambda t: t.lost and (t.has_changes or t.partial_copies), Step.REBUILD, lambda t: t.lost
@@ -204,3 +206,10 @@ def _awaits_attempt(facts: TableFacts) -> str | None:
 
 def _awaits_keys(name: TableName) -> str:
     return f"Table {name} waits for the copy of some of its keys. Run pgdelta ingest to complete it."
+
+
+def _awaits_comparison(facts: TableFacts) -> str:
+    return (
+        f"Table {facts.name} waits for its comparison with the source, which rewrote it before"
+        f" {facts.rewrite}. Run pgdelta ingest to complete it."
+    )

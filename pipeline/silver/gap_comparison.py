@@ -1,10 +1,11 @@
-"""Compare tables with the source after a gap of the stream: which keys differ, so that only they are copied.
+"""Compare tables with the source after a gap or a rewrite: which keys differ, so that only they are copied.
 
 A silver table is compared as it is at the beginning of the gap, where it is held, with the source as of a
 snapshot after the gap. Rows that changed since then, in the gap or later, differ. The keys of these are
-copied under the same snapshot; every other row of silver is already what the source has there. A table is
-copied completely if its columns changed meanwhile, if it has columns that cannot be compared, if its key does
-not identify the rows, or if its mode does not allow a copy of keys.
+copied under the same snapshot; every other row of silver is already what the source has there. A table that
+was rewritten is held once silver has all changes from before: those that follow keep equal rows equal. A
+table is copied completely if its columns changed meanwhile, if it has columns that cannot be compared, if its
+key does not identify the rows, or if its mode does not allow a copy of keys.
 """
 
 from __future__ import annotations
@@ -42,36 +43,39 @@ _MOST_HASH_RANGES = 1024  # that are divided to find the rows that differ
 
 
 class GapComparer:
-    """Compares tables that are held at a gap; starts a Spark session when it compares the first one."""
+    """Compares tables that are held at a gap or after a rewrite; starts a Spark session for the first one."""
 
     def __init__(self, config: Config, bronze: Bronze) -> None:
         self._config = config
         self._bronze = bronze
         self._lake = bronze.lake
 
-    def waiting(self, names: set[TableName], history: CopyHistory) -> dict[TableName, str]:
-        """Return the tables that apply has not applied up to the gap yet, each with a sentence."""
+    def waiting(self, names: Mapping[TableName, LSN | None], history: CopyHistory) -> dict[TableName, str]:
+        """Return the tables that apply has not applied up to the gap or rewrite, each with a sentence."""
         if not names:
             return {}
         registered, manifest = TableRegistry(self._lake).read(), Manifests(self._lake).last()
-        gap = history.gaps[-1]
-        return {
-            name: f"Silver is not complete up to the gap at {gap.start} yet. Run apply, then ingest again."
-            for name in names
-            if _applied(name, registered, manifest) < gap.start
-            and not _has_earlier_gap(name, history, _applied(name, registered, manifest))
-        }
+        found: dict[TableName, str] = {}
+        for name, rewrite in names.items():
+            applied = _applied(name, registered, manifest)
+            start = history.gaps[-1].start if rewrite is None else rewrite
+            if applied < start and (rewrite is not None or not _has_earlier_gap(name, history, applied)):
+                what = "gap" if rewrite is None else "rewrite"
+                found[name] = (
+                    f"Silver is not complete up to the {what} at {start} yet. Run apply, then ingest again."
+                )
+        return found
 
     def compare(
-        self, keeper: SnapshotKeeper, names: set[TableName], history: CopyHistory
+        self, keeper: SnapshotKeeper, names: Mapping[TableName, LSN | None], history: CopyHistory
     ) -> dict[TableName, GapVerdict]:
         """Return what is to be copied of each table under the keeper's snapshot."""
         registered, manifest = TableRegistry(self._lake).read(), Manifests(self._lake).last()
         relations = self._bronze.source_relations().values()
-        gap = history.gaps[-1]
         found: dict[TableName, GapVerdict] = {}
         tables: dict[TableName, RegisteredTable] = {}
-        for name in sorted(names):
+        for name, rewrite in sorted(names.items()):
+            gap = history.gaps[-1] if rewrite is None else None
             reason = self._why_whole(name, registered, manifest, history, gap)
             if reason is None:
                 tables[name] = registered[name]
@@ -85,7 +89,7 @@ class GapComparer:
             reads.start(tables)
             for name, table in tables.items():
                 try:
-                    before = _relation_at(name, relations, gap.start)
+                    before = _relation_at(name, relations, _applied(name, registered, manifest))
                     found[name] = self._compare(reads, reads.read(name), table, before)
                 except SnapshotLost:
                     raise
@@ -105,13 +109,13 @@ class GapComparer:
         registered: Mapping[TableName, RegisteredTable],
         manifest: Manifest | None,
         history: CopyHistory,
-        gap: Gap,
+        gap: Gap | None,
     ) -> str | None:
         """Return why a table is copied without a comparison, None if it is compared."""
         table, rule, last = registered.get(name), self._config.rule_for(name), history.last(name)
         if table is None or rule is None or table.successor is not None:
             return "Silver has no complete table of it."
-        if _applied(name, registered, manifest) != gap.start:
+        if gap is not None and _applied(name, registered, manifest) != gap.start:
             return "Silver is not at the beginning of the gap."
         if last is not None and (last.state != COMPLETE or last.id > (table.copy_id or 0)):
             return "Silver has not started from its last copy."
@@ -127,9 +131,9 @@ class GapComparer:
         rule = self._config.rule_for(table.name)
         assert rule is not None
         if before is None or _shape(before.columns) != _shape(source_columns(read.relation, read.catalog)):
-            return GapVerdict.whole("Its columns changed in the gap.")
+            return GapVerdict.whole("Its columns changed meanwhile.")
         if (before.oid, before.replica_identity) != (read.relation.oid, read.relation.replica_identity):
-            return GapVerdict.whole("It was created again, or its replica identity changed, in the gap.")
+            return GapVerdict.whole("It was created again, or its replica identity changed, meanwhile.")
         silver = self._lake.table_at(table.path)
         version, fields = silver.version(), fields_by_physical_name(silver)
         compared = reads.plan(read, table.columns, fields, silver.snapshot().partition_columns)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory, Gap
+from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory, Gap, rewritten_before
 from pipeline.bronze.log import BronzeOffset
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config
@@ -52,6 +52,7 @@ class LakeFacts:
     gaps: Mapping[TableName, Gap]
     key_requests: Set[TableName]
     type_changes: Mapping[TableName, LSN]  # after which a copy was requested
+    rewrites: Mapping[TableName, LSN]  # after which a comparison was requested
     paused: Mapping[TableName, Pause]
     now: datetime | None  # by which hours of a schedule count
 
@@ -101,6 +102,7 @@ class LakeFacts:
             gaps,
             {n for n, found in requests if n in registered and all(r.key_ranges for r in found)},
             {name: lsn for name, lsn in type_changes.items() if lsn > INVALID},
+            {n: lsn for n, found in requests if (lsn := rewritten_before(found)) is not None},
             paused_names(pauses, names_by_oid),
             now,
         )
@@ -125,6 +127,7 @@ class LakeFacts:
         copy = self.copies.get(name)
         starts = copy if copy is not None and copy.id > started else None
         partial = self.history.partial_copies(name, copy)
+        rewrite = self.rewrites.get(name)
         type_change = self.type_changes.get(name) if rule and rule.type_changes == "resync" else None
         return TableFacts(
             name,
@@ -142,6 +145,7 @@ class LakeFacts:
             gap=self.gaps.get(name),
             type_change=type_change if type_change and INVALID < offset <= type_change else None,
             has_key_requests=name in self.key_requests,
+            rewrite=rewrite if rewrite and offset >= rewrite else None,
             partial_copies=tuple(p for p in partial if p.id > max(started, 0) and p.end_lsn < self.end.lsn),
             guards=rule.applied_guards if rule else NO_LIMITS,
             min_interval=self._min_interval(rule),

@@ -156,11 +156,11 @@ def current_rows(registered: RegisteredTable, names: Mapping[str, str]) -> str |
 
 def why_not_comparable(rule: TableRule) -> str | None:
     """Return why the rows of a table are not those of the source, None if they are."""
-    if rule.mode == "mirror" and rule.keeps_past:
-        return "The rule of the table ignores deletes or truncates, so silver has rows that are gone."
+    if rule.is_comparable:
+        return None
     if rule.mode == "append":
         return "In mode append a row of silver is a change, so there are no rows to compare."
-    return None
+    return "The rule of the table ignores deletes or truncates, so silver has rows that are gone."
 
 
 def row_mode(word: str) -> RowMode:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copies import dropped_row
-from pipeline.bronze.copy_states import CopyHistory, CopyRequest, CopyState
+from pipeline.bronze.copy_states import CopyHistory, CopyRequest, CopyState, rewritten_before
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
@@ -56,12 +56,13 @@ _REPUBLISHED = (
 class Candidate:
     """A table that needs a copy: the requests for it; all rows if it has no key ranges.
 
-    One that `compares` is compared with silver first.
+    One that `compares` is compared with silver first: after a gap, or after a `rewrite` before that LSN.
     """
 
     requests: tuple[CopyRequest, ...] = ()
     key_ranges: tuple[KeyRange, ...] = ()
     compares: bool = False
+    rewrite: LSN | None = None
 
     @property
     def request_ids(self) -> tuple[str, ...]:
@@ -148,8 +149,10 @@ class CopyCandidates:
                     self._record_republished(name, now, history)
             missing = {name for name in names - published.keys() if not history.is_dropped(name)}
         for name, requests in history.open_requests().items():
-            if name in published and self._compares(name, published[name], requests, history):
-                candidates[name] = Candidate(tuple(requests), compares=name not in under_old_name)
+            member = published.get(name)
+            compared = self._comparison(name, member, requests, history) if member else None
+            if compared is not None:
+                candidates[name] = replace(compared, compares=name not in under_old_name)
             elif name in published and (name in candidates or not _awaits_move(name, requests, history)):
                 candidates[name] = Candidate.of(requests, is_whole=name in candidates)
             elif name in published:
@@ -199,18 +202,28 @@ class CopyCandidates:
             )
         return bool(failures)
 
-    def _compares(
+    def _comparison(
         self, name: TableName, now: Membership, requests: Sequence[CopyRequest], history: CopyHistory
-    ) -> bool:
-        """Return whether all that a table needs is a comparison after a gap."""
-        if self._config.source.lost_slot == "resync" or not all(each.compares for each in requests):
-            return False
-        is_copied = self._config.source.copy == "never" or not history.is_dropped(name)
+    ) -> Candidate | None:
+        """Return the comparison of a table, None if that is not all it needs.
+
+        Silver is at a gap before it is at a rewrite that came later, so the gap is closed first.
+        """
+        if not all(each.compares for each in requests):
+            return None
         last = history.last(name)
         if history.open_gap(name, last.copy if last else None) is None:
-            return False
+            rewrite = rewritten_before(requests)
+            if rewrite is None or not history.is_complete(name, now.relation_id, now.entry):
+                return None
+            return Candidate(tuple(requests), compares=True, rewrite=rewrite)
+        after_gap = tuple(each for each in requests if each.closes_gap)
+        is_copied = self._config.source.copy == "never" or not history.is_dropped(name)
         is_same = history.membership(name) == (now.relation_id, now.entry)
-        return is_copied and (last is None or is_same or history.is_moved(name, now.relation_id))
+        if self._config.source.lost_slot == "resync" or not after_gap or not is_copied:
+            return None
+        is_comparable = last is None or is_same or history.is_moved(name, now.relation_id)
+        return Candidate(after_gap, compares=True) if is_comparable else None
 
     def _why_missing(self, name: TableName, lsn: LSN, existing: Collection[TableName]) -> str:
         """Return why a table is not published, as of a poll."""
@@ -276,7 +289,7 @@ def _awaits_move(name: TableName, requests: Sequence[CopyRequest], history: Copy
     """Return whether a comparison was requested before its gap is recorded, by a move that has not ended."""
     last = history.last(name)
     is_open = history.open_gap(name, last.copy if last else None) is not None
-    return not is_open and all(request.compares for request in requests)
+    return not is_open and all(request.closes_gap for request in requests)
 
 
 @dataclass(slots=True)

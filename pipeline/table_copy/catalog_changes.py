@@ -1,15 +1,16 @@
-"""Compare two states of the source's catalog: what became of partitions and of the publication. Pure.
+"""Compare two states of the source's catalog: what became of tables, partitions and the publication. Pure.
 
-A change of rows that no message carries has a sentence. A partition with another file node is a suspect: it
-was truncated, or it was rewritten with the same rows, which only its rows and the stream can tell.
+A change of rows that no message carries has a sentence. A table or partition with another file node is a
+suspect: it was truncated, or it was rewritten, maybe with the same rows, which only its rows and the stream
+can tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeline.metadata.catalog import CatalogState, Partition, Root
+from pipeline.metadata.catalog import CatalogState, Partition, Root, TableFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +62,18 @@ def without_filenodes(now: Root, before: Root, undecided: Collection[int]) -> Ro
         for oid, partition in now.partitions.items()
     }
     return Root(now.name, kept)
+
+
+def with_other_files(before: Mapping[int, TableFile], now: Mapping[int, TableFile]) -> dict[int, TableFile]:
+    """Return the tables that have another file node, by OID."""
+    return {
+        oid: table for oid, table in now.items() if oid in before and table.filenode != before[oid].filenode
+    }
+
+
+def without_expressions(
+    before: Mapping[int, TableFile], now: Mapping[int, TableFile]
+) -> dict[int, frozenset[int]]:
+    """Return the numbers of columns that are not generated any more, by the OID of their table."""
+    found = {oid: before[oid].generated - table.generated for oid, table in now.items() if oid in before}
+    return {oid: numbers for oid, numbers in found.items() if numbers}

@@ -48,8 +48,7 @@ from pipeline.units import format_count
 POLL_SECONDS = 5.0  # between two polls for tables that joined
 RECORD_SECONDS = 5.0
 MOST_LOST = 5
-_COMPARED = "The table was compared with the source after the gap up to {}."
-_KEYS_CHANGED = "A key changed after the gap, and values of its row were not sent."
+_KEYS_CHANGED = "A key changed after the gap or rewrite, and values of its row were not sent."
 PATIENCE = 30.0  # for sessions that end by themselves: a link may hang
 
 
@@ -154,7 +153,7 @@ class CopyCoordinator:
         used += [captured.lsn if captured else INVALID, self._candidates.writers_end_lsn]
         with closing(SnapshotKeeper(source.snapshot_conninfo, max(used), key=source.snapshot_key)) as keeper:
             self._check_database(keeper)
-            compared = {name for name, candidate in candidates.items() if candidate.compares}
+            compared = _compared(candidates)
             verdicts = self._comparer.compare(keeper, compared, history) if compared else {}
             with ExitStack() as stack:
                 adopted = self._adopt(keeper, candidates, stack)
@@ -205,8 +204,8 @@ class CopyCoordinator:
                 raise LakeError(adopts_no_protected(name))
 
     def _without_waiting(self, candidates: Mapping[TableName, Candidate]) -> dict[TableName, Candidate]:
-        """Leave out tables that cannot be compared yet, because silver has not reached the gap."""
-        compared = {name for name, candidate in candidates.items() if candidate.compares}
+        """Leave out tables that cannot be compared yet, because silver has not reached the gap or rewrite."""
+        compared = _compared(candidates)
         waiting = self._comparer.waiting(compared, self._bronze.copies.read()) if compared else {}
         self._summary.compared.update(waiting)
         return {name: candidate for name, candidate in candidates.items() if name not in waiting}
@@ -233,10 +232,7 @@ class CopyCoordinator:
         records = Records(self._bronze.lake)
         records.ensure()
         records.events.record(
-            [
-                Event(*name, each.lsn, "evolved", f"{_COMPARED.format(each.gap_end)} {each.sentence}")
-                for name, each in closed.items()
-            ]
+            [Event(*name, each.lsn, "evolved", each.sentence) for name, each in closed.items()]
         )
         return [compared_row(name, comparison) for name, comparison in closed.items()]
 
@@ -381,6 +377,10 @@ class CopyCoordinator:
             records = Records(self._bronze.lake)
             records.ensure()
             records.events.record(events)
+
+
+def _compared(candidates: Mapping[TableName, Candidate]) -> dict[TableName, LSN | None]:
+    return {name: each.rewrite for name, each in candidates.items() if each.compares}
 
 
 def _adopted(table: TableCopy) -> str:

@@ -1,4 +1,4 @@
-"""What a comparison found of a table, after a gap or for an adoption, and who compares."""
+"""What a comparison found of a table, after a gap or rewrite or for an adoption, and who compares."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_name import TableName
 from pipeline.units import format_count
@@ -49,13 +50,16 @@ class GapVerdict:
 
 
 class TableComparer(Protocol):
-    """Compares silver tables with the source after a gap, and Delta tables that are adopted."""
+    """Compares silver tables with the source after a gap or a rewrite, and Delta tables that are adopted.
 
-    def waiting(self, names: set[TableName], history: CopyHistory) -> Mapping[TableName, str]:
+    A table that was rewritten comes with the LSN before which it was; with None, it is compared after a gap.
+    """
+
+    def waiting(self, names: Mapping[TableName, LSN | None], history: CopyHistory) -> Mapping[TableName, str]:
         """Return the tables that cannot be compared yet, each with a sentence."""
 
     def compare(
-        self, keeper: SnapshotKeeper, names: set[TableName], history: CopyHistory
+        self, keeper: SnapshotKeeper, names: Mapping[TableName, LSN | None], history: CopyHistory
     ) -> Mapping[TableName, GapVerdict]:
         """Return the verdict on each table under the keeper's snapshot."""
 

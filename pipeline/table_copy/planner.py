@@ -114,8 +114,11 @@ class CopyPlanner:
     def compared(self, name: TableName, candidate: Candidate, sentence: str) -> Comparison:
         """Return what is recorded of a table once the comparison under the snapshot is complete."""
         now = self._memberships[name]
+        end = self._history.gaps[-1].end if candidate.rewrite is None else candidate.rewrite
+        what = f"gap up to {end}" if candidate.rewrite is None else f"rewrite before {end}"
+        sentence = f"The table was compared with the source after the {what}. {sentence}"
         return Comparison(
-            self._history.gaps[-1].end,
+            end,
             self._snapshot.lsn,
             now.relation_id,
             now.entry,

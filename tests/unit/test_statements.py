@@ -76,7 +76,7 @@ SAFE = {
     "pipeline/postgres/replication/slot.py": {"newer", "arguments"},
     "pipeline/postgres/snapshot/export.py": {"lsn_function"},
     "pipeline/postgres/replication/temporary_slot.py": {"create", "kind"},
-    "pipeline/postgres/partitions.py": {"_FAMILIES.format(published=for_server(connection, PUBLISHED))"},
+    "pipeline/postgres/watched_tables.py": {"_TABLES.format(published=published, generated=generated)"},
     "pipeline/postgres/binary_format.py": {"_COLUMNS.format(published=published, is_published=is_published)"},
 }
 

@@ -16,10 +16,10 @@ from pipeline.config.config import Config
 from pipeline.errors import TableLockedError
 from pipeline.ingest.job import run_ingest
 from pipeline.postgres.connection import connect
-from pipeline.postgres.partitions import list_with_pages, read_partitions
 from pipeline.postgres.publication import describe_published, list_mismatched_leaves, list_published
 from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.postgres.unpublished_tables import find_unpublished
+from pipeline.postgres.watched_tables import list_with_pages, read_watched_tables
 from pipeline.progress import IngestSummary
 from pipeline.table_name import TableName
 from tests.support.bronze.rows import bronze_rows
@@ -122,7 +122,7 @@ def test_lists_of_tables_do_not_wait_and_one_table_waits_shortly(database: Datab
         assert list_published(connection, database.name).keys() == {B}
         assert {name.table for name in find_unpublished(connection, database.config())} == {"root", "leaf"}
         assert list_mismatched_leaves(connection) == []
-        catalog = read_partitions(connection, "rooted")
+        catalog = read_watched_tables(connection, "rooted")
         assert catalog is not None
         leaves = [each.relation_id for each in catalog.members if each.parent_id is not None]
         assert time.monotonic() - began < 2, "nothing waited"

@@ -64,8 +64,8 @@ def sales(source: Database, make_pipeline: MakePipeline) -> Iterator[Pipeline]:
 
 
 def auto(pipeline: Pipeline) -> Pipeline:
-    """Return the pipeline with table copies after events."""
-    silver = replace(pipeline.config.silver, resync="auto")
+    """Return the pipeline with table copies after events, also of what was rewritten."""
+    silver = replace(pipeline.config.silver, resync="auto", rewrites="event")
     return replace(pipeline, config=replace(pipeline.config, silver=silver))
 
 

@@ -15,6 +15,7 @@ from pipeline.bronze.copy_states import (
     CopyState,
     Gap,
     SnapshotChunks,
+    rewritten_before,
 )
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
@@ -69,6 +70,15 @@ def test_a_comparison_closes_the_gap_of_its_table_from_its_snapshot_on() -> None
     later = replace(copies, gaps=(gap, Gap(LSN(200), LSN(210), "")))
     assert not later.is_complete(NAME, 1, 7)
     assert newest(later, 300) is None
+
+
+def test_rewrites_are_compared_together_unless_more_is_requested() -> None:
+    rewrites = [CopyRequest.after_rewrite(NAME, LSN(lsn)) for lsn in (0x1B0, 0x1A0)]
+    assert all(request.compares and not request.closes_gap for request in rewrites)
+    assert rewritten_before(rewrites) == LSN(0x1B0)
+    assert rewritten_before([*rewrites, CopyRequest.of(NAME, "requested")]) is None
+    assert rewritten_before([]) is None
+    assert CopyRequest.after_gap(NAME, LSN(130)).closes_gap
 
 
 def dropped(number: int, lsn: int) -> CopyState:

@@ -41,6 +41,11 @@ ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
     "gap": (replace(AT_REST, gap=GAP), Step.HOLD, "0/A"),
     "type change": (replace(AT_REST, type_change=LSN(50)), Step.WAIT, "the type change at 0/32"),
     "keys awaited": (replace(AT_REST, has_key_requests=True), Step.WAIT, "some of its keys"),
+    "comparison awaited": (
+        replace(AT_REST, rewrite=LSN(30)),
+        Step.WAIT,
+        "waits for its comparison with the source, which rewrote it before 0/1E.",
+    ),
     "guards": (replace(AT_REST, counts=NONE | {"D": 5}, guards=Guards(deletes=4)), Step.HOLD, "5"),
     "rows lost": (
         replace(AT_REST, offset=INVALID, lost="The table is gone.", counts={"I": 3}),

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.delta.table import Lake
-from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Root
+from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Root, TableFile
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.catalog_changes import (
     RootChanges,
     compare_roots,
     is_publication_changed,
     leaves_below,
+    with_other_files,
+    without_expressions,
     without_filenodes,
 )
 from pipeline.table_name import TableName
@@ -66,6 +68,19 @@ def test_what_is_not_decided_keeps_its_file_node() -> None:
     assert (kept.partitions[2].filenode, kept.partitions[4].filenode) == (2, 40)
 
 
+def test_a_table_with_another_file_is_a_suspect_and_a_new_one_is_not() -> None:
+    before = {4: TableFile(NAME, 40), 5: TableFile(NAME, 50)}
+    moved = TableFile(NAME, 41)
+    now = {4: moved, 5: TableFile(TableName("s", "renamed"), 50), 6: TableFile(NAME, 60)}
+    assert with_other_files(before, now) == {4: moved}
+
+
+def test_a_column_that_is_not_generated_any_more_is_found() -> None:
+    before = {4: TableFile(NAME, 40, frozenset({2, 3})), 5: TableFile(NAME, 50)}
+    now = {4: TableFile(NAME, 40, frozenset({3})), 5: TableFile(NAME, 50, frozenset({2}))}
+    assert without_expressions(before, now) == {4: {2}}
+
+
 def test_leaves_are_found_on_every_level() -> None:
     assert [*leaves_below(BEFORE, 3)] == [4]
     assert [*leaves_below(BEFORE, 2)] == [2]
@@ -84,6 +99,9 @@ def test_a_state_is_read_as_it_was_recorded(tmp_path: Path) -> None:
     assert table.read() is None
     for state in (
         CatalogState(9, 700, {}, LSN(5), 800),
+        CatalogState(
+            9, 701, {}, LSN(6), 900, {4: TableFile(NAME, 40, frozenset({2, 3})), 5: TableFile(NAME, 0)}
+        ),
         CatalogState(9, 701, {ROOT: BEFORE, 7: Root(TableName("s", "empty"), {})}, LSN(6), 1 << 40),
     ):
         table.replace(state, "shop")

@@ -1,13 +1,14 @@
-"""Read the partitions of tables that are published by their root, and what happened to their rows.
+"""Read the files of published tables and of partitions below them, and what happened to their rows.
 
-Under `publish_via_partition_root` the server sends nothing for ATTACH, DETACH, DROP and TRUNCATE of a
-partition (measured on 13 to 18), so that the catalog is the only trace. VACUUM FULL, CLUSTER, a tablespace
-and others give a partition another file node, too, and keep its rows.
+No message carries what ALTER TABLE does to rows when it rewrites a table, so that another file node is the
+only trace. VACUUM FULL, CLUSTER, a tablespace and others give a table another file node, too, and keep its
+rows. Under `publish_via_partition_root` the server sends nothing for ATTACH, DETACH, DROP and TRUNCATE of a
+partition either (measured on 13 to 18).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -29,78 +30,107 @@ _COMMANDS_OF_CREATION = 2
 
 _STATE = """
 SELECT p.oid::bigint, p.xmin::text::bigint,
-       pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())
+       pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot()),
+       (SELECT pg_catalog.bool_and(operation.value::boolean)
+        FROM pg_catalog.jsonb_each_text(pg_catalog.to_jsonb(p)) operation
+        WHERE operation.key IN ('pubinsert', 'pubupdate', 'pubdelete', 'pubtruncate'))
 FROM pg_catalog.pg_publication p WHERE p.pubname = %s
 """
-_FAMILIES = """
-WITH RECURSIVE family (root, oid, parent, attached_by, command) AS (
-    SELECT c.oid, c.oid, NULL::oid, NULL::bigint, NULL::bigint
-    FROM {published} p JOIN pg_catalog.pg_class c ON c.oid = p.relid AND c.relkind = 'p'
+_TABLES = """
+WITH RECURSIVE family (root, oid, is_partitioned, parent, attached_by, command) AS (
+    SELECT c.oid, c.oid, c.relkind = 'p', NULL::oid, NULL::bigint, NULL::bigint
+    FROM {published} p JOIN pg_catalog.pg_class c ON c.oid = p.relid AND c.relkind IN ('r', 'p')
     UNION ALL
-    SELECT f.root, i.inhrelid, i.inhparent, i.xmin::text::bigint, i.cmin::text::bigint
-    FROM family f JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
+    SELECT f.root, i.inhrelid, f.is_partitioned, i.inhparent, i.xmin::text::bigint, i.cmin::text::bigint
+    FROM family f JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid AND f.is_partitioned
 )
-SELECT f.root::bigint, f.oid::bigint, n.nspname::text, c.relname::text, f.parent::bigint, f.attached_by,
-       c.relfilenode::bigint, c.xmin::text::bigint,
-       a.xmin::text::bigint = f.attached_by AND f.command - a.cmin::text::bigint = %(commands)s
+SELECT f.root::bigint, f.oid::bigint, n.nspname::text, c.relname::text, f.is_partitioned, f.parent::bigint,
+       f.attached_by, c.relfilenode::bigint, c.xmin::text::bigint,
+       a.xmin::text::bigint = f.attached_by AND f.command - a.cmin::text::bigint = %(commands)s,
+       {generated}
 FROM family f
 JOIN pg_catalog.pg_class c ON c.oid = f.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1 AND f.parent IS NOT NULL
 ORDER BY f.oid
 """
 # The row of a system column in pg_attribute never changes after CREATE TABLE.
+_GENERATED = {
+    12: """ARRAY(SELECT g.attnum::bigint FROM pg_catalog.pg_attribute g
+             WHERE f.parent IS NULL AND g.attrelid = c.oid AND g.attgenerated <> '')""",
+    10: "ARRAY[]::bigint[]",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A root, whose `parent_id` is None, or a partition below it, as the catalog has it."""
+    """A published table, whose `parent_id` is None, or a partition below it, as the catalog has it.
+
+    `generated` has the attribute numbers of a published table's generated columns.
+    """
 
     root_id: int
     relation_id: int
     name: TableName
+    is_partitioned: bool
     parent_id: int | None
     attached_by: int | None
     filenode: int
     row_xmin: int
     is_born: bool | None
+    generated: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionCatalog:
-    """The publication's OID and xmin, the oldest open xid with its epoch, the WAL's end, and the families.
+class WatchedTables:
+    """The publication's OID and xmin, the oldest open xid with its epoch, the WAL's end, and the tables.
 
-    The LSN is later than all commits that the catalog shows.
+    The LSN is later than all commits that the catalog shows. `is_whole` is whether all operations are
+    published.
     """
 
     publication_id: int
     publication_xmin: int
     oldest_xid: int
+    is_whole: bool
     lsn: LSN
     members: tuple[Member, ...]
 
 
-def read_partitions(connection: Connection, publication: str) -> PartitionCatalog | None:
+def read_watched_tables(connection: Connection, publication: str) -> WatchedTables | None:
     """Return the catalog's state as of one snapshot, None if the publication does not exist."""
     try:
         with connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             state = connection.execute(_STATE, (publication,)).fetchone()
-            rows = []
-            if connection.info.server_version >= 130000:
-                parameters = {"publication": publication, "commands": _COMMANDS_OF_CREATION}
-                rows = connection.execute(
-                    _FAMILIES.format(published=for_server(connection, PUBLISHED)), parameters
-                ).fetchall()
+            parameters = {"publication": publication, "commands": _COMMANDS_OF_CREATION}
+            published, generated = for_server(connection, PUBLISHED), for_server(connection, _GENERATED)
+            rows = connection.execute(
+                _TABLES.format(published=published, generated=generated), parameters
+            ).fetchall()
     except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's partitions: {describe(error)}.") from None
+        raise SourceError(f"Cannot read the files of the source's tables: {describe(error)}.") from None
     if state is None:
         return None
-    publication_id, xmin, oldest_xid = state
     members = (
         Member(root, oid, TableName(schema, table), *facts) for root, oid, schema, table, *facts in rows
     )
-    return PartitionCatalog(publication_id, xmin, oldest_xid, read_flush_lsn(connection), tuple(members))
+    publication_id, xmin, oldest_xid, is_whole = state
+    lsn = read_flush_lsn(connection)
+    return WatchedTables(publication_id, xmin, oldest_xid, is_whole, lsn, tuple(members))
+
+
+def list_existing_columns(connection: Connection, relation_id: int) -> set[int]:
+    """Return the attribute numbers of a table's columns."""
+    try:
+        rows = connection.execute(
+            "SELECT attnum::bigint FROM pg_catalog.pg_attribute"
+            " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
+            (relation_id,),
+        ).fetchall()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the columns of a table: {describe(error)}.") from None
+    return {number for (number,) in rows}
 
 
 def list_with_pages(connection: Connection, relation_ids: Collection[int]) -> set[int]:
@@ -118,7 +148,7 @@ def list_with_pages(connection: Connection, relation_ids: Collection[int]) -> se
             return set(relation_ids)
         return {oid for each in relation_ids for oid in list_with_pages(connection, [each])}
     except psycopg.Error as error:
-        raise SourceError(f"Cannot read the sizes of partitions: {describe(error)}.") from None
+        raise SourceError(f"Cannot read the sizes of tables: {describe(error)}.") from None
     return {oid for (oid,) in rows}
 
 

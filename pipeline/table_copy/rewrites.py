@@ -1,0 +1,141 @@
+"""Settle rewrites of tables, which no message carries: compare them with the source, copy them, or say so.
+
+ALTER TABLE that rewrites a table gives it another file node and every row the xmin of its transaction. VACUUM
+FULL, CLUSTER and SET TABLESPACE keep the rows' xmin, so that one older row proves them; a TRUNCATE is in the
+stream. What is not proved counts as a rewrite. DROP EXPRESSION rewrites nothing, and publishes a column whose
+values no message brought. `silver.rewrites` says what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from pipeline.bronze.changes_scan import ChangesScan
+from pipeline.bronze.copy_states import CopyRequest
+from pipeline.bronze.log import Bronze
+from pipeline.config.config import Config
+from pipeline.delta.table import LakeTable
+from pipeline.metadata.catalog import CatalogState, Partition, TableFile
+from pipeline.metadata.events import Event
+from pipeline.postgres.connection import Connection
+from pipeline.postgres.watched_tables import kept_rows, list_existing_columns, list_with_pages
+from pipeline.protocol.lsn import LSN
+from pipeline.table_copy.capture_state import CaptureState
+from pipeline.table_copy.catalog_changes import with_other_files, without_expressions
+from pipeline.table_copy.invisible_commits import was_running
+from pipeline.table_name import TableName
+
+_FIRST_WITH_TRUNCATES = 110000  # in the stream
+_REWRITTEN = (
+    "The table was rewritten at the source, as ALTER TABLE does: no earlier row is left, and no message"
+    " carries the new values."
+)
+_TRUNCATED = (
+    "The table was truncated or rewritten at the source: no earlier row is left, and no message of PostgreSQL"
+    " 10 says so."
+)
+_WITHOUT_EXPRESSION = (
+    "A generated column became an ordinary one (DROP EXPRESSION): no message carries its earlier values."
+)
+_BRONZE_KEEPS = (
+    "Bronze keeps earlier values until retention or pgdelta forget removes them, also if the rewrite was to"
+    " anonymise."
+)
+
+
+class Rewrites:
+    """Finds the rewrites between two states of the catalog, and requests what settles them."""
+
+    def __init__(self, config: Config, bronze: Bronze, state: CaptureState) -> None:
+        self._config = config
+        self._bronze = bronze
+        self._state = state
+
+    def find(
+        self, connection: Connection, before: CatalogState, now: CatalogState
+    ) -> tuple[dict[TableName, str], set[int]]:
+        """Return the tables that were rewritten, each with a sentence, and those that are not decided yet."""
+        found: dict[TableName, str] = {}
+        suspects = with_other_files(before.tables, now.tables)
+        publishes_truncates = connection.info.server_version >= _FIRST_WITH_TRUNCATES
+        if publishes_truncates and suspects:  # one without pages has no row with another value
+            filled = list_with_pages(connection, suspects)
+            suspects = {oid: table for oid, table in suspects.items() if oid in filled}
+        undecided: set[int] = set()
+        for oid, table in suspects.items():
+            unproven, unknown = self.unproven(connection, table.name, {oid: table}, before, now)
+            undecided |= unknown
+            if unproven:
+                found[table.name] = _REWRITTEN if publishes_truncates else _TRUNCATED
+        for oid, numbers in without_expressions(before.tables, now.tables).items():
+            if not numbers.isdisjoint(list_existing_columns(connection, oid)):
+                found.setdefault(now.tables[oid].name, _WITHOUT_EXPRESSION)
+        return found, undecided
+
+    def unproven(
+        self,
+        connection: Connection,
+        name: TableName,
+        suspects: Mapping[int, TableFile | Partition],
+        before: CatalogState,
+        now: CatalogState,
+    ) -> tuple[set[int], set[int]]:
+        """Return those of a table's files that may be rewritten, and those that are not decided yet."""
+        kept = {oid: kept_rows(connection, each.name, before.oldest_xid) for oid, each in suspects.items()}
+        undecided = {oid for oid, is_kept in kept.items() if is_kept is None}
+        unproven = {oid for oid, is_kept in kept.items() if is_kept is False}
+        if not unproven:
+            return unproven, undecided
+        self._state.require(now.lsn)
+        if not self._state.wait_past(LSN(now.lsn - 1)):
+            return set(), undecided | unproven
+        xids = {suspects[oid].row_xmin for oid in unproven}
+        truncated = find_truncates(self._bronze.changes, name, xids, before.lsn)
+        return {oid for oid in unproven if suspects[oid].row_xmin not in truncated}, undecided
+
+    def settle(
+        self, found: Mapping[TableName, str], lsn: LSN, *, is_whole: bool
+    ) -> tuple[list[Event], list[CopyRequest]]:
+        """Return the events and the requests of tables that were rewritten before an LSN.
+
+        `is_whole` is whether all operations are published.
+        """
+        events, requests = [], []
+        for name, sentence in sorted(found.items()):
+            rule = self._config.rule_for(name)
+            if rule is None:
+                continue
+            policy = self._config.silver.rewrites
+            is_comparable = is_whole and rule.is_comparable and self._config.source.copy != "never"
+            if policy == "compare" and is_comparable:
+                outcome, kind = "It is compared with the source, and what differs is copied.", "evolved"
+                requests.append(CopyRequest.after_rewrite(name, lsn))
+            elif policy == "resync":
+                outcome, kind = "All its rows are copied.", "evolved"
+                requests.append(CopyRequest.of(name, f"The table was rewritten before {lsn}."))
+            else:
+                outcome, kind = f"Run {name.command('resync')}.", "resync"
+            events.append(Event(*name, lsn, kind, f"{sentence} {outcome} {_BRONZE_KEEPS}"))
+        if requests:
+            self._state.require(lsn)  # silver is compared from there on
+        return events, requests
+
+
+def find_truncates(changes: LakeTable, name: TableName, xids: Collection[int], lsn: LSN) -> set[int]:
+    """Return those of the transactions that truncated a table and committed about an LSN or later."""
+    condition = f"op = 'T' AND {was_running(sorted(xids), lsn)}"
+    path = changes.local_path
+    rows: Iterable[tuple[str, str, int]]
+    if path is None:
+        found = changes.frame().where(condition).select("schema_name", "table_name", "xid")
+        rows = [tuple(row) for row in found.distinct().collect()]
+    else:
+        scan = ChangesScan(path, changes.snapshot(), ops=("T",), name=name, xids=frozenset(xids))
+        if scan.is_empty():
+            return set()
+        columns = ("schema_name", "table_name", "xid", "op", "commit_lsn")
+        rows = scan.query(
+            f"SELECT DISTINCT schema_name, table_name, xid FROM changes WHERE {condition}",
+            columns,
+        )
+    return {xid for schema, table, xid in rows if TableName(schema, table) == name}
