@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.sql import now
+from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -69,6 +70,7 @@ class CatalogState:
     """The publication's OID, the xmin of its row, the roots by OID, and the files of all tables by OID.
 
     All transactions before `oldest_xid`, which has an epoch, had ended; `lsn` is the end of the WAL then.
+    `recorded_at` is only of a state that was read here.
     """
 
     publication_id: int
@@ -77,6 +79,7 @@ class CatalogState:
     lsn: LSN = field(compare=False)
     oldest_xid: int = field(compare=False)
     tables: Mapping[int, TableFile] = field(default_factory=dict)
+    recorded_at: datetime = field(default=EPOCH, compare=False)
 
 
 class CatalogTable:
@@ -155,8 +158,15 @@ def _state(rows: list[dict[str, Any]]) -> CatalogState | None:
     }
     for row in rows:
         if row["kind"] == _PUBLICATION:
-            lsn = LSN(row["lsn"])
-            return CatalogState(row["relation_id"], row["row_xmin"], roots, lsn, row["oldest_xid"], tables)
+            return CatalogState(
+                row["relation_id"],
+                row["row_xmin"],
+                roots,
+                LSN(row["lsn"]),
+                row["oldest_xid"],
+                tables,
+                row["recorded_at"],
+            )
     return None
 
 

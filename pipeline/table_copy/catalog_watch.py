@@ -8,12 +8,14 @@ again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import replace
+from datetime import timedelta
 
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
+from pipeline.delta.sql import EPOCH
+from pipeline.delta.sql import now as utc_now
 from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Root, TableFile
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
@@ -29,7 +31,7 @@ from pipeline.table_copy.catalog_changes import (
 from pipeline.table_copy.rewrites import Rewrites
 from pipeline.table_name import TableName
 
-REFRESH_SECONDS = 3600.0  # until a state that did not change is recorded again
+REFRESH = timedelta(hours=1)  # until a state that did not change is recorded again
 _MOST_SENTENCES = 5
 _FIRST_WITH_FRESH_ENTRIES = 150000
 _EFFECT = "No message carries this, so silver may lack rows, or keep rows that the source does not have."
@@ -46,7 +48,6 @@ class CatalogWatch:
         self._table = CatalogTable(bronze.lake)
         self._rewrites = Rewrites(config, bronze, state)
         self._last: CatalogState | None = None
-        self._recorded_at: float | None = None  # monotonic; None: not by this run
 
     def poll(self, connection: Connection, published: Collection[TableName]) -> None:
         """Record what settles each published table that changed without a message, and the state."""
@@ -65,14 +66,11 @@ class CatalogWatch:
                 # The session sends a partition under its root after it was detached.
                 self._state.require(now.lsn)
                 self._state.request_session(now.lsn)
-        if recorded != before or (now.tables and self._is_refresh_due):
+        recorded_at = before.recorded_at if before else EPOCH
+        if recorded != before or (now.tables and utc_now() - recorded_at >= REFRESH):
             self._table.replace(recorded, publication)
-            self._recorded_at = time.monotonic()
-        self._last = recorded
-
-    @property
-    def _is_refresh_due(self) -> bool:
-        return self._recorded_at is None or time.monotonic() - self._recorded_at >= REFRESH_SECONDS
+            recorded_at = utc_now()
+        self._last = replace(recorded, recorded_at=recorded_at)
 
     def _state_of(self, catalog: WatchedTables) -> CatalogState:
         followed = {
@@ -139,6 +137,7 @@ class CatalogWatch:
             if sentences:
                 events.append(Event(*root.name, now.lsn, "resync", f"{_join(sentences)} {_EFFECT}"))
             roots[root_id] = without_filenodes(root, old, undecided)
+            unknown |= undecided
             is_smaller = is_smaller or bool(old.partitions.keys() - root.partitions.keys())
         settled, requests = self._rewrites.settle(rewritten, now.lsn, is_whole=is_whole)
         if events := [*events, *settled]:
@@ -146,7 +145,10 @@ class CatalogWatch:
             self._records.events.record(events)
         self._bronze.copies.request(requests)
         tables = {oid: before.tables[oid] if oid in unknown else each for oid, each in now.tables.items()}
-        return replace(now, roots=roots, tables=tables), is_smaller
+        recorded = replace(now, roots=roots, tables=tables)
+        if unknown:  # which rows are older than that is asked again
+            recorded = replace(recorded, oldest_xid=before.oldest_xid, lsn=before.lsn)
+        return recorded, is_smaller
 
     def _sentences(self, connection: Connection, old: Root, root: Root) -> list[str]:
         """Return what changed the rows of a root without a message."""

@@ -145,6 +145,16 @@ def test_each_form_is_found_and_what_keeps_rows_is_not(tables: Pipeline, is_cont
     assert requests(tables) == again, "the state is recorded"
 
 
+def test_a_rewritten_table_that_is_locked_is_found_once_it_is_free(tables: Pipeline) -> None:
+    tables.run(REWRITES[0], "VACUUM FULL vacuumed")
+    with tables.database.connect() as other, other.transaction():
+        other.execute("LOCK TABLE same_type, vacuumed IN ACCESS EXCLUSIVE MODE")
+        tables.ingest()
+        assert requests(tables) == {}
+    tables.ingest()
+    assert requests(tables).keys() == {"same_type"}
+
+
 @pytest.mark.spark
 @pytest.mark.promise("rewrites")
 def test_silver_is_equal_again_and_only_what_differs_is_copied(tables: Pipeline) -> None:
