@@ -152,6 +152,7 @@ def _catalog_column(found: CatalogColumn, rule: str | None, key: bytes) -> Catal
         element_kind=None,
         element_base_oid=None,
         output="textout",
+        delimiter=None,
     )
 
 

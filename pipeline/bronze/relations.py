@@ -152,6 +152,7 @@ def _row(version: RelationVersion) -> dict[str, object]:
                 "element_kind": found and found.element_kind,
                 "element_base_oid": found and found.element_base_oid,
                 "output": found and found.output,
+                "delimiter": found and found.delimiter,
                 "missing_value": found and found.missing_value and storable(found.missing_value),
                 "not_null": found and found.not_null,
                 "has_default": found and found.has_default,

@@ -73,6 +73,7 @@ COLUMN = pa.struct(
         pa.field("element_kind", pa.string()),
         pa.field("element_base_oid", pa.int64()),
         pa.field("output", pa.string()),
+        pa.field("delimiter", pa.string()),
         pa.field("missing_value", pa.string()),
         pa.field("not_null", pa.bool_()),
         pa.field("has_default", pa.bool_()),

@@ -14,6 +14,7 @@ from pipeline.protected_columns import ProtectedColumn, read_protected
 from pipeline.table_name import TableName
 
 PostgresType = tuple[int, int]  # oid and modifier, of the type beneath domains
+_BOX, _BOXES = 603, 1020
 FIRST_USER_OID = 10_000  # FirstGenbkiObjectId: from here on an oid means nothing by itself
 
 
@@ -30,6 +31,7 @@ class SourceColumn:
     base_modifier: int = -1
     element_base_oid: int | None = None
     output: str | None = None  # the server's function that writes a value, or an array's element, as text
+    delimiter: str | None = None  # between an array's elements in its text
     missing_value: str | None = None
     has_default: bool = False
     is_not_null: bool = False
@@ -38,6 +40,11 @@ class SourceColumn:
     def type(self) -> PostgresType:
         """Return the type beneath the column's domains, if it is known."""
         return self.base_oid, self.base_modifier
+
+    @property
+    def array_delimiter(self) -> str:
+        """Return the character between an array's elements; of the built-in types, only box has its own."""
+        return self.delimiter or (";" if self.element_base_oid == _BOX or self.base_oid == _BOXES else ",")
 
     @property
     def is_type_known(self) -> bool:
@@ -108,6 +115,7 @@ def source_relation(row: Mapping[str, Any]) -> SourceRelation:
                 else column["base_modifier"],
                 element_base_oid=column["element_base_oid"],
                 output=column["output"],
+                delimiter=column.get("delimiter"),
                 missing_value=column["missing_value"],
                 has_default=bool(column["has_default"]),
                 is_not_null=bool(column["not_null"]),

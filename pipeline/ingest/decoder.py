@@ -20,7 +20,7 @@ from pipeline.bronze.relations import RelationVersion, pending_version, relation
 from pipeline.bronze.spool import Spool
 from pipeline.errors import SlotBusyError, SourceError
 from pipeline.postgres.attributes import TableAttributes, read_attributes
-from pipeline.postgres.binary_format import read_type
+from pipeline.postgres.binary_format import has_cents, read_type
 from pipeline.postgres.catalog import CatalogRelation, is_visible, read_relation
 from pipeline.postgres.connection import Connection, connect
 from pipeline.protocol.binary.converters import CatalogType, Types
@@ -77,7 +77,8 @@ class Decoder:
         self._state = state or CaptureState()
         self._protection = protection
         self._catalog = CatalogLookups(connection, conninfo, connect)
-        self._types = Types(connection.info.server_version, self._catalog.read_type)
+        version = connection.info.server_version
+        self._types = Types(version, self._catalog.read_type, has_cents=has_cents(connection))
         self._assembler = Assembler()
         self._session = 0
         self._is_skipping = False

@@ -67,6 +67,11 @@ def read_type(connection: Connection, oid: int) -> CatalogType | None:
     return CatalogType(oid, name, kind, send, output, delimiter, tuple(parts))
 
 
+def has_cents(connection: Connection) -> bool:
+    """Return whether amounts of money have two digits after the point at the source."""
+    return connection.execute("SHOW lc_monetary").fetchone() == ("C",)  # as sessions pin it then
+
+
 def find_unreadable(connection: Connection, tables: Collection[TableName], publication: str) -> list[str]:
     """Return the columns whose binary values cannot be converted to text, each with its type.
 
@@ -76,7 +81,7 @@ def find_unreadable(connection: Connection, tables: Collection[TableName], publi
     if version < _BINARY_SINCE:
         return []  # The server does not support the option, which is refused.
     published, is_published = (for_server(connection, each) for each in (PUBLISHED, IS_PUBLISHED))
-    types = Types(version, lambda oid: read_type(connection, oid))
+    types = Types(version, lambda oid: read_type(connection, oid), has_cents=has_cents(connection))
     parameters = {
         "schemas": [schema for schema, _ in tables],
         "tables": [table for _, table in tables],

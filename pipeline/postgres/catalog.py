@@ -23,11 +23,12 @@ from pipeline.protocol.messages import Relation
 class CatalogColumn:
     """One column: its type, the base type of its domains, the element of an array, the fast default.
 
-    `base_modifier` is that of an array's element. `type_kind` and `element_kind` are pg_type.typtype.
+    `base_modifier` is that of an array's element; for money see `_MONEY`. `type_kind` and `element_kind` are
+    pg_type.typtype.
     `output` is the name, in the server's source, of the output function of a value or an array's element: it
-    identifies types of extensions. `missing_value` is the text of the column in rows older than the column,
-    None if `has_missing` is false, which it always is before PostgreSQL 11. Identity columns, and columns
-    whose type has a default, count as `has_default`.
+    identifies types of extensions. `delimiter` separates an array's elements. `missing_value` is the text of
+    the column in rows older than the column, None if `has_missing` is false, which it always is before
+    PostgreSQL 11. Identity columns, and columns whose type has a default, count as `has_default`.
     """
 
     attribute_number: int
@@ -40,6 +41,7 @@ class CatalogColumn:
     element_kind: str | None
     element_base_oid: int | None
     output: str
+    delimiter: str | None
     has_missing: bool
     missing_value: str | None
     not_null: bool
@@ -100,9 +102,10 @@ WITH RECURSIVE attribute AS (
     FROM unrolled WHERE is_element
 )
 SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnum::integer, n.nspname::text, t.typname::text,
-       t.typtype::text, base.type_oid::bigint, coalesce(element.modifier, base.modifier),
+       t.typtype::text, base.type_oid::bigint, coalesce({money}, element.modifier, base.modifier),
        element.type_oid::bigint, kind.typtype::text,
-       element.base_oid::bigint, output.prosrc, a.has_missing, a.missing_value, a.not_null, a.has_default
+       element.base_oid::bigint, output.prosrc, kind.typdelim::text, a.has_missing,
+       a.missing_value, a.not_null, a.has_default
 FROM attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
@@ -113,6 +116,9 @@ JOIN pg_catalog.pg_type value ON value.oid = coalesce(element.base_oid, base.typ
 JOIN pg_catalog.pg_proc output ON output.oid = value.typoutput
 ORDER BY a.attnum
 """
+# The number of digits after the point of money (oid 790), if it is not 2: it changes with lc_monetary.
+_MONEY = """CASE WHEN value.oid = 790 THEN nullif(pg_catalog.length((('x' || pg_catalog.encode(
+    pg_catalog.cash_send('1'::pg_catalog.money), 'hex'))::bit(64)::bigint)::text) - 1, 2) END"""
 _XID_MASK = 0xFFFFFFFF
 _MISSING = {
     11: "atthasmissing AS has_missing, pg_catalog.array_to_string(attmissingval, '') AS missing_value",
@@ -147,7 +153,7 @@ def read_relation(connection: Connection, relation: Relation) -> CatalogRelation
             if is_new:
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             rows = connection.execute(
-                _COLUMNS.format(missing=missing, not_null=not_null), parameters
+                _COLUMNS.format(missing=missing, not_null=not_null, money=_MONEY), parameters
             ).fetchall()
             key = connection.execute(_PRIMARY_KEY, parameters).fetchall()
     except psycopg.Error as error:

@@ -1,8 +1,9 @@
 """Open connections to the source, identify the server, and convert failures to errors that say what to do.
 
 Every session pins the settings that determine a value's text (dates, floats, bytea, money): a walsender sets
-none of them, and a role or database may have others. They are set by a query on the open connection, which
-also works behind a session pooler.
+none of them, and a role or database may have others. Only where an amount of money has other than two digits
+after its point does lc_monetary stay as it is: locale C would show another amount. They are set by a query on
+the open connection, which also works behind a session pooler.
 
 Every failure is a SourceError. A failed connection has no SQLSTATE on the client's side, so the reason is
 found in the messages of libpq and of several major versions of the server. No error contains a password:
@@ -387,7 +388,9 @@ def _pin_settings(connection: Connection) -> None:
     )
     connection.execute(
         sql.SQL(
-            "SELECT pg_catalog.set_config(s.name, v.value, false) FROM pg_catalog.pg_settings s"
+            "SELECT pg_catalog.set_config(s.name, CASE WHEN v.name = 'lc_monetary' AND"
+            " pg_catalog.encode(pg_catalog.cash_send('1'::pg_catalog.money), 'hex') <> '0000000000000064'"
+            " THEN s.setting ELSE v.value END, false) FROM pg_catalog.pg_settings s"
             " JOIN (VALUES {}) AS v (name, value) ON pg_catalog.lower(s.name) = v.name"
         ).format(values)
     )

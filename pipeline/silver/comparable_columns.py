@@ -15,7 +15,7 @@ from pipeline.postgres.snapshot.hashed_rows import Form, HashedColumns
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.messages import Relation
 from pipeline.silver.column_mapping import SUFFIX
-from pipeline.silver.comparable_text import delimiter_of, form_of
+from pipeline.silver.comparable_text import form_of
 from pipeline.silver.row_hashes import SilverColumn
 
 Fields = Mapping[str, tuple[str, str]]  # silver's columns by the names that data files have: (name, DDL)
@@ -78,7 +78,7 @@ def plan_comparison(
             skipped[column.name] = "the database has no encoding of its texts"
         else:
             columns.append((column.name, form))
-            silver.append(SilverColumn(name, ddl, delimiter_of(column)))
+            silver.append(SilverColumn(name, ddl, column.array_delimiter))
             sidecar = name + SUFFIX
             if form.counts_misfits and types.get(sidecar) == "STRING" and policy == "text":
                 if form.is_array:
@@ -106,6 +106,7 @@ def source_columns(relation: Relation, catalog: CatalogRelation) -> tuple[Source
             base_modifier=found.base_modifier,
             element_base_oid=found.element_base_oid,
             output=found.output,
+            delimiter=found.delimiter,
         )
         for column, found in zip(relation.columns, catalog.columns, strict=True)
     )

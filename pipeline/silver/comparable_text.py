@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping
 
 from pipeline.bronze.source_relations import SourceColumn
+from pipeline.delta.sql import literal
 from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, TEXT, Form, Kind
 from pipeline.silver.types import holds, numeric
 
-_BOX, _NUMERIC = 603, 1700
+_NUMERIC = 1700
 _INTEGERS: Mapping[int, str] = {21: "SMALLINT", 23: "INT", 20: "BIGINT", 26: "BIGINT"}
 # (oid, silver's type)
 _SAME = {
@@ -87,13 +88,8 @@ def text_sql(ddl: str, value: str, delimiter: str = ",") -> str:
 def array_text(ddl: str, text: str, value: str, delimiter: str = ",") -> str:
     """Return SQL for an array as array_out writes it; `text` is that of an element `e` of the type `ddl`."""
     element = f"coalesce({_element(ddl, text, delimiter)}, 'NULL')"
-    elements = f"array_join(transform({value}, e -> {element}), '{delimiter}')"
+    elements = f"array_join(transform({value}, e -> {element}), {literal(delimiter)})"
     return f"CASE WHEN {value} IS NOT NULL THEN concat('{{', {elements}, '}}') END"
-
-
-def delimiter_of(column: SourceColumn) -> str:
-    """Return the delimiter of an array's text."""
-    return ";" if column.element_base_oid == _BOX else ","
 
 
 def _bits(value: str, owner: str, method: str, digits: int) -> str:
@@ -107,8 +103,8 @@ def _element(ddl: str, text: str, delimiter: str) -> str:
     """Return SQL for an array element as array_out writes it: quoted if its text is ambiguous."""
     if ddl not in ("STRING", "BINARY", "MAP<STRING,STRING>"):
         return text
-    special = rf'[{{}}"\\{delimiter} \t\n\r\x0B\f]'
-    needs = f"({text} = '' OR upper({text}) = 'NULL' OR {text} RLIKE r'{special}')"
+    special = literal(rf'[{{}}"\\{re.escape(delimiter)} \t\n\r\x0B\f]')
+    needs = f"({text} = '' OR upper({text}) = 'NULL' OR {text} RLIKE {special})"
     return f"CASE WHEN {needs} THEN {_quoted(text)} ELSE {text} END"
 
 

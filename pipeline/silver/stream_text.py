@@ -7,7 +7,7 @@ column is refused only if no value of its type could have the source's text.
 from __future__ import annotations
 
 from pipeline.bronze.source_relations import SourceColumn
-from pipeline.silver.comparable_text import array_text, delimiter_of, text_sql
+from pipeline.silver.comparable_text import array_text, text_sql
 from pipeline.silver.types import numeric_digits
 
 _BOOL, _BYTEA, _FLOAT4, _FLOAT8, _DATE, _TIMESTAMP, _TIMESTAMPTZ, _NUMERIC = (
@@ -30,7 +30,7 @@ def stream_text(column: SourceColumn, ddl: str, value: str) -> str | None:
     if ddl.startswith("ARRAY<"):
         inner = ddl[len("ARRAY<") : -1]
         text = None if element is None else _scalar(element, column.base_modifier, inner, "e")
-        return text and array_text("STRING", text, value, delimiter_of(column))  # quoted as texts
+        return text and array_text("STRING", text, value, column.array_delimiter)  # quoted as texts
     return None if element is not None else _scalar(column.base_oid, column.base_modifier, ddl, value)
 
 

@@ -33,6 +33,7 @@ class SilverType:
     parser: Parser
     is_total: bool = False
     element: SilverType | None = None
+    delimiter: str = ","  # of the elements in an array's text
     nearest: Parser | None = None
     lenient: Parser | None = None
     is_native: bool = True
@@ -56,7 +57,7 @@ class SilverType:
         lost = f"({text} IS NOT NULL AND {exact} IS NULL)"
         if self.element is None or self.element.is_total:
             return lost
-        sent_nulls = engine.size(engine.filter(_tokens(engine, text), "e = 'NULL'"))
+        sent_nulls = engine.size(engine.filter(_tokens(engine, text, self.delimiter), "e = 'NULL'"))
         kept_nulls = engine.size(engine.filter(exact, "e IS NULL"))
         return f"({lost} OR {sent_nulls} <> {kept_nulls})"
 
@@ -64,7 +65,7 @@ class SilverType:
     def clamped(self) -> SilverType:
         """The type that has the nearest value instead of NULL for a misfit."""
         if self.element is not None and not self.element.is_total:
-            return replace(self, lenient=_array_parser(self.element.clamped))
+            return replace(self, lenient=_array_parser(self.element.clamped, self.delimiter))
         if (nearest := self.nearest) is None:
             return self
 
@@ -270,10 +271,11 @@ def decimal(precision: int, scale: int) -> SilverType:
 def array_of(element: SilverType, delimiter: str = ",") -> SilverType:
     """Return ARRAY<element> with one dimension and bounds from 1; an element that is a misfit is NULL."""
     parser = _array_parser(element, delimiter)
-    return SilverType(f"ARRAY<{element.ddl}>", parser, element=element, is_native=element.is_native)
+    ddl, is_native = f"ARRAY<{element.ddl}>", element.is_native
+    return SilverType(ddl, parser, element=element, delimiter=delimiter, is_native=is_native)
 
 
-def _array_parser(element: SilverType, delimiter: str = ",") -> Parser:
+def _array_parser(element: SilverType, delimiter: str) -> Parser:
     def parse(engine: Engine, text: str) -> str:
         # a damaged text may end within quotes
         is_quoted = f"{engine.starts_with('e', chr(34))} AND {engine.ends_with('e', chr(34))}"
@@ -287,9 +289,9 @@ def _array_parser(element: SilverType, delimiter: str = ",") -> Parser:
     return parse
 
 
-def _tokens(engine: Engine, text: str, delimiter: str = ",") -> str:
+def _tokens(engine: Engine, text: str, delimiter: str) -> str:
     """Return SQL for the elements of PostgreSQL's array text, with quotes, and with escapes marked."""
-    return engine.all_matches(_marked(engine, engine.inner(text)), f'"[^"]*"|[^{delimiter}]+')
+    return engine.all_matches(_marked(engine, engine.inner(text)), f'"[^"]*"|[^{re.escape(delimiter)}]+')
 
 
 def _marked(engine: Engine, text: str) -> str:

@@ -4,6 +4,7 @@ Types that are not in the tables below are STRING, in PostgreSQL's text form.
 """
 
 import re
+from string import punctuation
 
 import pyarrow as pa
 
@@ -46,7 +47,9 @@ _BUILT_IN = {
     1114: TIMESTAMP_NTZ,
     1184: TIMESTAMP,
 }
-_NUMERIC, _BOX, _REAL = 1700, 603, 700
+_NUMERIC, _REAL = 1700, 700
+# An array's text can be split at these: its elements are quoted if they contain one.
+_SEPARATORS = frozenset(punctuation) - frozenset('"\\{}')
 # Types of extensions by their output function; pgvector's are STRING unless overridden.
 _BY_OUTPUT = {"hstore_out": HSTORE}
 _VECTORS = frozenset({"vector_out", "halfvec_out"})
@@ -88,7 +91,7 @@ def silver_type(column: SourceColumn, override: str | None = None, present: str 
     `present` is the type that silver has; it stays if the catalog, which alone has the type, did not give it.
     """
     element = column.element_base_oid or _BUILT_IN_ARRAYS.get(column.base_oid)
-    delimiter = ";" if element == _BOX else ","
+    delimiter = column.array_delimiter
     if override:
         kind = overridden(override)
         if kind.ddl == VECTOR.ddl and column.output in _VECTORS:
@@ -96,7 +99,7 @@ def silver_type(column: SourceColumn, override: str | None = None, present: str 
         return array_of(kind.element, delimiter) if kind.element is not None else kind
     if present is not None and not column.is_type_known:
         return stored(present)
-    if element is not None:
+    if element is not None and delimiter in _SEPARATORS:
         return array_of(_scalar(element, column), delimiter)
     return _scalar(column.base_oid, column)
 

@@ -148,13 +148,20 @@ class UnknownType(Exception):
 class Types:
     """The converters of one database; a type is read from the catalog once, when first needed."""
 
-    def __init__(self, server_version: int, read_type: ReadType | None = None) -> None:
-        """Convert for a server of libpq's version number; `read_type` reads types that are not built in."""
+    def __init__(
+        self, server_version: int, read_type: ReadType | None = None, *, has_cents: bool = True
+    ) -> None:
+        """Convert for a server of libpq's version number; `read_type` reads types that are not built in.
+
+        Money can be converted if `has_cents`: its amounts have two digits after the point.
+        """
         self._read_type = read_type
         self._types: dict[int, CatalogType] = {}
         self._names = dict(_VECTORS)
         self._converters: dict[int, Converter] = {}
         for name, oid, array_oid, converter in _BUILT_IN:
+            if converter is num.read_money and not has_cents:
+                continue
             self._names[oid], self._names[array_oid] = name, f"{name}[]"
             self._converters[oid] = converter
             self._converters[array_oid] = self._convert_array

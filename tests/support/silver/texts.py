@@ -189,6 +189,10 @@ TEXTS = (
         ("{{a,b},{c,d}}", "[0:1]={a,b}", "[-2:-1][5:6]={{a,b},{c,d}}"),
     ),
     Texts(array_of(STRING, ";"), {"{(1,1),(0,0);(2,2),(1,1)}": ["(1,1),(0,0)", "(2,2),(1,1)"], "{}": []}),
+    *(
+        Texts(array_of(STRING, mark), {f'{{a,;b{mark}NULL{mark}"c{mark}"}}': ["a,;b", None, f"c{mark}"]})
+        for mark in ":'^-]&"
+    ),
     Texts(array_of(INT), {"{1,-2,NULL}": [1, -2, None], "{}": []}, ("[2:3]={1,2}", "{{1},{2}}")),
     Texts(array_of(BOOLEAN), {"{t,f,NULL}": [True, False, None]}),
     Texts(array_of(BINARY), {r'{"\\x00ff","\\x",NULL}': [b"\0\xff", b"", None]}),

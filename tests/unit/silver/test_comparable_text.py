@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, Kind
-from pipeline.silver.comparable_text import delimiter_of, form_of
+from pipeline.silver.comparable_text import form_of
 from tests.support.silver.relations import column
 
 MONEY_MODIFIER = ((12 << 16) | 2) + 4  # numeric(12,2)
@@ -46,8 +46,6 @@ def test_elements_of_arrays_have_the_forms_of_their_types() -> None:
     assert form_of(dates, "STRING") == TEXT
     assert form_of(dates, "DATE") is None
     assert form_of(column("c", 1, 1009, element=25), "ARRAY<STRING>") == Form(Kind.TEXT, is_array=True)
-    boxes = column("c", 1, 1020, element=603)
-    assert (delimiter_of(boxes), delimiter_of(dates)) == (";", ",")
 
 
 def test_maps_are_those_of_hstore() -> None:
