@@ -42,7 +42,10 @@ CAPTURES = [
     capture for capture in load_captures() if not any(row.data[:1] == b"S" for row in capture.messages)
 ]
 RELATIONS = (relation(7, "one"), relation(2**31 + 9, "two", width=1))
-CONNECTION = cast(Connection, SimpleNamespace(info=SimpleNamespace(server_version=180000)))
+ANSWER = SimpleNamespace(fetchone=lambda: ("C",))  # of SHOW lc_monetary
+CONNECTION = cast(
+    Connection, SimpleNamespace(info=SimpleNamespace(server_version=180000), execute=lambda query: ANSWER)
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
