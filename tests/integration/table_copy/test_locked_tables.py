@@ -16,7 +16,8 @@ from pipeline.config.config import Config
 from pipeline.errors import TableLockedError
 from pipeline.ingest.job import run_ingest
 from pipeline.postgres.connection import connect
-from pipeline.postgres.publication import describe_published, list_mismatched_leaves, list_published
+from pipeline.postgres.publication import describe_published, list_published
+from pipeline.postgres.replica_identities import list_mismatched_leaves
 from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.postgres.unpublished_tables import find_unpublished
 from pipeline.postgres.watched_tables import list_with_pages, read_watched_tables
