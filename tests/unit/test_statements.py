@@ -46,7 +46,6 @@ SAFE = {
         "deleted",  # bounds of key ranges are `literal`s
     },
     "pipeline/bronze/changes_scan.py": {"macro"},  # constants
-    "pipeline/delta/rows.py": {"names"},  # quoted identifiers of DataFusion
     "pipeline/delta/table.py": {
         *("self.identifier", "_AUTO_COMPACTION"),
         *("key", "value"),  # properties are constants
@@ -56,7 +55,7 @@ SAFE = {
         *("_CATALOG", "name", "pattern"),  # constants, quoted names and a literal
         *("quoted(schema)", "literal(path)"),
     },
-    "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
+    "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null, money=_MONEY)"},
     "pipeline/postgres/checks/source_facts.py": {
         "_TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE))",
     },
@@ -74,6 +73,7 @@ SAFE = {
     },
     "pipeline/postgres/replica_identities.py": {"FAMILY"},
     "pipeline/postgres/replication/slot.py": {"newer", "arguments"},
+    "pipeline/postgres/replication/slot_mark.py": {"quote_identifier(publication)", "quote_literal(text)"},
     "pipeline/postgres/snapshot/export.py": {"lsn_function"},
     "pipeline/postgres/replication/temporary_slot.py": {"create", "kind"},
     "pipeline/postgres/watched_tables.py": {"_TABLES.format(published=published, generated=generated)"},

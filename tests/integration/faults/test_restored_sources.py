@@ -14,15 +14,16 @@ import pytest
 
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Protocol
+from pipeline.crash_steps import CrashStep
 from pipeline.delta.table import Lake
 from pipeline.errors import GapError, RestoredSourceError
-from pipeline.ingest.capture import Capture
 from pipeline.operate.move_source import run_move_source
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
+from tests.support.fault_points import crash_at
 from tests.support.lives import FILL, TABLE
 from tests.support.moves import advance_wal, database_of
-from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
+from tests.support.pipelines import Crash, MakePipeline, Pipeline
 from tests.support.servers import MakeServer
 
 pytestmark = pytest.mark.postgres
@@ -128,7 +129,6 @@ def test_a_restored_source_is_found_and_compared(
 def test_a_slot_that_repeats_what_bronze_has_is_no_restored_source(
     make_server: MakeServer,
     make_pipeline: MakePipeline,
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     major: int,
     route: str,
@@ -154,10 +154,8 @@ def test_a_slot_that_repeats_what_bronze_has_is_no_restored_source(
             life.run(f"COMMIT PREPARED 'p{number}'", "TRUNCATE a", FILL.format("a", 1, number))
 
         change(10)
-        with monkeypatch.context() as patch:
-            patch.setattr(Capture, "_acknowledge", crash)
-            with pytest.raises(Crash):
-                life.ingest()
+        with crash_at(CrashStep.ACKNOWLEDGE), pytest.raises(Crash):
+            life.ingest()
         assert life.confirmed_lsn() < captured_offset(life)
         life.catch_up()
         change(20)

@@ -197,7 +197,7 @@ def test_a_type_that_silver_cannot_follow_holds_the_table(pipeline: Pipeline) ->
     made.assert_equal("t")
 
 
-def test_an_old_server_tells_which_tables_were_altered(
+def test_postgresql_10_shows_which_tables_were_altered(
     make_pipeline: MakePipeline, old_database: Database
 ) -> None:
     made = make_pipeline(database=old_database, create_publication="all", copy="initial")

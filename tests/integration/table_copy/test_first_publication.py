@@ -105,7 +105,7 @@ def test_a_publication_of_no_safe_table_starts_empty(make_pipeline: MakePipeline
     pipeline.assert_equal("bare")
 
 
-def test_a_locked_table_delays_no_first_run_without_a_word(make_pipeline: MakePipeline) -> None:
+def test_a_first_run_that_a_locked_table_delays_ends_with_a_sentence(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial")
     pipeline.run(TABLE.format("a"))
     with pipeline.database.connect() as other, other.transaction():

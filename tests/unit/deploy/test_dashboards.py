@@ -28,6 +28,7 @@ UNUSED = {
     "pgdelta_bronze_commits_total",
     "pgdelta_maintenance_merged_files_total",
     "pgdelta_maintenance_removed_files_total",
+    "pgdelta_slot_held_since_timestamp_seconds",
     "pgdelta_stream_batch_id",
     "pgdelta_stream_input_rows",
     "pgdelta_stream_input_rows_per_second",

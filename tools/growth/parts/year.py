@@ -63,7 +63,6 @@ def short_days() -> Iterator[None]:
     constants = {
         "pipeline.delta.log_retention.KEPT_SECONDS": _DAY / 24,
         "pipeline.delta.checkpoints.KEPT_SECONDS": _DAY / 24,
-        "pipeline.maintenance.maintainer.KEPT_SECONDS": _DAY / 24,
         "pipeline.delta.vacuum._UNCOMMITTED": float(_DAY),
         "pipeline.maintenance.due.DAY": float(_DAY),
     }
