@@ -24,6 +24,7 @@ from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.comparable import delta_rs
 from tests.support.frames import Frame
+from tests.support.rewritten import is_about_rewrite
 from tests.support.servers import Database
 from tests.support.spark_sessions import shared_session
 from tests.support.stores.run import RunStore
@@ -153,10 +154,11 @@ class Pipeline:
             pytest.skip("looks into the folder of the lake")
         return Path(self.root, *names)
 
-    def events(self, table: str) -> list[tuple[str, str]]:
-        """Return (kind, sentence) of the events of a table, oldest first."""
+    def events(self, table: str, *, rewrites: bool = False) -> list[tuple[str, str]]:
+        """Return (kind, sentence) of the events of a table, oldest first; `rewrites` adds those about one."""
         rows = self.frame("_pgdelta", "events").where(f"table_name = '{table}'").orderBy("lsn").collect()
-        return [(row.kind, row.sentence) for row in rows]
+        found = ((row.kind, row.sentence) for row in rows)
+        return [each for each in found if rewrites or not is_about_rewrite(each[1])]
 
     def confirmed_lsn(self) -> LSN:
         """Return the LSN that the slot confirmed."""

@@ -75,10 +75,11 @@ def test_a_slot_that_another_lake_reads_is_refused(
 ) -> None:
     database = request.getfixturevalue("old_database" if major == 10 else "database")
     database.run(TABLE)
-    first = NativePipeline.make(database, tmp_path / "first")
+    made = {"create_publication": "configured"}  # by ingest, which marks it
+    first = NativePipeline.make(database, tmp_path / "first", **made)
     first.catch_up("INSERT INTO t VALUES (1)")
     with pytest.raises(SourceError) as refused:
-        NativePipeline.make(database, tmp_path / "second")
+        NativePipeline.make(database, tmp_path / "second", **made)
     assert str(refused.value) == (
         f"The slot {database.name} has another reader, the lake in {first.config.storage.root}: what one of"
         " the two reads, the other never gets. Set another pipeline, or other names in source.slot and"
@@ -91,7 +92,7 @@ def test_a_slot_that_another_lake_reads_is_refused(
     NativePipeline.make(database, tmp_path / "third", **other_slot)  # of the same publication
     database.free_slot()
     database.run(f"SELECT pg_drop_replication_slot('{database.name}')")
-    second = NativePipeline.make(database, tmp_path / "second")
+    second = NativePipeline.make(database, tmp_path / "second", **made)
     second.catch_up("INSERT INTO t VALUES (3)")
     with pytest.raises(SourceError, match=r"has another reader, the lake in .*second"):
         first.ingest()

@@ -133,7 +133,7 @@ def test_only_the_rows_that_differ_are_copied(
 def test_a_dry_run_changes_nothing_and_what_cannot_be_adopted_is_refused(
     make_pipeline: MakePipeline, tmp_path: Path
 ) -> None:
-    life = make_pipeline(copy="initial", create_publication="all")
+    life = make_pipeline(copy="initial", create_publication="never")
     life.run(*foreign_tables.create("a"), FILL.format("a", 1, 300))
     life.run(f"CREATE PUBLICATION {life.config.source.publication} FOR ALL TABLES")
     rows = foreign_tables.read(life.source, "a")
@@ -205,7 +205,7 @@ def test_a_table_that_was_renamed_is_not_read_without_its_rules(
 @pytest.mark.slow
 def test_long_texts_are_read_in_small_parts(make_pipeline: MakePipeline, tmp_path: Path) -> None:
     """The Delta table itself is small, because the texts repeat."""
-    life = make_pipeline(copy="initial", create_publication="all")
+    life = make_pipeline(copy="initial", create_publication="never")
     path = str(tmp_path / "old")
     values = [f"{i}{'x' * 20_000}" for i in range(4000)]
     write_deltalake(path, pa.table({"id": pa.array(range(4000), pa.int32()), "v": values}))

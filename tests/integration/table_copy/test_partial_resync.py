@@ -148,7 +148,7 @@ def test_a_crash_while_keys_are_put(
 @pytest.mark.spark
 @pytest.mark.slow
 def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -> None:
-    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline = make_pipeline(copy="initial", create_publication="never")
     publication = pipeline.config.source.publication
     pipeline.run(
         f"CREATE PUBLICATION {publication} FOR ALL TABLES WITH (publish_via_partition_root = true)",
