@@ -21,7 +21,7 @@ pytestmark = pytest.mark.postgres
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, name text)",
     "INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 5000) i",
-    "CREATE TABLE marks (at pg_lsn)",
+    "CREATE TABLE marks (at pg_lsn PRIMARY KEY)",
 )
 CHANGES = (
     "INSERT INTO items SELECT coalesce(max(id), 0) + 1, 'new' FROM items",
