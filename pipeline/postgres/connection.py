@@ -184,8 +184,9 @@ def identify(connection: Connection) -> ServerIdentity:
             " CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
             " (pg_catalog.pg_control_checkpoint()).timeline_id ELSE ('x' || pg_catalog.substr("
             "pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::integer END,"
-            " pg_catalog.current_database()::text, (SELECT oid::bigint FROM pg_catalog.pg_database"
-            " WHERE datname = pg_catalog.current_database()),"
+            # without a lock of pg_database, which the session of a copy would keep
+            " pg_catalog.current_database()::text, (SELECT datid::bigint FROM"
+            " pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())),"
             " pg_catalog.current_setting('server_encoding')"
         ).fetchone()
     except psycopg.Error as error:

@@ -82,8 +82,7 @@ def pipeline(store_pipeline: StorePipeline) -> StorePipeline:
     """Give a pipeline that has copied the tables."""
     store_pipeline.run(
         *TABLES,
-        f"CREATE PUBLICATION {store_pipeline.config.source.publication} FOR ALL TABLES"
-        " WITH (publish_via_partition_root)",
+        f"ALTER PUBLICATION {store_pipeline.config.source.publication} SET (publish_via_partition_root)",
     )
     store_pipeline.catch_up()
     return store_pipeline
