@@ -15,6 +15,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.attributes import SNAPSHOT, WRITTEN_BY
 from pipeline.postgres.connection import Connection, describe, for_server
 from pipeline.postgres.published_tables import PUBLISHED
+from pipeline.postgres.sql_text import THIS_DATABASE
 
 _ALTERED = f"""
 WITH written AS (
@@ -35,10 +36,10 @@ LEFT JOIN altered ON altered.relid = c.oid
 WHERE altered.relid IS NOT NULL OR {WRITTEN_BY.format(row="c", unknown=0)} >= %(since)s
 """
 # A transaction keeps its lock until what it altered is visible, also if it is prepared.
-_LOCKED = """
+_LOCKED = f"""
 SELECT l.relation::bigint FROM pg_catalog.pg_locks l
 WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.granted
-  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+  AND l.database = {THIS_DATABASE}
 """
 
 

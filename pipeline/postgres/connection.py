@@ -206,10 +206,7 @@ def identify(connection: Connection) -> ServerIdentity:
 
 def is_in_recovery(connection: Connection) -> bool:
     """Return whether the server is a standby, or restores a backup."""
-    try:
-        row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read whether the server is a standby: {describe(error)}.") from None
+    row = _first_row(connection, "SELECT pg_catalog.pg_is_in_recovery()", "whether the server is a standby")
     return row is not None and bool(row[0])
 
 
@@ -219,10 +216,7 @@ def read_segment_size(connection: Connection) -> int:
         "SELECT CASE WHEN unit = '8kB' THEN 8192 ELSE 1 END * setting::bigint FROM pg_catalog.pg_settings"
         " WHERE name = 'wal_segment_size'"
     )
-    try:
-        row = connection.execute(query.encode()).fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the size of WAL segments: {describe(error)}.") from None
+    row = _first_row(connection, query, "the size of WAL segments")
     assert row is not None
     return int(row[0])
 
@@ -233,11 +227,15 @@ def read_idle_timeout(connection: Connection) -> timedelta | None:
         "SELECT (setting || ' ' || unit)::interval FROM pg_catalog.pg_settings"
         " WHERE name = 'idle_replication_slot_timeout' AND setting <> '0'"
     )
-    try:
-        row = connection.execute(query.encode()).fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the settings of the server: {describe(error)}.") from None
+    row = _first_row(connection, query, "the settings of the server")
     return None if row is None else row[0]
+
+
+def _first_row(connection: Connection, query: str, what: str) -> tuple[Any, ...] | None:
+    try:
+        return connection.execute(query.encode()).fetchone()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read {what}: {describe(error)}.") from None
 
 
 def read_flush_lsn(connection: Connection) -> LSN:

@@ -15,12 +15,12 @@ import psycopg
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe, read_flush_lsn
-from pipeline.postgres.sql_text import quote_literal
+from pipeline.postgres.sql_text import THIS_DATABASE, quote_literal
 from pipeline.protocol.lsn import LSN
 from pipeline.units import format_duration
 
 # With all partitions: a transaction that writes to a leaf has a lock on the leaf only.
-_WRITERS = """
+_WRITERS = f"""
 WITH RECURSIVE family(root, member) AS (
     SELECT oid, oid FROM pg_catalog.unnest(%s::oid[]) oid
     UNION
@@ -30,7 +30,7 @@ SELECT f.root::bigint, pg_catalog.array_agg(DISTINCT l.virtualtransaction)
 FROM pg_catalog.pg_locks l
 JOIN family f ON f.member = l.relation
 WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
-  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+  AND l.database = {THIS_DATABASE}
   AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 GROUP BY f.root
 """

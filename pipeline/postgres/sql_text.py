@@ -4,6 +4,9 @@ For what is not run through psycopg's query interface: replication commands, pos
 that a message suggests. Queries use parameters or are composed with `psycopg.sql`, which quotes itself.
 """
 
+THIS_DATABASE = "(SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
+"""The OID of the session's database, in a query of locks."""
+
 
 def quote_identifier(*names: str) -> str:
     """Return a quoted identifier; several names are joined by dots, as in `"schema"."table"`."""

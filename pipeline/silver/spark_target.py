@@ -98,7 +98,7 @@ class SparkTarget(Target):
         if not values or fold.truncates or self._table.local_path is None:
             return False
         snapshot = self._table.snapshot()
-        names = {f.name: f.physical_name for f in TableSchema.of_json(snapshot.schema_string).fields}
+        names = TableSchema.of_json(snapshot.schema_string).physical_names
         times = {names.get(c.name, c.name) for c in fold.columns if c.type.ddl == "TIMESTAMP"}
         found = {names.get(name, name): ranges for name, ranges in values.items()}
         return not any(

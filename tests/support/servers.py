@@ -122,13 +122,13 @@ def restart(server: EmbeddedServer, settings: Mapping[str, str]) -> None:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """Give the session's PostgreSQL 18."""
-    yield from _serve(tmp_path_factory.mktemp("postgres-18"))
+    yield from serve(tmp_path_factory.mktemp("postgres-18"))
 
 
 @pytest.fixture(scope="session")
 def old_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """Give the session's PostgreSQL 10."""
-    yield from _serve(tmp_path_factory.mktemp("postgres-10"), binaries_of(10))
+    yield from serve(tmp_path_factory.mktemp("postgres-10"), 10)
 
 
 @pytest.fixture
@@ -163,10 +163,20 @@ def make_server(tmp_path: Path) -> Iterator[MakeServer]:
         started.stop()
 
 
-def _serve(directory: Path, binaries: Path | None = None) -> Iterator[EmbeddedServer]:
-    started = start_server(directory, binaries=binaries)
+def serve(
+    directory: Path, major: int | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[EmbeddedServer]:
+    """Give a server of a major version, by default the newest, and stop it afterwards."""
+    binaries = None if major is None else binaries_of(major)
+    started = start_server(directory, binaries=binaries, settings=settings)
     yield started
     started.stop()
+
+
+def serve_database(directory: Path, major: int | None = None) -> Iterator[Database]:
+    """Give the first database of a server of its own, as `serve` gives the server."""
+    for started in serve(directory, major):
+        yield Database(started, "postgres", started.conninfo)
 
 
 def new_database(started: EmbeddedServer) -> Iterator[Database]:

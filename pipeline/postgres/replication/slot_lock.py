@@ -19,6 +19,7 @@ from psycopg.pq.abc import PGresult
 
 from pipeline.errors import SlotBusyError, SlotWaitStopped, SourceError
 from pipeline.postgres.connection import Connection, connect, describe
+from pipeline.postgres.sql_text import THIS_DATABASE
 
 BUSY_SECONDS = 60.0
 _FIRST_PAUSE = 0.05  # seconds
@@ -36,7 +37,7 @@ _SET_KEEPALIVES = (
 # pg_locks has the key of a one-bigint lock in two halves.
 _HOLDER = (
     "SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
-    " AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
+    f" AND database = {THIS_DATABASE}"
     " AND ((classid::bigint << 32) | objid::bigint) = %s"
 )
 

@@ -30,11 +30,9 @@ from pipeline.report.web.write_page import write_page
 from tests.support.bronze.rows import bronze_rows
 from tests.support.files import places_of
 from tests.support.native_pipelines import NativePipeline
-from tests.support.postgres.binaries import binaries_of
 from tests.support.postgres.streams import both_routes
-from tests.support.postgres.templates import start_server
 from tests.support.seeds import seed_of_run
-from tests.support.servers import Database, MakeServer
+from tests.support.servers import Database, MakeServer, serve
 
 pytestmark = pytest.mark.postgres
 
@@ -391,10 +389,7 @@ def small_memory(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedServer]:
     """Give a server that streams transactions of some rows, where it can."""
-    folder = tmp_path_factory.mktemp("server")
-    server = start_server(folder, binaries=binaries_of(request.param), settings=SMALL_MEMORY)
-    yield server
-    server.stop()
+    yield from serve(tmp_path_factory.mktemp("server"), request.param, SMALL_MEMORY)
 
 
 @pytest.mark.sample(3)

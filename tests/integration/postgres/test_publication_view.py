@@ -12,9 +12,7 @@ from pipeline.postgres.connection import connect, for_server
 from pipeline.postgres.publication import describe_published, list_published, read_publication
 from pipeline.postgres.published_tables import IS_PUBLISHED, PUBLISHED
 from pipeline.table_name import TableName
-from tests.support.postgres.binaries import binaries_of
-from tests.support.postgres.templates import start_server
-from tests.support.servers import Database
+from tests.support.servers import Database, serve_database
 
 pytestmark = pytest.mark.postgres
 
@@ -99,12 +97,10 @@ PUBLICATIONS = [
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Give a database of each major with all of the tables and publications that it can have."""
     major: int = request.param
-    server = start_server(tmp_path_factory.mktemp(f"view-{major}"), binaries=binaries_of(major))
-    database = Database(server, "postgres", server.conninfo)
-    database.run(*(statement for first, statement in TABLES if major >= first))
-    database.run(*(f"CREATE PUBLICATION {name} {targets}" for name, targets in publications(major)))
-    yield database
-    server.stop()
+    for database in serve_database(tmp_path_factory.mktemp(f"view-{major}"), major):
+        database.run(*(statement for first, statement in TABLES if major >= first))
+        database.run(*(f"CREATE PUBLICATION {name} {targets}" for name, targets in publications(major)))
+        yield database
 
 
 def publications(major: int) -> list[tuple[str, str]]:

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.postgres.embedded import EmbeddedServer
-from tests.support.postgres.binaries import binaries_of
-from tests.support.postgres.templates import start_server
-from tests.support.servers import Database, drop_database
+from tests.support.servers import Database, drop_database, serve
 from tests.support.values.run import MODES, Carried, carry
 from tests.support.values.table import BAGS, FAMILIES, NEWEST_FAMILIES
 
@@ -35,9 +33,7 @@ KINDS = [kind for kinds in (FAMILIES | NEWEST_FAMILIES).values() for kind in kin
 @pytest.fixture(scope="module")
 def contrib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """Give a PostgreSQL 18 with what it comes with, xml too; the newest server has pgvector only."""
-    started = start_server(tmp_path_factory.mktemp("contrib"), binaries=binaries_of(18))
-    yield started
-    started.stop()
+    yield from serve(tmp_path_factory.mktemp("contrib"), 18)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ No message carries these changes; what keeps all rows must cause no event.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,52 +14,47 @@ import pytest
 
 from pipeline.metadata.catalog import CatalogTable
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
-from tests.support.postgres.binaries import binaries_of
-from tests.support.postgres.templates import start_server
 from tests.support.running import continuous, wait_until
-from tests.support.servers import Database, drop_database
+from tests.support.servers import Database, new_database, serve_database
 
 if TYPE_CHECKING:
     from pipeline.silver.writer_choice import WriterSetting
 
 pytestmark = pytest.mark.postgres
 
-_numbers = itertools.count(1)
 FILL = "INSERT INTO sales SELECT i, 'v' || i FROM generate_series({}, {}) i"
 
 
 @pytest.fixture(scope="module", params=[pytest.param(13, marks=pytest.mark.slow), 18])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Give a server of an old and of a new version."""
-    folder = tmp_path_factory.mktemp(f"partitions-{request.param}")
-    server = start_server(folder, binaries=binaries_of(request.param))
-    yield Database(server, "postgres", server.conninfo)
-    server.stop()
+    yield from serve_database(tmp_path_factory.mktemp("partitions"), request.param)
 
 
 @pytest.fixture
-def sales(source: Database, make_pipeline: MakePipeline) -> Iterator[Pipeline]:
+def database(source: Database) -> Iterator[Database]:
+    """Give a fresh database of each server in turn."""
+    yield from new_database(source.server)
+
+
+@pytest.fixture
+def sales(database: Database, make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline of a table with two filled partitions and an empty one, published by its root."""
-    name = f"partitions_{next(_numbers)}"
-    source.run(f"CREATE DATABASE {name}")
-    database = Database(source.server, name, source.server.conninfo_of(name))
-    pipeline = auto(make_pipeline("public.sales", copy="initial", database=database))
+    pipeline = auto(make_pipeline("public.sales", copy="initial"))
     pipeline.run(
         "CREATE TABLE sales (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
         "CREATE TABLE s1 PARTITION OF sales FOR VALUES FROM (0) TO (100)",
         "CREATE TABLE s2 PARTITION OF sales FOR VALUES FROM (100) TO (200)",
         "CREATE TABLE s9 PARTITION OF sales FOR VALUES FROM (900) TO (1000)",
         FILL.format(1, 150),
-        f"CREATE PUBLICATION {name} FOR TABLE sales WITH (publish_via_partition_root)",
+        f"CREATE PUBLICATION {database.name} FOR TABLE sales WITH (publish_via_partition_root)",
     )
     pipeline.catch_up()
     pipeline.run(FILL.format(151, 160))
     pipeline.catch_up()
     pipeline.assert_equal("sales")
     assert resyncs(pipeline) == []
-    yield pipeline
-    database.free_slot()
-    drop_database(source.server, name)
+    return pipeline
 
 
 def auto(pipeline: Pipeline) -> Pipeline:
@@ -72,7 +66,7 @@ def auto(pipeline: Pipeline) -> Pipeline:
 def resyncs(pipeline: Pipeline, table: str = "sales") -> list[str]:
     if not pipeline.path("_pgdelta", "events").exists():
         return []
-    return [sentence for kind, sentence in pipeline.events(table) if kind == "resync"]
+    return [sentence for kind, sentence in pipeline.events(table, rewrites=True) if kind == "resync"]
 
 
 def catch_up_twice(pipeline: Pipeline) -> None:

@@ -5,7 +5,6 @@ What keeps all rows, or is in the stream, must cause no event and no comparison.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
@@ -14,16 +13,13 @@ import pytest
 
 from pipeline.bronze.log import Bronze
 from pipeline.delta.table import Lake
-from pipeline.postgres.embedded import start_server
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.postgres.binaries import binaries_of
 from tests.support.running import continuous, wait_until
-from tests.support.servers import Database, drop_database
+from tests.support.servers import Database, new_database, serve_database
 
 pytestmark = pytest.mark.postgres
 
-_numbers = itertools.count(1)
 TABLES = ("same_type", "hashed", "wider", "computed", "lost_default", "generated")
 KEPT = ("vacuumed", "clustered", "truncated", "emptied", "empty", "younger")
 TOTAL = "ADD COLUMN total int GENERATED ALWAYS AS (v * 2) STORED"
@@ -50,27 +46,25 @@ HARMLESS = (
 @pytest.fixture(scope="module", params=[13, 18])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Give a server of an old and of a new version."""
-    folder = tmp_path_factory.mktemp(f"rewrites-{request.param}")
-    server = start_server(folder, binaries=binaries_of(request.param))
-    yield Database(server, "postgres", server.conninfo)
-    server.stop()
+    yield from serve_database(tmp_path_factory.mktemp("rewrites"), request.param)
 
 
 @pytest.fixture
-def tables(source: Database, make_pipeline: MakePipeline) -> Iterator[Pipeline]:
+def database(source: Database) -> Iterator[Database]:
+    """Give a fresh database of each server in turn."""
+    yield from new_database(source.server)
+
+
+@pytest.fixture
+def tables(database: Database, make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline whose silver tables equal the source."""
-    name = f"rewrites_{next(_numbers)}"
-    source.run(f"CREATE DATABASE {name}")
-    database = Database(source.server, name, source.server.conninfo_of(name))
-    pipeline = make_pipeline(copy="initial", database=database, create_publication="all")
+    pipeline = make_pipeline(copy="initial", create_publication="all")
     fill(pipeline, *TABLES, *KEPT)
     pipeline.run("DELETE FROM empty", "VACUUM empty", f"ALTER TABLE generated {TOTAL}")
-    if source.server_major >= 18:
-        pipeline.run(f"ALTER PUBLICATION {name} SET (publish_generated_columns = stored)")
+    if database.server_major >= 18:
+        pipeline.run(f"ALTER PUBLICATION {database.name} SET (publish_generated_columns = stored)")
     pipeline.catch_up()
-    yield pipeline
-    database.free_slot()
-    drop_database(source.server, name)
+    return pipeline
 
 
 def fill(pipeline: Pipeline, *names: str) -> None:

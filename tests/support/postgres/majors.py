@@ -5,16 +5,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.postgres.binaries import binaries_of
-from tests.support.postgres.templates import start_server
-from tests.support.servers import Database, drop_database
-
-_numbers = itertools.count(1)
+from tests.support.servers import Database, new_database, serve_database
 
 
 @pytest.fixture(scope="module", params=["newest", "18", "14"])
@@ -23,16 +18,11 @@ def binary_source(
 ) -> Iterator[Database]:
     """Give the first database of each server."""
     name: str = request.param
-    binaries = binaries_of(int(name)) if name.isdigit() else None
-    server = start_server(tmp_path_factory.mktemp(f"binary-{name}"), binaries=binaries)
-    yield Database(server, "postgres", server.conninfo)
-    server.stop()
+    major = int(name) if name.isdigit() else None
+    yield from serve_database(tmp_path_factory.mktemp(f"binary-{name}"), major)
 
 
 @pytest.fixture
 def any_database(binary_source: Database) -> Iterator[Database]:
     """Give a fresh database of each server in turn."""
-    name = f"binary_{next(_numbers)}"
-    binary_source.run(f"CREATE DATABASE {name}")
-    yield Database(binary_source.server, name, binary_source.server.conninfo_of(name))
-    drop_database(binary_source.server, name)
+    yield from new_database(binary_source.server)
