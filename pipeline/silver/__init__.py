@@ -28,5 +28,6 @@
 - reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`;
   `catalog_names` (pure) has the names in the catalog of Spark
 - reading live: `live_rows` folds pending changes onto a version in memory, an `overlay` (or by Spark, in a
-  `frame_target`); `silver_rows` reads both as Arrow, `overlay_frame` as a frame; `query_session` is DuckDB
+  `frame_target`); `silver_rows` reads both as Arrow, `overlay_frame` as a frame; `query_session` is DuckDB,
+  `query_names` are the tables that SQL names
 """

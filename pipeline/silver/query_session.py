@@ -7,6 +7,7 @@ SELECT statement is accepted. What needs more than its memory is spilled to a te
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import duckdb
 
 from pipeline.engine import DUCKDB
 from pipeline.errors import ConfigError, LakeError
+from pipeline.silver.query_names import DEFAULT_SCHEMA, folded, named_tables, quoted
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -67,21 +69,26 @@ class QuerySession:
         )
         connection = self._connection
         connection.execute("SET TimeZone = 'UTC'")
+        self._sources: dict[TableName, str] = {}
         for number, (name, rows) in enumerate(sorted(tables.items())):
-            source = f"pgdelta rows {number}"
-            connection.register(source, rows)
-            rows_of = DUCKDB.quoted(source)
-            schema, table = (DUCKDB.quoted(part) for part in name)
+            self._sources[name] = f"pgdelta rows {number}"
+            connection.register(self._sources[name], rows)
             try:
-                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-                connection.execute(f"CREATE VIEW {schema}.{table} AS SELECT * FROM {rows_of}")
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {DUCKDB.quoted(name.schema)}")
+                self._show(name)
             except duckdb.Error:
-                self._refused[name] = (
-                    f"Table {name} cannot be queried, because DuckDB does not tell its name from another one."
-                )
-        if any(name.schema == "public" for name in tables):
-            connection.execute("SET search_path = 'public'")
+                self._refused[name] = f"Table {name} cannot be queried: DuckDB has its schema for itself."
+        self._by_folded_name: dict[tuple[str, str], list[TableName]] = defaultdict(list)
+        for name in (*tables, *self._refused):
+            self._by_folded_name[folded(name)].append(name)
+        if any(name.schema == DEFAULT_SCHEMA for name in tables):
+            connection.execute(f"SET search_path = '{DEFAULT_SCHEMA}'")
         connection.execute("SET lock_configuration = true")
+
+    def _show(self, name: TableName) -> None:
+        """Give a table its name, instead of one whose name differs only in case."""
+        rows = DUCKDB.quoted(self._sources[name])
+        self._connection.execute(f"CREATE OR REPLACE VIEW {quoted(name)} AS SELECT * FROM {rows}")
 
     def columns(self, sql: str) -> list[ResultColumn]:
         """Return the columns of a query; raise ConfigError if it is not one SELECT statement or is wrong."""
@@ -90,7 +97,7 @@ class QuerySession:
             found = self._connection.sql(query)
             return [ResultColumn(n, str(t)) for n, t in zip(found.columns, found.types, strict=True)]
         except _MISTAKES as error:
-            raise self._mistake(sql, error) from None
+            raise ConfigError(_sentence(error)) from None
         except duckdb.Error as error:
             raise self._failure(error) from None
 
@@ -129,14 +136,32 @@ class QuerySession:
             raise ConfigError(_sentence(error)) from None
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise ConfigError(_ONLY_SELECT)
-        return str(statements[0].query).strip().rstrip(";")
+        query = str(statements[0].query).strip().rstrip(";")
+        self._show_exactly(named_tables(self._connection, query))
+        return query
 
-    def _mistake(self, sql: str, error: Exception) -> Exception:
-        """Return the error about a query, or why a table that it names cannot be read."""
-        for name, reason in sorted(self._refused.items()):
-            if name.table.lower() in sql.lower() and name.table.lower() in str(error).lower():
-                return LakeError(reason)
-        return ConfigError(_sentence(error))
+    def _show_exactly(self, names: Sequence[TableName]) -> None:
+        """Show the tables that a query names, where others have names that differ only in case.
+
+        Raises LakeError for a table that cannot be read, ConfigError for one that is not there while one in
+        another case is, and for two that differ only in case.
+        """
+        for number, name in enumerate(names):
+            if name in self._refused:
+                raise LakeError(self._refused[name])
+            if twin := next((other for other in names[:number] if folded(other) == folded(name)), None):
+                raise ConfigError(
+                    f"{quoted(twin)} and {quoted(name)} differ only in case, and one query cannot have both. "
+                    "Query them one after the other."
+                )
+            others = [other for other in self._by_folded_name.get(folded(name), ()) if other != name]
+            if others and name not in self._tables:
+                raise ConfigError(
+                    f"Silver has no table {quoted(name)}, but {quoted(others[0])}. Write the name in double "
+                    "quotes if it has capitals."
+                )
+            if others:
+                self._show(name)
 
     def _failure(self, error: Exception) -> Exception:
         """Return why rows could not be read or computed, without a value."""

@@ -61,8 +61,8 @@ def query(
     stop: threading.Event,
 ) -> int:
     """Run one SELECT of DuckDB's SQL over silver tables, all at one LSN, without Spark. Tables are named
-    schema.table, quoted where PostgreSQL needs it ("Sales"."Order items"); those of schema public need no
-    schema.
+    schema.table as in PostgreSQL: a quoted name is exact ("Sales"."Order items"), any other one is in lower
+    case. Tables of schema public need no schema.
 
     Nothing is written, and no file or network is read but the tables. THE VALUES OF ROWS ARE PRINTED. A query
     uses at most 1 GB of memory, and temporary files.

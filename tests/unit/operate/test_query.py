@@ -183,29 +183,42 @@ def test_a_table_that_cannot_be_read_is_named_and_stops_no_other(
     assert asked(lake, "SELECT count(DISTINCT id) FROM t0000") == 0
 
 
-def test_names_are_the_source_s_and_tables_that_differ_in_case_are_refused(tmp_path: Path) -> None:
-    lake = NativeLake(tmp_path / "lake", 1)
-    rows = silver_live(lake.config).tables[lake.names[0]]
+def test_names_are_the_source_s_and_differ_in_case(tmp_path: Path) -> None:
+    lake = NativeLake(tmp_path / "lake", 3)
+    lake.insert(lake.names[:1], 2000, 30)
+    more, rows, _ = (rows for _, rows in sorted(silver_live(lake.config).tables.items()))
+    held = TableName("public", "Held")
     names = [
         TableName('Sch"ema', "a.b"),
         TableName("main", "pgdelta rows 0"),
-        TableName("public", "Orders"),
         TableName("public", "orders"),
         TableName("public", "se'lect; --"),
+        TableName("public", "held"),
+        TableName("public", "Sole"),
     ]
-    session = QuerySession(dict.fromkeys(names, rows), {})
+    tables = {**dict.fromkeys(names, rows), TableName("public", "Orders"): more}
+    session = QuerySession(tables, {held: "Table public.Held is held."})
     try:
-        for sql in (
-            'SELECT id FROM "Sch""ema"."a.b"',
-            'SELECT id FROM main."pgdelta rows 0"',
-            "SELECT id FROM public.ORDERS",
-            'SELECT id FROM "se\'lect; --"',
+        for sql, count in (
+            ('SELECT id FROM "Sch""ema"."a.b"', 20),
+            ('SELECT id FROM main."pgdelta rows 0"', 20),
+            ("SELECT id FROM public.ORDERS", 20),
+            ('SELECT id FROM public."Orders"', 30),
+            ('SELECT id FROM "orders" AS "Orders"', 20),
+            ('WITH "Orders" AS (SELECT id FROM orders) FROM "Orders"', 20),
+            ("SELECT count(*) FROM \"Orders\" WHERE 'é' = 'é' UNION ALL FROM range(29)", 30),
+            ('SELECT id FROM "se\'lect; --"', 20),
+            ("SELECT id FROM HELD", 20),
         ):
-            [batch] = session.texts(sql, 1)
-            assert batch.num_rows == 20
+            assert sum(batch.num_rows for batch in session.texts(sql, 1)) == count, sql
+        with pytest.raises(LakeError, match="is held"):
+            session.columns('SELECT id FROM "Held"')
+        with pytest.raises(ConfigError, match=r'no table "public"\."sole", but "public"\."Sole"'):
+            session.columns("SELECT id FROM Sole")
+        with pytest.raises(ConfigError, match="differ only in case, and one query cannot have both"):
+            session.columns('SELECT * FROM orders JOIN "Orders" USING (id)')
     finally:
         session.close()
-    assert [*session._refused] == [TableName("public", "orders")]
 
 
 def test_a_query_larger_than_its_memory_uses_temporary_files(
