@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pipeline.errors import one_line
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
@@ -199,13 +200,13 @@ class IngestSummary:
         # The rate of a few changes only shows how long the start took.
         speed = f", {format_count(round(rate), 'change')}/s" if self.changes >= _FEW_CHANGES else ""
         copied = [f"compared {name}: {sentence}" for name, sentence in sorted(self.compared.items())]
-        for name, copy in sorted(self.copies.items()):
+        copies = sorted(self.copies.items())
+        if complete := [(name, copy) for name, copy in copies if copy.is_complete and not copy.failure]:
+            copied.append(copied_line(complete))
+        for name, copy in copies:
             if copy.failure:
                 copied.append(f"copy of {name} failed: {copy.failure}")
-            elif copy.is_complete:
-                size = f"{format_count(copy.rows_landed, 'row')}, {format_size(copy.bytes)}"
-                copied.append(f"copied {name}: {size}, {format_duration(copy.seconds)}")
-            else:
+            elif not copy.is_complete:
                 share = f"{format_count(copy.rows_landed, 'row')}, {format_share(copy.share)}"
                 copied.append(f"copy of {name}: {share}; the next run continues")
         if self.copy_failure:
@@ -280,10 +281,20 @@ class IngestSummary:
         return int(has_failed or (strict and bool(self.unpublished)))
 
 
+def copied_line(copies: Sequence[tuple[TableName, CopyProgress]]) -> str:
+    """Return one line about copies that are complete, at least one."""
+    rows = format_count(sum(copy.rows_landed for _, copy in copies), "row")
+    size = f"{rows}, {format_size(sum(copy.bytes for _, copy in copies))} of text"
+    if len(copies) == 1:
+        [(name, copy)] = copies
+        return f"copied {one_line(str(name))}: {size}, {format_duration(copy.seconds)}"
+    return f"copied {len(copies):,} tables ({_name_tables([name for name, _ in copies])}): {size}"
+
+
 def _name_tables(names: Sequence[TableName]) -> str:
     """Return the names of the tables, of many only the first ones."""
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(map(str, names[:_FEW])) + more
+    more = f" and {len(names) - _FEW:,} more" if len(names) > _FEW else ""
+    return one_line(", ".join(map(str, names[:_FEW]))) + more
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Table copies in progress on stderr: bars in a terminal, elsewhere a line from time to time.
 
-Reads the summary that ingest reports, from any thread. Outside a terminal, a copy is one line
-when it is complete or failed, and all copies together are one line every 30 s. A stderr that cannot be
-written to ends no run.
+Reads the summary that ingest reports, from any thread. Each of the first copies is one line when it is
+complete, and each that failed. Outside a terminal all copies together are one line every 30 s. A stderr that
+cannot be written to ends no run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.table import Column
 from rich.text import Text
 
 from pipeline.errors import one_line
+from pipeline.progress import copied_line
 from pipeline.table_name import TableName
 from pipeline.units import format_count, format_duration, format_row_rate, format_share, format_size
 
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 30.0
 MOST_BARS = 8
-_MOST_ENDED = 5  # lines at once in a terminal
+MAX_COPIED_LINES = 20
+"""Tables with a line of their own when they are complete; the closing lines count all."""
+_MAX_FAILED_LINES = 5  # at once in a terminal
 _MOST_NAMES = 3
 _RATE_SECONDS = 30.0
 _WIDE = 120  # columns from which on bars and sizes fit, too
@@ -78,18 +81,9 @@ def total_line(copies: Mapping[TableName, CopyProgress], rate: float) -> str:
 
 
 def ended_lines(ended: Sequence[tuple[TableName, CopyProgress]], most: int | None = None) -> list[str]:
-    """Return a line for each copy that is complete or failed; more than `most` of a kind share one line."""
-    complete = [(name, copy) for name, copy in ended if copy.failure is None]
+    """Return a line for each copy that is complete or failed; more than `most` that failed share one line."""
+    lines = [copied_line([item]) for item in ended if item[1].failure is None]
     failed = [(name, copy) for name, copy in ended if copy.failure is not None]
-    if most is not None and len(complete) > most:
-        rows = format_count(sum(copy.rows_landed for _, copy in complete), "row")
-        lines = [f"copied {len(complete)} tables ({_names(complete)}): {rows}"]
-    else:
-        lines = [
-            f"copied {_name_text(name)}: {format_count(copy.rows_landed, 'row')}, "
-            f"{format_size(copy.bytes)} of text, {format_duration(copy.seconds)}"
-            for name, copy in complete
-        ]
     if most is not None and len(failed) > most:
         first = failed[0][1].failure
         return [*lines, f"copy of {len(failed)} tables failed ({_names(failed)}); the first: {first}"]
@@ -200,6 +194,7 @@ class CopyBoard:
         self._bars: CopyBars | None = None
         self._summary: IngestSummary | None = None
         self._printed: dict[TableName, CopyProgress | str] = {}
+        self._copied = 0
         self._printed_failure: str | None = None
         self._publication: list[str] = []  # its lines as they were last printed
         self._line_at: float | None = None
@@ -238,7 +233,7 @@ class CopyBoard:
         self._publication = lines
 
     def _show(self, copies: dict[TableName, CopyProgress], failure: str | None) -> None:
-        for line in ended_lines(self._ended(copies), _MOST_ENDED if self._is_live else None):
+        for line in ended_lines(self._ended(copies), _MAX_FAILED_LINES if self._is_live else None):
             self._print(line)
         if failure is not None and failure != self._printed_failure:
             self._print(f"copy failed: {failure}")
@@ -262,12 +257,14 @@ class CopyBoard:
             self._print(total_line(copies, rate))
 
     def _ended(self, copies: dict[TableName, CopyProgress]) -> list[tuple[TableName, CopyProgress]]:
-        """Return the copies that ended since the last call; a table's failure once for each sentence."""
+        """Return the copies to show that ended since the last call; a failure once for each sentence."""
         ended = []
         for name, copy in copies.items():
             if not copy.is_open and self._printed.get(name) != (copy.failure or copy):
                 self._printed[name] = copy.failure or copy
-                ended.append((name, copy))
+                self._copied += copy.failure is None
+                if copy.failure is not None or self._copied <= MAX_COPIED_LINES:
+                    ended.append((name, copy))
         return ended
 
     def _rate(self, now: float, count: int) -> float:

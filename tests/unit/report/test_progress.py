@@ -15,6 +15,7 @@ from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableSt
 from pipeline.protocol.lsn import LSN
 from pipeline.report import progress
 from pipeline.report.progress import (
+    MAX_COPIED_LINES,
     CopyBars,
     CopyBoard,
     ended_lines,
@@ -63,14 +64,24 @@ def test_a_table_that_ended_is_one_line() -> None:
     ]
 
 
-def test_many_that_ended_are_one_line_in_a_terminal() -> None:
-    done = [(TableName("public", f"t{i}"), copy_of(1, 1, 10, is_complete=True)) for i in range(300)]
-    failed = [(TableName("public", f"f{i}"), copy_of(failure="No.")) for i in range(7)]
-    assert ended_lines([*done, *failed], 5) == [
-        "copied 300 tables (public.t0, public.t1, public.t2, …): 3,000 rows",
-        "copy of 7 tables failed (public.f0, public.f1, public.f2, …); the first: No.",
+def test_many_copies_have_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    done = {TableName("public", f"t{i:03}"): copy_of(1, 1, 10, is_complete=True, bytes=9) for i in range(300)}
+    failed = {TableName("public", f"f{i}"): copy_of(failure="No.") for i in range(7)}
+    with CopyBoard() as board:
+        board.update(summary_of(done))
+        board.update(summary_of(done | failed))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == MAX_COPIED_LINES + 7
+    assert lines[0].startswith("copied public.t000: 10 rows")
+    assert ended_lines([*failed.items()], 5) == [
+        "copy of 7 tables failed (public.f0, public.f1, public.f2, …); the first: No."
     ]
-    assert len(ended_lines(done)) == 300
+    closing = summary_of(done | failed).lines()
+    assert closing[0] == (
+        "copied 300 tables (public.t000, public.t001, public.t002, public.t003, public.t004 and 295 more): "
+        "3,000 rows, 3 KiB of text"
+    )
+    assert len([line for line in closing if line.startswith("cop")]) == 8
 
 
 def test_a_board_shows_few_tables_and_one_line_of_all() -> None:
