@@ -353,6 +353,7 @@ class ApplySummary:
     stream: StreamProgress | None = None
     maintenance: MaintenanceProgress = field(default_factory=MaintenanceProgress)
     catalog: CatalogProgress = field(default_factory=CatalogProgress)
+    doubts: dict[TableName, str] = field(default_factory=dict)  # tables that may differ, with sentences
     rebuilt: list[TableName] | None = None  # tables that `pgdelta rebuild` built again; None: another command
 
     def show(self, manifest: Manifest) -> None:
@@ -393,6 +394,9 @@ class ApplySummary:
                 lines.append(f"paused: {state.paused}")
             if state.failure:
                 lines.append(f"failed: {name}: {state.failure}")
+        lines += [f"in doubt: {sentence}" for _, sentence in sorted(self.doubts.items())[:_FEW]]
+        if len(self.doubts) > _FEW:
+            lines.append(f"in doubt: {len(self.doubts) - _FEW:,} more tables: run pgdelta status")
         return [*lines, *self.catalog.lines(), *self.maintenance.lines()]
 
     def _rebuilt_line(self, names: Sequence[TableName]) -> str:
@@ -421,14 +425,18 @@ class ApplySummary:
                 }
                 for name, state in sorted(self.tables.items())
             ],
+            "in_doubt": [
+                {"schema": name[0], "table": name[1], "sentence": sentence}
+                for name, sentence in sorted(self.doubts.items())
+            ],
             "catalog": self.catalog.as_json(),
             "maintenance": self.maintenance.as_json(),
         }
 
     def exit_code(self, strict: bool) -> int:
-        """Return 1 if a table failed, or under `strict` if one is held or not in the catalog."""
+        """Return 1 if a table failed, or under `strict` if one is held, in doubt or not in the catalog."""
         states = self.tables.values()
-        has_stopped = any(s.held for s in states) or bool(self.catalog.failures)
+        has_stopped = any(s.held for s in states) or bool(self.doubts or self.catalog.failures)
         return int(any(s.failure for s in states) or (strict and has_stopped))
 
 

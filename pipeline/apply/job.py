@@ -27,7 +27,10 @@ from pipeline.delta.store.store import WITHOUT_SPARK, parts_of
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.due import Candidate
 from pipeline.maintenance.job_tables import own_candidates, silver_candidates
+from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.progress import ApplyProgress, ApplySummary, StreamProgress
+from pipeline.silver.doubts import find_doubts
+from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,8 +73,8 @@ def run_apply(
         maintenance = _maintenance(applier, config, stop, progress)
         if trigger == "continuous":
             with maintenance.in_background():
-                return _apply(applier, registrar, trigger, stop, status, has_query=has_query)
-        summary = _apply(applier, registrar, trigger, stop, status, has_query=has_query)
+                return _apply(applier, registrar, trigger, stop, status, has_query=has_query, config=config)
+        summary = _apply(applier, registrar, trigger, stop, status, has_query=has_query, config=config)
         maintenance.run()
         return summary
 
@@ -103,6 +106,7 @@ def _apply(
     status: StatusWriter | None,
     *,
     has_query: bool,
+    config: Config,
 ) -> ApplySummary:
     if trigger == "continuous":
         applier.run_continuously()
@@ -136,7 +140,20 @@ def _apply(
     if status is not None:
         status.write()
     registrar.finish(stop)
+    applier.summary.doubts = _doubts(applier, config)
     return applier.summary
+
+
+def _doubts(applier: Applier, config: Config) -> dict[TableName, str]:
+    """Return the sentences of the tables in doubt for which no copy is requested."""
+    history, events = applier.bronze.copies.read(), applier.records.events.history()
+    waiting = history.open_requests()
+    verified = Reconciliations(applier.lake).verified() if find_doubts(events, history, {}) else {}
+    return {
+        name: doubt.sentence
+        for name, doubt in find_doubts(events, history, verified).items()
+        if name not in waiting and config.rule_for(name) is not None
+    }
 
 
 def _needs_spark(config: Config) -> bool:

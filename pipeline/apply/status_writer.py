@@ -15,7 +15,7 @@ from pipeline.metadata.status import FAILED, StatusTable
 from pipeline.progress import TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_tables, with_lag
-from pipeline.report.status_page import TableStatus
+from pipeline.report.status_page import IN_DOUBT, TableStatus
 
 EVERY_SECONDS = 60.0
 
@@ -47,6 +47,9 @@ class StatusWriter:
         tables = read_tables(
             self._config, self._bronze, self._applier.records, manifest, point, self._applier.relations
         )
+        self._applier.summary.doubts = {
+            table.name: str(table.sentence) for table in tables if table.state == IN_DOUBT
+        }
         behind = {table.applied for table in tables} - {manifest.lsn}
         times = commit_times_of(self._applier.lake, behind)
         now = datetime.now(timezone.utc)

@@ -27,6 +27,7 @@ from pipeline.table_name import TableName
 _TYPE_CHANGE = "type change at "
 _COMPARISON = "compare with the source after the gap up to "
 _REWRITE = "compare with the source after the rewrite before "
+_REPAIR = "it differs from the source"
 READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "dropped", "gap"
 COMPARED, MOVED = "compared", "moved"
 
@@ -217,6 +218,16 @@ class CopyRequest:
         """Return a new request to compare a table that was rewritten before an LSN, and copy what differs."""
         return cls.of(name, f"{_REWRITE}{lsn}")
 
+    @classmethod
+    def repair(cls, name: TableName, key_ranges: Sequence[KeyRange]) -> CopyRequest:
+        """Return a new request for the keys that a comparison found to differ, or for all without keys."""
+        return cls.of(name, _REPAIR, key_ranges)
+
+    @property
+    def repairs(self) -> bool:
+        """Whether the request is for all rows that a comparison found to differ."""
+        return self.reason == _REPAIR
+
     @property
     def compares(self) -> bool:
         """Whether the table is compared first, so that only what differs is copied."""
@@ -365,9 +376,21 @@ class CopyHistory:
 
     def is_older(self, name: TableName, lsn: LSN) -> bool:
         """Return whether a table that is still published was copied or compared before an LSN, or never."""
-        copy, compared = self.newest().get(name), self.comparisons.get(name, ())
-        lsns = [*([copy.lsns[0]] if copy else []), *(each.lsn for each in compared)]
-        return not self.is_dropped(name) and max(lsns, default=INVALID) < lsn
+        return not self.is_dropped(name) and self._whole(name) < lsn
+
+    def _whole(self, name: TableName) -> LSN:
+        """Return the LSN of the snapshot at which all rows were last copied or compared."""
+        copies = (state.copy for state in self.states.get(name, ()) if not state.key_ranges)
+        lsns = [copy.lsns[0] for copy in copies if copy]
+        return max([*lsns[-1:], *(each.lsn for each in self.comparisons.get(name, ()))], default=INVALID)
+
+    def settled(self, name: TableName) -> LSN:
+        """Return the LSN up to which no change of a table was lost: of a copy, a comparison or a repair."""
+        repairs = {request.id for request in self.requests if request.name == name and request.repairs}
+        copies = (
+            s.copy for s in self.states.get(name, ()) if s.key_ranges and repairs.intersection(s.requests)
+        )
+        return max([self._whole(name), *(copy.lsns[0] for copy in copies if copy)])
 
     def whole_copies(self, name: TableName, last: CompleteCopy) -> list[CompleteCopy]:
         """Return the complete copies of all rows of a table, in order, up to one of them."""

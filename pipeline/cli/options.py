@@ -97,8 +97,8 @@ def strict_option(function: Function) -> Function:
         "--strict",
         group="Run",
         is_flag=True,
-        help="Exit with 1 also if a recorded policy held or refused a table, or one that matches the "
-        "configuration is not published.",
+        help="Exit with 1 also if a recorded policy held or refused a table, if one is in doubt, or if one "
+        "that matches the configuration is not published.",
     )(function)
 
 

@@ -71,6 +71,17 @@ class RecordedEvent(NamedTuple):
     recorded_at: datetime
 
 
+def newest_events(recorded: Iterable[RecordedEvent]) -> NewestEvents:
+    """Return the newest of the events of each table, which are in the order in which they were recorded."""
+    events = [each.event for each in recorded]
+    membership = {event.name: event for event in events if event.kind in _MEMBERSHIP}
+    left_out = (MAINTENANCE_FAILED, CATALOG, PAUSED, RESUMED, *_MEMBERSHIP)
+    return NewestEvents(
+        {event.name: event for event in events if event.kind not in left_out},
+        {name: event.sentence for name, event in membership.items() if event.kind == UNPUBLISHED},
+    )
+
+
 class EventLog:
     """Reads and writes `_pgdelta/events`; safe to use from several threads."""
 
@@ -143,13 +154,7 @@ class EventLog:
 
     def newest(self) -> NewestEvents:
         """Return the newest events of each table, by one read."""
-        events = [recorded.event for recorded in self.history()]
-        membership = {event.name: event for event in events if event.kind in _MEMBERSHIP}
-        left_out = (MAINTENANCE_FAILED, CATALOG, PAUSED, RESUMED, *_MEMBERSHIP)
-        return NewestEvents(
-            {event.name: event for event in events if event.kind not in left_out},
-            {name: event.sentence for name, event in membership.items() if event.kind == UNPUBLISHED},
-        )
+        return newest_events(self.history())
 
     def history(self) -> list[RecordedEvent]:
         """Return all events, in the order in which they were recorded."""

@@ -21,6 +21,7 @@ from pipeline.report.status_page import (
     BEHIND,
     CURRENT,
     HOLDING,
+    IN_DOUBT,
     UNPUBLISHED,
     Status,
     TableStatus,
@@ -307,6 +308,7 @@ def _apply_writes(facts: AlertFacts) -> bool:
 RULES = (
     Rule("held", "held", _always, _tables(*HOLDING)),
     Rule("resync", "held", _always, _unsynced),
+    Rule("doubt", "held", _always, _tables(IN_DOUBT)),
     Rule("failed", "failed", _always, _failed_tables),
     Rule("copy", "failed", lambda facts: facts.copy_failures is not None, _failed_copies),
     Rule("maintenance", "failed", _always, _failed_maintenance),
@@ -373,4 +375,4 @@ def find_alerts(facts: AlertFacts) -> Alerts:
 
 def awaited_tables(tables: Sequence[TableStatus]) -> list[TableStatus]:
     """Return the tables whose changes apply is to write: not held, failed, paused, copied or detached."""
-    return [each for each in tables if each.state in (CURRENT, BEHIND) and not each.awaits_copy]
+    return [each for each in tables if each.state in (CURRENT, IN_DOUBT, BEHIND) and not each.awaits_copy]

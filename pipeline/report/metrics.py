@@ -298,6 +298,12 @@ METRICS = {
             _apply(lambda a: a.batch_seconds or None),
         ),
         Metric(
+            "tables_in_doubt",
+            "gauge",
+            "Tables that may differ from the source until they are copied or compared.",
+            _apply(lambda a: len(a.doubts)),
+        ),
+        Metric(
             "table_applied_lsn",
             "gauge",
             "LSN up to which a table is applied.",

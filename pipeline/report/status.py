@@ -24,7 +24,7 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
 from pipeline.errors import ConfigError, SourceError
 from pipeline.metadata.catalog_entries import CatalogEntries
-from pipeline.metadata.events import Event
+from pipeline.metadata.events import Event, newest_events
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
@@ -37,6 +37,7 @@ from pipeline.report.status_page import (
     CURRENT,
     DETACHED,
     HOLDING,
+    IN_DOUBT,
     PAUSED,
     UNPUBLISHED,
     Status,
@@ -49,6 +50,7 @@ from pipeline.report.status_page import (
 from pipeline.report.table_details import SourceColumnType, StatusDetails, TableDetails, list_columns
 from pipeline.report.web.facts import PageFacts, list_schema_versions, type_name
 from pipeline.silver.decision import Decision, Step, decide
+from pipeline.silver.doubts import Doubt, find_doubts
 from pipeline.silver.lake_facts import LakeFacts, why_detached
 from pipeline.silver.shared_tables import silver_path
 from pipeline.table_name import TableName, match_tables
@@ -173,7 +175,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
 
 def _behind(table: TableStatus, sentence: str) -> TableStatus:
     """Return a table whose source was restored: how far it is from the source is not known."""
-    return replace(table, state=BEHIND, sentence=sentence) if table.state == CURRENT else table
+    return replace(table, state=BEHIND, sentence=sentence) if table.state in (CURRENT, IN_DOUBT) else table
 
 
 def with_lag(
@@ -215,11 +217,23 @@ def read_tables(
     def chunks(copy: CopyState) -> int:
         return max(bronze.chunk_count(copy.name) - copy.snapshots[0].chunks_before, 0)
 
-    events = records.events.newest()
+    recorded = records.events.history()
+    events = newest_events(recorded)
     shown = events.unpublished if unpublished is None else unpublished
     found = describe_tables(lake, events.tables, records.misfits.counts(), chunks, shown)
     verified = Reconciliations(bronze.lake).verified()
-    return tuple(replace(table, verified=verified.get(table.name)) for table in found)
+    doubts = find_doubts(recorded, history, verified)
+    return tuple(
+        _with_doubt(replace(table, verified=verified.get(table.name)), doubts.get(table.name))
+        for table in found
+    )
+
+
+def _with_doubt(table: TableStatus, doubt: Doubt | None) -> TableStatus:
+    """Return a current table as one in doubt, if it is."""
+    if doubt is None or table.state != CURRENT:
+        return table
+    return replace(table, state=IN_DOUBT, sentence=doubt.sentence, doubt=doubt)
 
 
 def describe_tables(

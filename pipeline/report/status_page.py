@@ -32,6 +32,7 @@ from pipeline.units import format_byte_rate, format_count, format_duration, form
 if TYPE_CHECKING:
     from pipeline.bronze.activity import Mark
     from pipeline.postgres.replication.slot_status import SourceStatus
+    from pipeline.silver.doubts import Doubt
 
 
 def escape(text: str) -> str:
@@ -40,13 +41,15 @@ def escape(text: str) -> str:
 
 
 BEHIND, COPYING, CURRENT, DETACHED = "behind", "copying", "current", "detached"
-UNPUBLISHED, PAUSED = "unpublished", "paused"
+UNPUBLISHED, PAUSED, IN_DOUBT = "unpublished", "paused", "in doubt"
 HOLDING = ("held", "refused")
+NEEDS_PERSON = (FAILED, *HOLDING, IN_DOUBT, UNPUBLISHED)
 OPERATIONS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
 _STYLES = {
     FAILED: "red",
     "held": "red",
     "refused": "red",
+    IN_DOUBT: "red",
     UNPUBLISHED: "red",
     PAUSED: "yellow",
     BEHIND: "yellow",
@@ -67,7 +70,8 @@ _SHORTEST_EVENT = 30  # cells of an event that are worth a column
 class TableStatus:
     """One table: `sentence` says why it is in its state.
 
-    `state` is failed, held, refused, unpublished, paused, behind, copying, detached or current.
+    `state` is failed, held, refused, in doubt, unpublished, paused, behind, copying, detached or current. A
+    table in doubt is current, but may differ from the source since `doubt`.
 
     `version` is -1 before the first copy is in silver. `commit_time` is that of the last transaction up to
     `applied`. `operations` counts what committed within the last day, by the operation's letter. `verified`
@@ -88,6 +92,7 @@ class TableStatus:
     lag_bytes: int | None = None
     operations: Mapping[str, int] = field(default_factory=dict)
     event: Event | None = None
+    doubt: Doubt | None = None
     copy_share: float | None = None
     awaits_copy: bool = False
     catalog: CatalogEntry | None = None
@@ -105,7 +110,7 @@ class TableStatus:
     @property
     def notice(self) -> str | None:
         """The sentence of a table that needs a person or a copy, None if there is nothing to do."""
-        needs_person = self.state in (FAILED, *HOLDING, UNPUBLISHED, PAUSED, DETACHED)
+        needs_person = self.state in (*NEEDS_PERSON, PAUSED, DETACHED)
         needs_copy = self.state == BEHIND and self.event is not None and self.event.kind in NEEDS_RESYNC
         return self.sentence if needs_person or needs_copy or self.awaits_copy else None
 
@@ -119,6 +124,7 @@ class TableStatus:
             "version": self.version,
             "misfits": self.misfits,
             "sentence": self.sentence,
+            "in_doubt_since": self.doubt and utc_text(self.doubt.since),
             "verified": None if self.verified is None else str(self.verified),
             "commit_time": utc_text(self.commit_time),
             "lag_seconds": None if self.lag_seconds is None else round(self.lag_seconds, 3),
@@ -159,8 +165,8 @@ class Status:
 
     @property
     def is_held(self) -> bool:
-        """Whether a table is held, refused, unpublished or failed."""
-        return any(table.state in (*HOLDING, UNPUBLISHED, FAILED) for table in self.tables)
+        """Whether a table is held, refused, in doubt, unpublished or failed."""
+        return any(table.state in NEEDS_PERSON for table in self.tables)
 
     def as_json(self) -> dict[str, Any]:
         """Return the status as data."""

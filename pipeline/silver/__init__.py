@@ -30,4 +30,5 @@
 - reading live: `live_rows` folds pending changes onto a version in memory, an `overlay` (or by Spark, in a
   `frame_target`); `silver_rows` reads both as Arrow, `overlay_frame` as a frame; `query_session` is DuckDB,
   `query_names` are the tables that SQL names
+- proof: `doubts` (pure) are the tables that may differ from the source since an event
 """

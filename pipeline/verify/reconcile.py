@@ -356,7 +356,7 @@ def plan_repair(name: TableName, found: Differences, compared: ComparableColumns
         and all(len(key) == len(forms) for key in keys)
     )
     ranges = [KeyRange(key, key) for key in sorted(keys)] if is_partial else ()
-    return CopyRequest.of(name, "it differs from the source", ranges)
+    return CopyRequest.repair(name, ranges)
 
 
 def repair_sentence(request: CopyRequest) -> str:

@@ -29,7 +29,7 @@ def _kind(parameters: Mapping[str, Any]) -> Kind:
         ),
         ("the same job under spark-submit", "spark-submit jobs/apply.py --config conf/pipeline.yaml"),
     ],
-    exit_codes={1: "failed, or a table could not be applied; with --strict also if one is held"},
+    exit_codes={1: "failed, or a table could not be applied; with --strict also if one is held or in doubt"},
     kind=_kind,
 )
 @config_option

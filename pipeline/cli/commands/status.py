@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         ),
     ],
     exit_codes={
-        1: "failed; with --strict also if a table is held, refused, unpublished or failed",
+        1: "failed; with --strict also if a table is held, refused, in doubt, unpublished or failed",
         3: "with --alert: something needs a person",
     },
 )
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     "--strict",
     group="Run",
     is_flag=True,
-    help="Exit with 1 if a table is held, refused, unpublished or failed.",
+    help="Exit with 1 if a table is held, refused, in doubt, unpublished or failed.",
 )
 @option(
     "--alert",

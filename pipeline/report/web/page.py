@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING
 
 from pipeline import __version__
 from pipeline.metadata.events import RecordedEvent
-from pipeline.metadata.status import FAILED
 from pipeline.report.status_page import (
     BEHIND,
     COPYING,
-    HOLDING,
+    NEEDS_PERSON,
     STATES,
-    UNPUBLISHED,
     Status,
     TableStatus,
     duration_text,
@@ -113,7 +111,7 @@ def headline(status: Status) -> str:
     """Return the state of a pipeline in words, the first that applies."""
     counts = Counter(table.state for table in status.tables)
     total = format_count(len(status.tables), "table")
-    problems = [f"{counts[state]} {state}" for state in (FAILED, *HOLDING, UNPUBLISHED) if counts[state]]
+    problems = [f"{counts[state]} {state}" for state in NEEDS_PERSON if counts[state]]
     slot = status.source.slot if status.source else None
     if status.source and slot is None and status.captured:
         problems.insert(0, "the slot does not exist")

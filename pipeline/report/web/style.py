@@ -61,6 +61,7 @@ STATES = {
     "failed": ("red", "\N{MULTIPLICATION X}"),
     "held": ("red", "\N{BLACK SQUARE}"),
     "refused": ("red", "\N{BLACK DIAMOND}"),
+    "in doubt": ("red", "\N{QUESTION MARK}"),
     "unpublished": ("red", "\N{EMPTY SET}"),
     "paused": ("amber", "\N{DOUBLE VERTICAL LINE}"),
     "behind": ("amber", "\N{BLACK LEFT-POINTING TRIANGLE}"),

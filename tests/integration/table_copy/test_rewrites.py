@@ -13,6 +13,10 @@ import pytest
 
 from pipeline.bronze.log import Bronze
 from pipeline.delta.table import Lake
+from pipeline.operate.resync import run_resync
+from pipeline.report.alerts import read_alerts
+from pipeline.report.status import read_status
+from pipeline.report.status_page import CURRENT, IN_DOUBT
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
@@ -190,7 +194,28 @@ def test_the_policy_says_whether_a_rewritten_table_is_copied(
     if policy == "resync":
         tables.assert_equal("same_type", "hashed", "wider", "computed", "lost_default")
     else:
-        assert "Run pgdelta resync --table public.hashed." in events_of_rewrites(tables)["hashed"][1]
+        assert_in_doubt_until_copied(tables)
+
+
+def assert_in_doubt_until_copied(tables: Pipeline) -> None:
+    sentence = events_of_rewrites(tables)["hashed"][1]
+    assert "Run pgdelta resync --table public.hashed." in sentence
+    rewritten = {TableName("public", name) for name in events_of_rewrites(tables)}
+    summary = tables.apply()
+    assert summary.doubts.keys() == rewritten
+    assert summary.exit_code(strict=True) == 1
+    assert summary.exit_code(strict=False) == 0
+    assert f"in doubt: {sentence}" in summary.lines()
+    status = read_status(tables.config)
+    assert status.is_held
+    states = {table.name: table.state for table in status.tables}
+    assert {name for name, state in states.items() if state == IN_DOUBT} == rewritten
+    assert {alert.table for alert in read_alerts(tables.config).found if alert.rule == "doubt"} == rewritten
+    run_resync(tables.config, ["public.*"])
+    tables.catch_up()
+    tables.assert_equal(*rewritten)
+    assert tables.apply().exit_code(strict=True) == 0
+    assert {table.state for table in read_status(tables.config).tables} == {CURRENT}
 
 
 @pytest.mark.spark

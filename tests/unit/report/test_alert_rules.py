@@ -71,6 +71,7 @@ CASES: dict[str, Callable[[], AlertFacts]] = {
     "resync": lambda: facts(
         table("behind", "A gap. Run pgdelta resync.", event=Event(*T, INVALID, "resync", ""))
     ),
+    "doubt": lambda: facts(table("in doubt", "Table public.t was rewritten. Run pgdelta resync.")),
     "failed": lambda: facts(table("failed", "No space left on device.")),
     "copy": lambda: facts(copy_failures={T: "The role may not read it."}),
     "maintenance": lambda: facts(

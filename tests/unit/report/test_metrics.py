@@ -151,6 +151,7 @@ def test_the_metrics_of_apply_follow_each_table() -> None:
         "pgdelta_apply_pass_seconds_sum": 2.0,
         "pgdelta_apply_pass_seconds_count": 2,
         "pgdelta_apply_last_pass_seconds": 0.5,
+        "pgdelta_tables_in_doubt": 0,
         "pgdelta_stream_batch_id": 4,
         "pgdelta_stream_input_rows": 12,
         "pgdelta_stream_input_rows_per_second": 6.0,

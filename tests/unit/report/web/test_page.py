@@ -147,7 +147,7 @@ def test_texts_and_attributes_are_escaped_and_markup_is_not() -> None:
 
 
 def test_every_state_has_a_sign_and_a_colour_of_its_own_kind() -> None:
-    states = {table.state for table in shop_status().tables} | {"unpublished", "paused"}
+    states = {table.state for table in shop_status().tables} | {"in doubt", "unpublished", "paused"}
     assert states == style.STATES.keys()
     signs = [sign for _, sign in style.STATES.values()]
     assert len(signs) == len(set(signs))

@@ -1,0 +1,44 @@
+"""Which tables may differ from the source since an event, until a copy or a comparison settles it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pipeline.bronze.copy_states import CopyHistory
+from pipeline.metadata.events import NEEDS_RESYNC, RecordedEvent
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a table may differ, and since when; `sentence` is that of the newest event and says what to do."""
+
+    since: datetime
+    lsn: LSN
+    sentence: str
+
+
+def find_doubts(
+    events: Iterable[RecordedEvent], history: CopyHistory, verified: Mapping[TableName, LSN]
+) -> dict[TableName, Doubt]:
+    """Return the tables in doubt by the events of all tables, oldest first.
+
+    An event is settled by a copy of all rows or a comparison under a later snapshot, by the copy of the rows
+    that a later comparison found to differ, or by a later comparison that found none (`verified`). A table
+    that is not published any more is not in doubt.
+    """
+    found: dict[TableName, Doubt] = {}
+    settled: dict[TableName, LSN] = {}
+    for event, recorded_at in events:
+        name = event.name
+        if event.kind not in NEEDS_RESYNC or history.is_dropped(name):
+            continue
+        if name not in settled:
+            settled[name] = max(history.settled(name), verified.get(name, INVALID))
+        if settled[name] < event.lsn:
+            since = found[name].since if name in found else recorded_at
+            found[name] = Doubt(since, event.lsn, event.sentence)
+    return found
