@@ -232,7 +232,7 @@ class Applier:
             return
         self.has_work.set()
         self._other_names.update(plan.names_by_oid, plan.registered)
-        entries = ManifestEntries(self.lake, manifest, self.path, self.bronze.txn)
+        entries = ManifestEntries(self.lake, manifest, self.path, self.bronze.txn, self.records.tables)
         applied = self._write_tables(plan, entries, is_whole=is_whole)
         detached = self._detached(end)
         self._record(plan, entries, applied, detached)

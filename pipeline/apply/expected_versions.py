@@ -5,7 +5,7 @@ longer describes its rows, and the table is rebuilt or held. `ExpectedVersions` 
 version, id and offset, before each write and when the folders are polled.
 
 `ManifestEntries` returns the version of each table that shows the source. A version is recorded in a manifest
-only if no foreign commit has changed rows since the previous manifest.
+only if no foreign commit has changed rows since the previous manifest, or removed columns.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnId
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest, ManifestEntry
+from pipeline.metadata.registry import TableRegistry
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.foreign_commits import refuse_foreign_commits
+from pipeline.silver.foreign_commits import refuse_foreign_commits, refuse_removed_columns
 from pipeline.silver.swap import is_copied
 from pipeline.silver.versions import manifest_entry, read_state, resolve_path, version_and_id
 from pipeline.table_name import TableName
@@ -28,8 +29,16 @@ from pipeline.table_name import TableName
 class ManifestEntries:
     """The entries of a batch's manifest, made from those of the previous one; threads may share it."""
 
-    def __init__(self, lake: Lake, manifest: Manifest, path: Callable[[TableName], str], txn: TxnId) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        manifest: Manifest,
+        path: Callable[[TableName], str],
+        txn: TxnId,
+        registry: TableRegistry,
+    ) -> None:
         self.before = manifest.by_name
+        self._registry = registry
         self._txn = txn
         self._lake = lake
         self._path = path
@@ -43,11 +52,13 @@ class ManifestEntries:
     def current(self, name: TableName, applied: LSN, since: int, *, is_behind: bool = False) -> ManifestEntry:
         """Return the entry of a table's newest version.
 
-        Raises LakeError if a foreign commit changed rows after the version `since`.
+        Raises LakeError if a foreign commit changed rows after the version `since`, or removed columns.
         """
         table = self._lake.table_at(self._path(name))
         entry = manifest_entry(table, name, applied, self._txn, is_behind=is_behind)
         refuse_foreign_commits(table, name, since)
+        if (registered := self._registry.read().get(name)) is not None:
+            refuse_removed_columns(table, name, registered)
         return replace(entry, copied_version=self._copied_version(table, name, entry))
 
     def _copied_version(self, table: LakeTable, name: TableName, entry: ManifestEntry) -> int | None:

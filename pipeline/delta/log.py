@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,15 +48,19 @@ COLUMN_CHANGING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperation:
-    """What a commit records about itself; `restored_version` is the target of a RESTORE."""
+    """What a commit records about itself; `restored_version` is the target of a RESTORE.
+
+    `schema_string` is the table's schema as of the commit, None if the commit does not change the metadata.
+    """
 
     version: int
     operation: str
     metadata: dict[str, Any]
     restored_version: int | None = None
+    schema_string: str | None = None
 
 
-Actions = Iterable[Mapping[str, Any]]
+Actions = Sequence[Mapping[str, Any]]
 """The actions of a commit as JSON: objects with one key each."""
 
 
@@ -74,14 +78,17 @@ def logged_operations(commits: Iterable[tuple[int, Actions]]) -> Iterator[Logged
     """Yield what commits record about themselves, in order."""
     for version, actions in commits:
         information = commit_info(actions)
+        table = next((action["metaData"] for action in actions if "metaData" in action), None)
+        schema_string = None if table is None else str(table.get("schemaString") or "")
         if information is None:
-            yield LoggedOperation(version, "a commit without a name", {})
+            yield LoggedOperation(version, "a commit without a name", {}, schema_string=schema_string)
             continue
         operation = str(information.get("operation"))
         parameters = information.get("operationParameters") or {}
         text = str(parameters.get("version", "")) if operation == "RESTORE" else ""
         restored_version = int(text) if text.isdecimal() else None
-        yield LoggedOperation(version, operation, user_metadata_of(information), restored_version)
+        metadata = user_metadata_of(information)
+        yield LoggedOperation(version, operation, metadata, restored_version, schema_string)
 
 
 def json_object(text: str | None) -> dict[str, Any]:

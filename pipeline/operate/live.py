@@ -32,7 +32,7 @@ from pipeline.operate.pinned_lake import PinnedLake, PinnedTable
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.decision import Step
-from pipeline.silver.foreign_commits import refuse_foreign_commits
+from pipeline.silver.foreign_commits import refuse_foreign_commits, refuse_removed_columns
 from pipeline.silver.live_rows import pending_writes, refuse_plan
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.range_plan import RangePlan, WriteResult
@@ -127,6 +127,7 @@ class LiveReader:
             raise LakeError(f"Table {name} has no silver table yet. Run pgdelta apply.")
         if since >= 0:
             refuse_foreign_commits(table, name, since)
+        refuse_removed_columns(table, name, registered)
         if planned.step is Step.SKIP:
             return LiveTable(name, table)
         rule = self._config.rule_for(name)

@@ -95,7 +95,8 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         return
     registered = applier.records.tables.read()
     history = applier.bronze.copies.read()
-    found = ManifestEntries(applier.lake, manifest, applier.path, applier.bronze.txn)
+    registry = applier.records.tables
+    found = ManifestEntries(applier.lake, manifest, applier.path, applier.bronze.txn, registry)
     entries = dict(found.before)
     applier.summary.rebuilt = rebuilt = []
     for name in found.before:

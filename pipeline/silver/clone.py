@@ -27,12 +27,13 @@ from pipeline.delta.log import COLUMN_CHANGING, json_object
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.delta.txn import TxnId, TxnKind
+from pipeline.delta.txn import OURS, TxnId, TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.foreign_commits import refuse_removed_columns
 from pipeline.silver.modes import current_rows
 from pipeline.silver.schema_operations import LAYOUT
 from pipeline.silver.swap import BufferedRecords
@@ -94,10 +95,12 @@ class TableAtSnapshot:
 def pin_table(bronze: Bronze, registered: RegisteredTable, entry: ManifestEntry | None) -> PinnedTable:
     """Return the newest version of a silver table; raise NoStableVersion if it is an intermediate one.
 
-    `entry` is the table in the newest manifest, which was read before.
+    `entry` is the table in the newest manifest, which was read before. Raises LakeError if a foreign commit
+    removed columns.
     """
     table = bronze.lake.table_at(registered.path)
     version, offset = table.version_and_offset(bronze.txn)
+    refuse_removed_columns(table, registered.name, registered)
     if entry is None or entry.is_behind or entry.path != registered.path or entry.version > version:
         entry = None
     is_in_manifest = entry is not None and entry.version == version
@@ -121,7 +124,7 @@ def _is_complete(table: LakeTable, version: int, txn: TxnId) -> bool:
         if commit is not None and commit.offset_id == txn and commit.kind is not TxnKind.FENCE:
             # Changes that copied keys include are applied again, as apply does.
             return commit.kind in (TxnKind.OFFSET, TxnKind.REBUILD, TxnKind.KEY_RANGES)
-        if operation in COLUMN_CHANGING and metadata.get("operation") != LAYOUT:
+        if OURS in metadata and operation in COLUMN_CHANGING and metadata.get("operation") != LAYOUT:
             return False
     return True
 

@@ -24,6 +24,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver import modes
 from pipeline.silver.column_comments import column_comments, comments_of, differing, source_comment
 from pipeline.silver.column_mapping import (
+    SUFFIX,
     AlignedVersions,
     SilverColumns,
     align_versions,
@@ -33,6 +34,7 @@ from pipeline.silver.column_mapping import (
     plan_renames,
     with_sidecars,
 )
+from pipeline.silver.foreign_commits import refuse_removed_columns
 from pipeline.silver.native_schema import (
     alter,
     alters_natively,
@@ -201,6 +203,8 @@ class SchemaWriter:
                     stop = LSN(survey.first[0]), operation
             if stop:
                 break
+            if registered is not None and exists:
+                self._refuse_lost_sidecars(planned, registered)
             columns = columns_after(columns, planned)
             recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
         if stop is None:
@@ -233,6 +237,13 @@ class SchemaWriter:
             stop,
             rule,
         )
+
+    def _refuse_lost_sidecars(self, planned: Sequence[Operation], registered: RegisteredTable) -> None:
+        """Raise LakeError if operations add a sidecar that the table had and a foreign commit removed."""
+        added = [each.name for each in planned if isinstance(each, AddColumn)]
+        lost = [name for name in added if name.endswith(SUFFIX)]
+        if lost:
+            refuse_removed_columns(self._table, self._name, registered, lost)
 
     def _with_lost_defaults(
         self, planned: Sequence[Operation], relation: SourceRelation, rule: TableRule
@@ -425,7 +436,11 @@ class SchemaWriter:
         )
 
     def _recorded_columns(self, registered: RegisteredTable) -> SilverColumns:
-        """Return the registered columns that the table has, under its current names."""
+        """Return the registered columns that the table has, under its current names.
+
+        Raises LakeError if a foreign commit removed one.
+        """
+        refuse_removed_columns(self._table, self._name, registered)
         names = {physical: name for name, physical in self._table.physical_names().items()}
         columns = {
             # A rebuild that ended early could not register the physical names.

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.delta.definition import Definition
+from pipeline.delta.features import Feature
 from pipeline.delta.native_commit import Operation, commit_version
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.operate.forget import run_forget
@@ -18,6 +19,7 @@ from pipeline.operate.maintain import run_maintenance
 from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
 from tests.support.deletion_vectors import delete_by_vector
+from tests.support.foreign_commits import alter, drop, rename, restore
 from tests.support.pipelines import Pipeline
 from tests.support.servers import Database
 from tests.support.tenants import (
@@ -161,4 +163,27 @@ def test_rows_that_a_foreign_deletion_vector_hides_come_back(tenants: Pipeline) 
     tenants.run("ALTER TABLE tenant_a.orders ADD COLUMN at timestamp", "DELETE FROM tenant_a.orders")
     catch_up(tenants)
     assert "deletionVectors" in shared.snapshot().protocol["writerFeatures"]
+    assert_tenants_equal(tenants)
+
+
+@pytest.mark.promise("foreign changes")
+def test_columns_that_another_writer_altered_are_as_their_sources_have_them(tenants: Pipeline) -> None:
+    shared = Lake(tenants.root).table("silver", "orders")
+    drop(shared, "total")
+    rename(shared, "note", "remark")
+    alter(shared, "CHANGE COLUMN", lambda d: d.enabled(Feature.TYPE_WIDENING).widened("id", "long"))
+    tenants.run("UPDATE tenant_b.orders SET total = 9 WHERE id = 1")
+    catch_up(tenants)
+    assert_tenants_equal(tenants)
+
+    own = LakeTable(f"{shared.path}/_parts/{tenants.config.pipeline}.tenant_b")
+    version = drop(own, "total")
+    tenants.run("UPDATE tenant_b.orders SET note = 'b'", "UPDATE tenant_c.orders SET note = 'c'")
+    failure = apply(tenants).tables[TableName("tenant_b", "orders")].failure or ""
+    assert (
+        f"(DROP COLUMNS at version {version}) removed column total of silver table tenant_b.orders" in failure
+    )
+    assert rows(tenants, "tenant_c", "note") == [("c",)] * 5
+    restore(own, version - 1)
+    catch_up(tenants)
     assert_tenants_equal(tenants)

@@ -81,6 +81,23 @@ def test_a_conflict_has_a_sentence() -> None:
     assert describe_conflict(ValueError("other")) is None
 
 
+@pytest.mark.promise("foreign changes")
+def test_a_rule_of_another_writer_is_named_without_values() -> None:
+    check = PySparkException(
+        "org.apache.spark.sql.delta.schema.DeltaInvariantViolationException: "
+        "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint small (last < 100) violated by row with "
+        "values:\n - last : 300"
+    )
+    assert describe_conflict(check) == (
+        "Rows of the source violate the constraint small that another writer gave the silver table. Drop the "
+        "constraint, then run again."
+    )
+    append = PySparkException(
+        "[DELTA_CANNOT_MODIFY_APPEND_ONLY] This table is configured to only allow appends."
+    )
+    assert str(describe_conflict(append)).startswith("The silver table has the property delta.appendOnly")
+
+
 @pytest.mark.spark
 def test_what_delta_refuses_is_a_conflict(spark: SparkSession, tmp_path: Path) -> None:
     table = Lake(str(tmp_path), spark).table("t")

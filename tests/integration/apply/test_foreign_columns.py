@@ -1,0 +1,180 @@
+"""Columns of silver that another writer removes are a foreign change; other changes of them are harmless."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.bronze.log import Bronze
+from pipeline.config.tables import TableRule
+from pipeline.delta.features import Feature
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.errors import LakeError
+from pipeline.metadata.reconciliations import UNPROVEN
+from pipeline.metadata.registry import Records
+from pipeline.operate.live import LiveReader
+from pipeline.operate.plan import make_plan
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.operate.resync import run_resync
+from pipeline.progress import ApplySummary
+from pipeline.silver.clone import pin_table
+from pipeline.table_name import TableName
+from pipeline.verify.reconcile import run_reconcile
+from tests.support import oracle
+from tests.support.foreign_commits import alter, drop, rename, restore
+from tests.support.native_pipelines import NativePipeline
+from tests.support.pipelines import MakePipeline, with_writer
+from tests.support.servers import Database
+
+pytestmark = pytest.mark.postgres
+
+COLUMNS = "(id int PRIMARY KEY, a text, day date, last int)"
+FILL = "INSERT INTO {} VALUES (1, 'x', 'infinity', 10), (2, 'y', '2024-01-01', 20)"
+CHANGES = ("UPDATE {} SET a = 'z' WHERE id = 1", "INSERT INTO {} VALUES (3, 'new', '2024-02-02', 30)")
+
+
+def name(table: str) -> TableName:
+    return TableName("public", table)
+
+
+def silver(shop: NativePipeline, table: str) -> LakeTable:
+    return LakeTable(f"{shop.config.storage.root}/silver/public/{table}")
+
+
+def make_shop(database: Database, folder: Path, *tables: str) -> NativePipeline:
+    """Return a pipeline without Spark that has tables with two rows in silver, one of them with a sidecar."""
+    rule = TableRule("public.*", misfits={"day": "text"})
+    shop = NativePipeline.make(database, folder, rule, copy="initial")
+    shop.run(*(f"CREATE TABLE {table} {COLUMNS}" for table in tables))
+    shop.ingest()
+    summary = shop.catch_up(*(FILL.format(table) for table in tables))
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    return shop
+
+
+def change(shop: NativePipeline, *tables: str) -> None:
+    shop.ingest(*(statement.format(table) for table in tables for statement in CHANGES))
+
+
+def failures(summary: ApplySummary) -> dict[str, str]:
+    return {each.table: state.failure for each, state in summary.tables.items() if state.failure}
+
+
+def assert_equal(shop: NativePipeline, *tables: str) -> None:
+    with shop.database.connect() as source:
+        root, names = shop.config.storage.root, [name(table) for table in tables]
+        overrides = {"day__text": "STRING"}
+        oracle.assert_silver_equals_source(
+            source, None, root, names, overrides=overrides, ignore_left_columns=True
+        )
+
+
+@pytest.mark.promise("foreign changes")
+def test_a_removed_column_is_a_foreign_change(database: Database, tmp_path: Path) -> None:
+    removed = {"ends": ["last"], "keyed": ["id", "a"], "own": ["_commit_lsn"], "texts": ["day__text"]}
+    tables = [*removed, "renamed", "quiet", "fine"]
+    shop = make_shop(database, tmp_path, *tables)
+    versions = {table: drop(silver(shop, table), *columns) for table, columns in removed.items()}
+    versions["renamed"] = rename(silver(shop, "renamed"), "day__text", "texts")
+    drop(silver(shop, "quiet"), "last")
+    removed["renamed"] = ["day__text"]
+    change(shop, *versions, "fine")
+
+    operations = dict.fromkeys(removed, "DROP COLUMNS") | {"renamed": "RENAME COLUMN"}
+    expected = {
+        table: f"A foreign commit ({operations[table]} at version {version}) removed column"
+        f"{'s' if len(removed[table]) > 1 else ''} {', '.join(sorted(removed[table]))} of silver table "
+        f"public.{table}. RESTORE it to version {version - 1}, or run pgdelta resync --table public.{table}, "
+        f"or remove file:{silver(shop, table).path} to rebuild it from bronze."
+        for table, version in versions.items()
+    }
+    refused = LiveReader(shop.config).read().refused
+    assert {each.table for each in refused} == {*expected, "quiet"}
+    assert {each.table: refused[each] for each in refused if each.table in expected} == expected
+    assert {
+        each.name.table: each.failure for each in make_plan(shop.config).tables if each.failure
+    } == expected
+    bronze, registered = (
+        Bronze(Lake(shop.config.storage), "app"),
+        Records(Lake(shop.config.storage)).tables.read(),
+    )
+    for table in ("ends", "keyed", "own", "quiet"):
+        with pytest.raises(LakeError, match="removed column"):  # as reconcile does
+            pin_table(bronze, registered[name(table)], None)
+    for _ in range(2):
+        assert failures(shop.apply()) == expected
+    assert_equal(shop, "fine")
+
+    restore(silver(shop, "ends"), versions["ends"] - 1)
+    restore(silver(shop, "texts"), versions["texts"] - 1)
+    shutil.rmtree(silver(shop, "own").folder)
+    run_resync(shop.config, ["public.keyed", "public.renamed"])
+    assert run_rebuild(shop.config, ["public.quiet"]).rebuilt == [name("quiet")]
+    summary = shop.catch_up("UPDATE fine SET a = 'later'")
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    assert_equal(shop, *tables)
+
+
+@pytest.mark.promise("foreign changes")
+def test_other_changes_of_columns_are_harmless(database: Database, tmp_path: Path) -> None:
+    shop = make_shop(database, tmp_path, "renamed", "wider", "moved", "noted")
+    rename(silver(shop, "renamed"), "a", "b")
+    rename(silver(shop, "renamed"), "id", "key")
+    rename(silver(shop, "renamed"), "_commit_lsn", "lsn")
+    widened = Feature.TYPE_WIDENING
+    alter(silver(shop, "wider"), "CHANGE COLUMN", lambda d: d.enabled(widened).widened("last", "long"))
+    alter(silver(shop, "moved"), "CHANGE COLUMN", lambda d: d.with_fields([d.fields[-1], *d.fields[:-1]]))
+    version = silver(shop, "noted").version()
+    for number in range(2):  # also after a RESTORE
+        if number:
+            restore(silver(shop, "noted"), version)
+        alter(silver(shop, "noted"), "ADD COLUMNS", lambda d: d.with_column(SchemaField("note", "string")))
+    tables = ["renamed", "wider", "moved", "noted"]
+    change(shop, *tables)
+    summary = shop.apply()
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    drop(silver(shop, "noted"), "note")
+    shop.catch_up("DELETE FROM noted WHERE id = 2")
+    for table in tables:
+        with database.connect() as source:
+            rows = source.execute(f"SELECT id, a, last FROM {table} ORDER BY id".encode()).fetchall()
+        assert shop.rows(table, "id", "a", "last") == rows
+    assert {*shop.events("renamed")} >= {
+        ("evolved", "Column b was renamed to a."),
+        ("evolved", "Column key was renamed to id."),
+    }
+    assert shop.columns("wider")["last"] == "BIGINT"
+
+
+@pytest.mark.spark
+@pytest.mark.promise("foreign changes")
+def test_spark_and_reconcile_refuse_a_removed_column(make_pipeline: MakePipeline) -> None:
+    shop = with_writer(make_pipeline(), "spark")
+    shop.run(f"CREATE TABLE t {COLUMNS}", f"CREATE TABLE checked {COLUMNS}")
+    shop.ingest()
+    shop.run("INSERT INTO t VALUES (1, 'x', NULL, 10), (2, 'y', NULL, 20)", FILL.format("checked"))
+    shop.catch_up()
+    path = f"delta.`{shop.root}/silver/public/t`"
+    for action in ("SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')", "DROP COLUMN last"):
+        shop.session.sql(f"ALTER TABLE {path} {action}")
+    checked = f"delta.`{shop.root}/silver/public/checked`"
+    shop.session.sql(f"ALTER TABLE {checked} ADD CONSTRAINT small CHECK (last < 100)")
+    shop.run("UPDATE t SET a = 'z' WHERE id = 1", "INSERT INTO checked VALUES (3, 'secret', NULL, 300)")
+    shop.ingest()
+    found = failures(shop.apply())
+    version = shop.version("t")
+    assert found["t"].startswith(
+        f"A foreign commit (DROP COLUMNS at version {version}) removed column last of "
+    )
+    assert found["checked"] == (
+        "Rows of the source violate the constraint small that another writer gave the silver table. Drop the "
+        "constraint, then run again."
+    )
+    [verdict] = run_reconcile(shop.config, ["public.t"], runs=True, spark=shop.session).verdicts
+    assert (verdict.verdict, verdict.sentence) == (UNPROVEN, found["t"])
+    shop.session.sql(f"RESTORE TABLE {path} TO VERSION AS OF {version - 1}")
+    shop.session.sql(f"ALTER TABLE {checked} DROP CONSTRAINT small")
+    shop.catch_up()
+    shop.assert_equal("t", "checked")

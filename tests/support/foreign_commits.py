@@ -1,0 +1,44 @@
+"""Commits of other writers to a table on this machine: they alter its columns, or undo that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipeline.delta.definition import Definition
+from pipeline.delta.features import Feature
+from pipeline.delta.native_commit import Operation, commit_version
+from pipeline.delta.table import LakeTable
+
+Change = Callable[[Definition], Definition]
+
+
+def alter(table: LakeTable, operation: str, change: Change) -> int:
+    """Commit a change of a table's definition, which has column mapping by then; return the version."""
+    snapshot = table.snapshot()
+    before = Definition.of(snapshot)
+    after = change(before.enabled(Feature.COLUMN_MAPPING))
+    return commit_version(table.folder, snapshot.version, after.actions(before), Operation(operation))
+
+
+def drop(table: LakeTable, *columns: str) -> int:
+    """Drop columns as ALTER TABLE … DROP COLUMNS does; return the version."""
+
+    def change(definition: Definition) -> Definition:
+        for column in columns:
+            definition = definition.without(column)
+        return definition
+
+    return alter(table, "DROP COLUMNS", change)
+
+
+def rename(table: LakeTable, column: str, to: str) -> int:
+    """Rename a column; return the version."""
+    return alter(table, "RENAME COLUMN", lambda definition: definition.renamed(column, to))
+
+
+def restore(table: LakeTable, version: int) -> None:
+    """Restore the columns of a version that has the same files."""
+    snapshot, earlier = table.snapshot(), table.snapshot(version)
+    assert snapshot.files.keys() == earlier.files.keys()
+    operation = Operation("RESTORE", {"version": str(version)})
+    commit_version(table.folder, snapshot.version, [{"metaData": dict(earlier.metadata)}], operation)
