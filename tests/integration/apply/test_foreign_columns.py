@@ -10,6 +10,7 @@ import pytest
 from pipeline.bronze.log import Bronze
 from pipeline.config.tables import TableRule
 from pipeline.delta.features import Feature
+from pipeline.delta.schema import SchemaField
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.reconciliations import UNPROVEN
@@ -22,7 +23,6 @@ from pipeline.progress import ApplySummary
 from pipeline.silver.clone import pin_table
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
-from tests.support import oracle
 from tests.support.foreign_commits import alter, drop, rename, restore
 from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import MakePipeline, with_writer
@@ -63,12 +63,11 @@ def failures(summary: ApplySummary) -> dict[str, str]:
 
 
 def assert_equal(shop: NativePipeline, *tables: str) -> None:
+    select = "SELECT id, a, last, CASE WHEN NOT isfinite(day) THEN day::text END FROM {} ORDER BY id"
     with shop.database.connect() as source:
-        root, names = shop.config.storage.root, [name(table) for table in tables]
-        overrides = {"day__text": "STRING"}
-        oracle.assert_silver_equals_source(
-            source, None, root, names, overrides=overrides, ignore_left_columns=True
-        )
+        for table in tables:
+            rows = source.execute(select.format(table).encode()).fetchall()
+            assert shop.rows(table, "id", "a", "last", "day__text") == rows, table
 
 
 @pytest.mark.promise("foreign changes")
@@ -93,13 +92,10 @@ def test_a_removed_column_is_a_foreign_change(database: Database, tmp_path: Path
     refused = LiveReader(shop.config).read().refused
     assert {each.table for each in refused} == {*expected, "quiet"}
     assert {each.table: refused[each] for each in refused if each.table in expected} == expected
-    assert {
-        each.name.table: each.failure for each in make_plan(shop.config).tables if each.failure
-    } == expected
-    bronze, registered = (
-        Bronze(Lake(shop.config.storage), "app"),
-        Records(Lake(shop.config.storage)).tables.read(),
-    )
+    planned = {each.name.table: each.failure for each in make_plan(shop.config).tables if each.failure}
+    assert planned == expected
+    lake = Lake(shop.config.storage)
+    bronze, registered = Bronze(lake, shop.config.pipeline), Records(lake).tables.read()
     for table in ("ends", "keyed", "own", "quiet"):
         with pytest.raises(LakeError, match="removed column"):  # as reconcile does
             pin_table(bronze, registered[name(table)], None)
@@ -137,10 +133,7 @@ def test_other_changes_of_columns_are_harmless(database: Database, tmp_path: Pat
     assert summary.exit_code(strict=True) == 0, summary.lines()
     drop(silver(shop, "noted"), "note")
     shop.catch_up("DELETE FROM noted WHERE id = 2")
-    for table in tables:
-        with database.connect() as source:
-            rows = source.execute(f"SELECT id, a, last FROM {table} ORDER BY id".encode()).fetchall()
-        assert shop.rows(table, "id", "a", "last") == rows
+    assert_equal(shop, *tables)
     assert {*shop.events("renamed")} >= {
         ("evolved", "Column b was renamed to a."),
         ("evolved", "Column key was renamed to id."),

@@ -11,7 +11,6 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.delta.definition import Definition
-from pipeline.delta.features import Feature
 from pipeline.delta.native_commit import Operation, commit_version
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.operate.forget import run_forget
@@ -19,7 +18,7 @@ from pipeline.operate.maintain import run_maintenance
 from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
 from tests.support.deletion_vectors import delete_by_vector
-from tests.support.foreign_commits import alter, drop, rename, restore
+from tests.support.foreign_commits import drop, rename, restore
 from tests.support.pipelines import Pipeline
 from tests.support.servers import Database
 from tests.support.tenants import (
@@ -171,7 +170,6 @@ def test_columns_that_another_writer_altered_are_as_their_sources_have_them(tena
     shared = Lake(tenants.root).table("silver", "orders")
     drop(shared, "total")
     rename(shared, "note", "remark")
-    alter(shared, "CHANGE COLUMN", lambda d: d.enabled(Feature.TYPE_WIDENING).widened("id", "long"))
     tenants.run("UPDATE tenant_b.orders SET total = 9 WHERE id = 1")
     catch_up(tenants)
     assert_tenants_equal(tenants)
