@@ -147,7 +147,8 @@ def test_spark_and_reconcile_refuse_a_removed_column(make_pipeline: MakePipeline
     shop = with_writer(make_pipeline(), "spark")
     shop.run(f"CREATE TABLE t {COLUMNS}", f"CREATE TABLE checked {COLUMNS}")
     shop.ingest()
-    shop.run("INSERT INTO t VALUES (1, 'x', NULL, 10), (2, 'y', NULL, 20)", FILL.format("checked"))
+    for table in ("t", "checked"):
+        shop.run(f"INSERT INTO {table} VALUES (1, 'x', NULL, 10), (2, 'y', NULL, 20)")
     shop.catch_up()
     path = f"delta.`{shop.root}/silver/public/t`"
     for action in ("SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')", "DROP COLUMN last"):

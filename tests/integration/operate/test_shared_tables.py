@@ -166,7 +166,7 @@ def test_rows_that_a_foreign_deletion_vector_hides_come_back(tenants: Pipeline) 
 
 
 @pytest.mark.promise("foreign changes")
-def test_columns_that_another_writer_altered_are_as_their_sources_have_them(tenants: Pipeline) -> None:
+def test_columns_that_another_writer_altered_are_as_at_their_sources(tenants: Pipeline) -> None:
     shared = Lake(tenants.root).table("silver", "orders")
     drop(shared, "total")
     rename(shared, "note", "remark")
