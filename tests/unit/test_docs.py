@@ -13,6 +13,7 @@ from pipeline.config.load import load_config
 from pipeline.crash_steps import CrashStep
 from pipeline.silver.decision import TABLE
 from tests.support.paths import ROOT
+from tests.support.sources import statements
 from tests.support.tutorial import first_path, stated_path
 from tools.docs_site import find_external, keep_options
 
@@ -116,7 +117,8 @@ def test_pages_have_the_names_of_this_release(page: Path) -> None:
 def test_tests_are_in_the_glossarys_words() -> None:
     found = []
     for file in TESTS:
-        for node in ast.walk(ast.parse(read(file))):
+        tree = ast.parse(read(file))
+        for node in (tree, *statements(tree)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 name = getattr(node, "name", "")
                 texts = [ast.get_docstring(node) or "", name.replace("_", " ") * name.startswith("test_")]

@@ -119,7 +119,7 @@ DRAWN: dict[Converter, st.SearchStrategy[bytes]] = {
 
 @pytest.mark.costly
 @pytest.mark.parametrize("converter", DRAWN, ids=lambda converter: str(converter.__name__))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_columns_read_as_value_by_value(converter: Converter, data: st.DataObject) -> None:
     drawn = data.draw(st.lists(DRAWN[converter], max_size=30))
@@ -140,7 +140,7 @@ def test_every_column_at_once_has_its_one_by_one() -> None:
 
 @pytest.mark.costly
 def test_each_day_of_ten_thousand_years_reads_as_one_by_one() -> None:
-    days = [Binary(struct.pack(">i", day)) for day in range(-731_000, 2_923_000, 17)]
+    days = [Binary(struct.pack(">i", day)) for day in range(-731_000, 2_923_000, 173)]
     assert read_column(1082, days) == [times.read_date(day).decode() for day in days]
 
 

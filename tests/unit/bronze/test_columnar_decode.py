@@ -111,7 +111,7 @@ def test_captured_messages_decode_as_one_by_one() -> None:
 
 
 @pytest.mark.costly
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(row_messages, max_size=12))
 def test_drawn_messages_decode_as_one_by_one(messages: list[RowMessage]) -> None:
     check([encode(message) for message in messages])
@@ -130,7 +130,7 @@ def test_tables_without_columns_and_with_1600_decode_side_by_side() -> None:
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("length", [0, 1, 239, 240, 241, 3_000_000])
+@pytest.mark.parametrize("length", [0, 1, 239, 240, 241, 500_000])
 def test_values_of_any_length_come_through(length: int) -> None:
     value = "ü".encode() * (length // 2) + b"x" * (length % 2)
     check([encode(Insert(1, (value, None, b"", UNCHANGED_TOAST, value)))] * 5)
@@ -183,6 +183,7 @@ def test_first_malformed_message_is_named_whatever_is_wrong_with_it() -> None:
 
 @pytest.mark.costly
 @pytest.mark.promise("hostile bytes")
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_damaged_batches_decode_as_one_by_one_or_raise_protocol_errors(seed: int) -> None:
     random = Random(seed)

@@ -15,7 +15,7 @@ from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
-TABLES, ROUNDS, CHUNKS = 20, 100, 50
+TABLES, ROUNDS, CHUNKS = 100, 20, 20
 
 
 def state(number: int, table: int) -> tuple[CopyState, SnapshotChunks]:

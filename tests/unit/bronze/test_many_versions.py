@@ -18,7 +18,7 @@ from pipeline.protocol.messages import Column, Relation
 from pipeline.table_name import TableName
 from tests.support.native_lakes import SOURCE
 
-COMMITS = 150
+COMMITS = 40
 
 
 @pytest.mark.costly

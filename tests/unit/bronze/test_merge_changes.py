@@ -110,7 +110,7 @@ def files_of_changes(draw: st.DrawFn) -> list[list[Change]]:
 
 @pytest.mark.costly
 @pytest.mark.promise("merged files")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(files_of_changes(), st.integers(2, 5))
 def test_a_merge_keeps_rows_order_statistics_and_offsets(files: list[list[Change]], few: int) -> None:
     with TemporaryDirectory() as folder:

@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.costly
 @given(st.lists(CHANGES, min_size=1, max_size=30), st.lists(st.integers(1000, 1320), max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_parts_make_the_whole(folder: Path, changes: list[dict[str, Any]], cuts: list[int]) -> None:
     path = str(folder / write_file(folder, rows_of(changes)).name)
     bounds = [0, *sorted(cuts), 10_000]

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from pipeline.bronze import rows as rows_module
 from pipeline.bronze import spool as spool_module
 from tests.support.bronze.events import (
     Session,
@@ -135,6 +136,7 @@ def test_wide_rows_count_by_their_bytes(session: Session) -> None:
 
 @pytest.mark.costly
 @pytest.mark.usefixtures("small_limits")
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_any_mixture_comes_out_whole_and_once(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
@@ -187,7 +189,7 @@ count, size = int(sys.argv[2]), int(sys.argv[3])
 for start in range(0, count, size):
     session.begin()
     for row in range(start, start + size):
-        session.change(b"%d" % row, b"a value of a row " * 12)
+        session.change(b"%d" % row, b"a value of a row " * 80)
         if row == count * 2 // 5:
             early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     session.commit()
@@ -198,9 +200,9 @@ print(row_count_of(staged.files), resource.getrusage(resource.RUSAGE_SELF).ru_ma
 
 @pytest.mark.costly
 @pytest.mark.promise("bounded memory")
-@pytest.mark.parametrize("size", [500_000, 500])
+@pytest.mark.parametrize("size", [100_000, 100])
 def test_memory_does_not_grow_with_what_is_fed(tmp_path: Path, size: int) -> None:
-    count = 500_000
+    count = 100_000
     command = [sys.executable, "-c", FEED, str(tmp_path), str(count), str(size)]
     result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     row_count, growth_in_kib = map(int, result.stdout.split())
@@ -213,9 +215,10 @@ def test_memory_does_not_grow_with_what_is_fed(tmp_path: Path, size: int) -> Non
 def test_what_is_known_of_versions_does_not_grow_with_their_number(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_module, "MOST_RECORDED_IDS", 300)
+    monkeypatch.setattr(spool_module, "MOST_RECORDED_IDS", 60)
+    monkeypatch.setattr(rows_module, "MOST_OLD_VERSIONS", 40)
     one, two = session.relations
-    for number in range(1000):
+    for number in range(200):
         described = version(relation(1, f"one{number}"))
         session.spool.describe(described)
         session.begin()
@@ -230,8 +233,8 @@ def test_what_is_known_of_versions_does_not_grow_with_their_number(
         for file in staged.files:
             file.path.unlink()
     assert one.oid in session.spool._versions.in_force
-    assert len(session.spool._versions.all) < 300
-    assert len(session.spool._recorded_version_ids) <= 301
+    assert len(session.spool._versions.all) < 60
+    assert len(session.spool._recorded_version_ids) <= 61
 
 
 def test_versions_that_open_transactions_name_are_kept(session: Session) -> None:

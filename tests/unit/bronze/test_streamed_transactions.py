@@ -54,6 +54,7 @@ def prepared_rows(prepared: PreparedFile) -> list[dict[str, Any]]:
 
 @pytest.mark.costly
 @pytest.mark.usefixtures("limits")
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_left_of_interleaved_streams_is_in_bronze_and_numbered(session: Session, seed: int) -> None:
     rng = Random(seed)

@@ -52,21 +52,21 @@ def test_streams_on_disk_hold_no_file_open(
 ) -> None:
     monkeypatch.setattr(streams_module, "STREAM_ROWS", 1)
     for turn in range(3):
-        for xid in range(100, 400):
+        for xid in range(100, 160):
             start(session, xid, is_first=turn == 0)
             if turn == 0:
                 describe(session, xid, ONE)
             insert(session, xid, xid, f"{xid} {turn}")
     kept = {(file.st_dev, file.st_ino) for file in map(os.stat, tmp_path.iterdir())}
-    assert len(kept) == 300
+    assert len(kept) == 60
     assert not kept & open_files()
-    for xid in range(399, 99, -1):
+    for xid in range(159, 99, -1):
         if xid % 3:
             commit(session, xid, 100_000 - 100 * xid)
         else:
             session.spool.streams.abort(StreamAborted(xid, xid, None, None))
     rows = rows_of(session.spool.seal())
-    expected = {(xid, turn, f"{xid} {turn}") for xid in range(100, 400) if xid % 3 for turn in range(3)}
+    expected = {(xid, turn, f"{xid} {turn}") for xid in range(100, 160) if xid % 3 for turn in range(3)}
     assert {(row["xid"], row["ordinal"], row["new"][1]) for row in rows} == expected
     assert len(rows) == len(expected)
     assert not list(tmp_path.glob("*.arrow"))
@@ -91,7 +91,7 @@ from pathlib import Path
 from tests.support.bronze.streamed import ONE, commit, describe, insert, start
 from tests.support.bronze.events import Session, row_count_of
 session = Session(Path(sys.argv[1]), ONE)
-size, large = int(sys.argv[2]), "a value of a row " * 12
+size, large = int(sys.argv[2]), "a value of a row " * 60
 
 def transaction(xid, size):
     start(session, xid)
@@ -100,7 +100,7 @@ def transaction(xid, size):
         insert(session, xid, xid, large)
     commit(session, xid, 100 * xid)
 
-transaction(10, 250_000)
+transaction(10, 50_000)
 early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 transaction(20, size)
 staged = session.spool.seal()
@@ -110,9 +110,9 @@ print(row_count_of(staged.files), resource.getrusage(resource.RUSAGE_SELF).ru_ma
 
 @pytest.mark.costly
 def test_memory_does_not_grow_with_a_stream(tmp_path: Path) -> None:
-    size = 1_000_000
+    size = 200_000
     command = [sys.executable, "-c", FEED, str(tmp_path), str(size)]
     result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     row_count, growth_in_kib = map(int, result.stdout.split())
-    assert row_count == 250_000 + size
+    assert row_count == 50_000 + size
     assert growth_in_kib < 128 << 10

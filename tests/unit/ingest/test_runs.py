@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.bronze import spool as spool_module
@@ -150,6 +150,7 @@ def batches_of(messages: Sequence[bytes], cuts: Sequence[int]) -> list[Sequence[
 
 
 @pytest.mark.costly
+@settings(max_examples=25)
 @given(sessions(), st.lists(st.integers(0, 80), max_size=4), st.sampled_from((0, 100, 350, 351, 5000)))
 def test_together_or_one_by_one_the_rows_are_the_same(
     messages: list[bytes], cuts: list[int], offset: int
@@ -159,6 +160,7 @@ def test_together_or_one_by_one_the_rows_are_the_same(
 
 
 @pytest.mark.costly
+@settings(max_examples=25)
 @given(sessions(), st.lists(st.integers(0, 80), max_size=2))
 def test_rows_that_exceed_the_memory_are_the_same(messages: list[bytes], cuts: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:

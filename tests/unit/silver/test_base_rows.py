@@ -125,6 +125,7 @@ def histories(tmp_path: Path) -> Iterator[Histories]:
 
 @pytest.mark.costly
 @pytest.mark.promise("retention")
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("copies", [True, False], ids=["copied", "streamed"])
 @pytest.mark.parametrize("evolves", [False, True], ids=["plain", "evolves"])
 @pytest.mark.parametrize(
@@ -161,6 +162,7 @@ def test_a_base_has_the_rows_of_the_table(
 
 @pytest.mark.costly
 @pytest.mark.promise("retention")
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [KEYED, COMPOSITE], ids=["one column", "two columns"])
 @pytest.mark.parametrize("copies", [True, False], ids=["copied", "streamed"])
 @pytest.mark.parametrize("is_late", [True, False], ids=["two snapshots", "one snapshot"])
