@@ -225,7 +225,7 @@ def test_another_target_or_template_replaces_the_entry(shop: Pipeline) -> None:
     assert shop.frame("silver", "moved").count() == 6
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_outside", [False, True])
 def test_tables_of_many_sources_are_registered_one_by_one(shop: Pipeline, is_outside: bool) -> None:
     for number, schema in enumerate(("one", "two")):

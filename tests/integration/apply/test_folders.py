@@ -225,7 +225,10 @@ def test_a_folder_that_goes_away_at_the_moment_of_the_write_is_found(
 
 
 @pytest.mark.promise("silver folders that lack rows")
-@pytest.mark.parametrize(("writer", "method"), [("spark", "append"), ("native", "commit")])
+@pytest.mark.parametrize(
+    ("writer", "method"),
+    [pytest.param("spark", "append", marks=pytest.mark.slow), ("native", "commit")],
+)
 def test_an_append_to_a_deleted_table_does_not_create_it_without_old_rows(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, writer: WriterSetting, method: str
 ) -> None:

@@ -125,7 +125,7 @@ def test_the_current_rows_of_a_mode_are_compared_with_the_source(pipeline: Pipel
     assert (verdict.verdict, verdict.silver_rows) == (EQUAL, 8), verdict
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.promise("modes")
 @pytest.mark.parametrize("key_ranges", [(), (KeyRange(("1",), ("2",)),)])
 @pytest.mark.parametrize("mode", MODES)
@@ -270,6 +270,7 @@ def test_values_that_were_not_sent_are_those_of_earlier_rows(pipeline: Pipeline)
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_marks_the_rows_that_a_truncate_removes(pipeline: Pipeline) -> None:
     rules = (TableRule(f"public.{mode}", mode=mode) for mode in MODES)
     pipeline = with_writer(with_rules(pipeline, *rules), "spark")

@@ -33,7 +33,7 @@ FIXED_SEED = 20_261  # every run of the default tier sees the same; the slow one
 
 
 def test_silver_equals_the_source_after_random_workloads(make_pipeline: MakePipeline) -> None:
-    prove(make_pipeline, FIXED_SEED, workloads=6, transactions=3)
+    prove(make_pipeline, FIXED_SEED, workloads=6, transactions=2)
 
 
 @pytest.mark.spark

@@ -52,7 +52,7 @@ def files(pipeline: Pipeline) -> set[str]:
     return {path.name for path in pipeline.path("bronze", "changes").glob("*.parquet")}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("place", ["memory", "disk"])
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_rows_of_a_batch_are_read_once(

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from pyspark.sql import SparkSession
-
 from pipeline.apply.table_renames import ChangesUnderOtherName, last_changes_under_other_name
 from pipeline.bronze.log import Bronze
-from pipeline.delta.spark.frames import local_frame
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
-
-pytestmark = pytest.mark.spark
 
 A, X = TableName("public", "a"), TableName("public", "x")
 DDL = (
@@ -23,10 +17,8 @@ DDL = (
 )
 
 
-def test_only_what_lies_between_changes_under_its_own_name_is_missing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    bronze = Bronze(Lake(str(tmp_path), spark), "p")
+def test_only_what_lies_between_changes_under_its_own_name_is_missing(tmp_path: Path) -> None:
+    bronze = Bronze(Lake(str(tmp_path)), "p")
     changes = bronze.changes
     changes.ensure(DDL)
 
@@ -46,7 +38,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
             }
             for ordinal, (name, lsn) in enumerate(names)
         ]
-        changes.overwrite(local_frame(spark, rows, DDL), None)
+        changes.overwrite_rows(rows, DDL)
         found = last_changes_under_other_name(bronze, [1], A, LSN(after), LSN(end_lsn), has_rows=has_rows)
         return (int(found.lsn), found.name[1]) if found else None
 

@@ -317,7 +317,7 @@ def test_planted_values_are_nowhere(
 ) -> None:
     database = database_of(make_server({**SMALL_MEMORY, "max_prepared_transactions": "20"}))
     seeds = seed_of_run()
-    prove(database, tmp_path / "run", monkeypatch, caplog, route, range(seeds, seeds + 15), is_continuous)
+    prove(database, tmp_path / "run", monkeypatch, caplog, route, range(seeds, seeds + 7), is_continuous)
 
 
 @pytest.mark.promise("protected columns")
@@ -392,7 +392,7 @@ def small_memory(
     yield from serve(tmp_path_factory.mktemp("server"), request.param, SMALL_MEMORY)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.promise("protected columns")
 @by_both_ways
 def test_a_column_that_gives_its_name_to_another_one_keeps_its_rule(

@@ -37,7 +37,7 @@ ROW = {
 }
 
 
-@pytest.fixture(params=["native", "spark"], autouse=True)
+@pytest.fixture(params=["native", pytest.param("spark", marks=pytest.mark.slow)], autouse=True)
 def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pgdelta commit, as on this machine's file systems, or Spark, as elsewhere."""
     if request.param == "spark":

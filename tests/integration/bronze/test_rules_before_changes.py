@@ -31,6 +31,7 @@ def rows(config: Config) -> list[list[str | None]]:
     return [row["new"] for row in bronze_rows(config, "changes")]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("copy", ["never", "initial"])
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 def test_a_column_that_is_renamed_between_runs(

@@ -93,7 +93,7 @@ def test_what_tables_have(lake: NativeLake, both: Any) -> None:
         assert found == _sorted(lake.bronze.survey(end, own[name], {}))[name]
     assert apart.keys() == {A, ODD[0]}
     for name in ODD:
-        ranges = [InputStart(), InputStart(LSN(2700)), InputStart(END)]
+        ranges = [InputStart(LSN(2700)), *([InputStart(), InputStart(END)] if name == A else [])]
         for start in ranges:
             both(
                 lambda bronze, name=name, start=start: sorted(

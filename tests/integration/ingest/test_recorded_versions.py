@@ -28,6 +28,7 @@ def wait_for_changes(config: Config, count: int) -> None:
     wait_until(lambda: len(column(config, "changes", "op")) >= count)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("most", [65_536, 1])
 def test_versions_that_open_streams_describe(
     make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int

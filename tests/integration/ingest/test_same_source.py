@@ -69,7 +69,7 @@ def test_a_renamed_database_is_the_same_source(
             other.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-@pytest.mark.parametrize("major", [10, 18])
+@pytest.mark.parametrize("major", [pytest.param(10, marks=pytest.mark.slow), 18])
 def test_a_slot_that_another_lake_reads_is_refused(
     major: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

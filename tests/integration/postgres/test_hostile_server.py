@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import ProtocolError, SourceError
 from pipeline.postgres.replication.copy_both import XLOGDATA_HEADER_SIZE
-from tests.support.postgres.streams import decode_all, make_items, prepare, read_for, start
+from tests.support.postgres.streams import decode_all, make_items, prepare, read_for, read_through, start
 from tests.support.proxy import Proxy, frame
 from tests.support.servers import Database
 
@@ -102,7 +102,7 @@ def test_a_message_that_is_none_is_refused_and_not_acknowledged(database: Databa
         proxy.tamper = tamper
         through = database.config(conninfo=proxy.conninfo(database.conninfo))
         with closing(start(through)) as stream, pytest.raises((ProtocolError, SourceError)) as caught:
-            decode_all(read_for(stream, 2))
+            decode_all(read_through(stream, database.flush_lsn()))
         assert is_damaged
         assert "\n" not in str(caught.value)
         assert "a name" not in str(caught.value)

@@ -81,6 +81,7 @@ def config_of(database: Database, name: str, **source: Any) -> Config:
 
 
 @pytest.mark.promise("names are never SQL")
+@pytest.mark.sample(8)
 @both_routes
 @pytest.mark.parametrize("name", NAMES)
 def test_names_stay_names_in_the_stream(target: Database, name: str, route: str) -> None:
@@ -107,6 +108,7 @@ def test_names_stay_names_in_the_stream(target: Database, name: str, route: str)
 
 
 @pytest.mark.promise("names are never SQL")
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str) -> None:
     make_table(target, name)
@@ -129,6 +131,7 @@ def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str)
 
 
 @pytest.mark.promise("names are never SQL")
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_statement_of_a_check_can_be_run(database: Database, name: str) -> None:
     role = f"{name[:40]} {database.name}"

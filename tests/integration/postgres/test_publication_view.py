@@ -93,7 +93,10 @@ PUBLICATIONS = [
 ]
 
 
-@pytest.fixture(scope="module", params=sorted({10, 13, 14, 15, 16, 17, 18}))
+@pytest.fixture(
+    scope="module",
+    params=[10, 13, *(pytest.param(m, marks=pytest.mark.slow) for m in (14, 15, 16, 17)), 18],
+)
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Give a database of each major with all of the tables and publications that it can have."""
     major: int = request.param

@@ -68,7 +68,7 @@ class Guarded:
         return {check.name: f"{check.sentence} {check.fix}" for check in checks if not check.ok}
 
 
-@pytest.fixture(params=["old_database", "database"])
+@pytest.fixture(params=[pytest.param("old_database", marks=pytest.mark.slow), "database"])
 def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     """Give such a database of PostgreSQL 10, then of 18."""
     database: Database = request.getfixturevalue(request.param)

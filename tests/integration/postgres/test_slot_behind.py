@@ -84,7 +84,7 @@ def run(config: Config, root: Path, position: LSN, **options: Any) -> tuple[Land
     return landed, summary
 
 
-@pytest.fixture(params=["18", "10"])
+@pytest.fixture(params=["18", pytest.param("10", marks=pytest.mark.slow)])
 def any_database(request: pytest.FixtureRequest) -> Database:
     name = "database" if request.param == "18" else "old_database"
     return cast("Database", request.getfixturevalue(name))

@@ -40,7 +40,7 @@ run_ingest(Database(None, "shop", sys.argv[1]).config(root=sys.argv[2]))
 """
 
 
-@pytest.fixture(params=[10, 15, 18])
+@pytest.fixture(params=[10, pytest.param(15, marks=pytest.mark.slow), 18])
 def waiting(request: pytest.FixtureRequest, make_server: MakeServer, tmp_path: Path) -> Database:
     server = make_server(
         {"max_prepared_transactions": "5"}, major=None if request.param == 18 else request.param

@@ -38,11 +38,12 @@ class RowSteps(Step):
 
 
 @pytest.mark.promise("live reads")
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history", "append"])
 def test_live_shows_the_source_and_what_apply_writes(
     database: Database, tmp_path: Path, mode: RowMode
 ) -> None:
-    prove(database, tmp_path, FIXED_SEED, mode=mode, schemas=1, cuts=4)
+    prove(database, tmp_path, FIXED_SEED, mode=mode, schemas=1, cuts=2)
 
 
 @pytest.mark.slow

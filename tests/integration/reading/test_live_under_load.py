@@ -43,7 +43,7 @@ PROTOCOL = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phas
 
 @pytest.mark.promise("live reads")
 def test_reads_under_load_are_the_source_at_their_lsn(database: Database, tmp_path: Path) -> None:
-    prove(database, tmp_path, FIXED_SEED, reads=25)
+    prove(database, tmp_path, FIXED_SEED, reads=12)
 
 
 @pytest.mark.promise("live reads")

@@ -60,6 +60,7 @@ def unpublished_checks(pipeline: Pipeline) -> list[str]:
 
 
 @pytest.mark.promise("followed tables")
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("major", "plan"), [(10, "all"), (15, "schemas"), (18, "configured")])
 def test_the_first_run_leaves_out_tables_whose_updates_would_fail(
     database: Database, make_server: MakeServer, make_pipeline: MakePipeline, major: int, plan: str

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.postgres
 A, B = TableName("public", "a"), TableName("public", "b")
 
 
-@pytest.fixture(params=["old_database", "database"])
+@pytest.fixture(params=[pytest.param("old_database", marks=pytest.mark.slow), "database"])
 def followed(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline on PostgreSQL 10, then on 18, that created its publication for table a."""
     database: Database = request.getfixturevalue(request.param)

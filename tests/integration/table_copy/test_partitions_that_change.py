@@ -87,7 +87,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.promise("partitions and settings", "partitions that come and go")
 @pytest.mark.parametrize("writer", BOTH_WRITERS)
 @pytest.mark.parametrize("change", CHANGES)

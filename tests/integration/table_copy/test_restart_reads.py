@@ -96,6 +96,7 @@ def test_a_transaction_that_is_open_makes_a_copy_read_no_old_file(copied: Pipeli
 
 
 @pytest.mark.promise("restarts read little")
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("copy", ["initial", "never"])
 def test_a_new_table_and_a_new_partition_open_no_older_file(
     copied: Pipeline, copy: Literal["initial", "never"]

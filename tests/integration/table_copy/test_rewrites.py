@@ -47,7 +47,7 @@ HARMLESS = (
 )
 
 
-@pytest.fixture(scope="module", params=[13, 18])
+@pytest.fixture(scope="module", params=[pytest.param(13, marks=pytest.mark.slow), 18])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Give a server of an old and of a new version."""
     yield from serve_database(tmp_path_factory.mktemp("rewrites"), request.param)

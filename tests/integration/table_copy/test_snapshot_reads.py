@@ -71,7 +71,9 @@ def assert_copied(database: Database, directory: Path, *tables: str) -> None:
             assert raw == sorted(repr(r["raw_new"]) for r in expected)
 
 
-@pytest.fixture(scope="module", params=["18", "14", "10"])
+@pytest.fixture(
+    scope="module", params=["18", *(pytest.param(m, marks=pytest.mark.slow) for m in ("14", "10"))]
+)
 def any_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Database]:

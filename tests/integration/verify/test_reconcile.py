@@ -253,6 +253,7 @@ def test_every_injury_is_found_while_the_load_continues(shop: Pipeline) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_two_reconciliations_at_once_leave_each_others_clones_alone(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

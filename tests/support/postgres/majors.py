@@ -12,7 +12,9 @@ import pytest
 from tests.support.servers import Database, new_database, serve_database
 
 
-@pytest.fixture(scope="module", params=["newest", "18", "14"])
+@pytest.fixture(
+    scope="module", params=["newest", *(pytest.param(m, marks=pytest.mark.slow) for m in ("18", "14"))]
+)
 def binary_source(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Database]:
