@@ -110,7 +110,7 @@ def test_latest_is_the_row_with_the_greatest_key(connection: duckdb.DuckDBPyConn
 @pytest.mark.parametrize("ddl", ["FLOAT", "DOUBLE"])
 def test_floats_are_the_nearest_to_their_text(connection: duckdb.DuckDBPyConnection, ddl: str) -> None:
     """Python's float is the nearest, and so is glibc's strtof."""
-    texts = floating_texts(Random(20_262), 50_000)
+    texts = floating_texts(Random(20_262), 10_000)
     table = pa.table({"i": range(len(texts)), "x": texts})
     with connection.cursor() as cursor:
         cursor.register("texts", table)

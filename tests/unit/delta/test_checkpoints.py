@@ -328,6 +328,7 @@ def readable(log: Path) -> set[int]:
     }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("thins", [False, True])
 def test_every_version_that_is_kept_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thins: bool

@@ -224,6 +224,7 @@ sys.exit(main_guard(work))
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_submit_needs_no_options_and_a_signal_ends_it_with_0(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     environ = {key: value for key, value in os.environ.items() if "SPARK" not in key}
