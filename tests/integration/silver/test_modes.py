@@ -15,23 +15,24 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.bronze import change_rows
 from pipeline.bronze.log import BronzeOffset
+from pipeline.config.config import Config
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.crash_steps import CrashStep
 from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
 from pipeline.metadata.manifests import Manifests
 from pipeline.protocol.lsn import LSN
-from pipeline.silver import batch_writer
+from pipeline.silver import batch_writer, write_plan
 from pipeline.table_name import TableName
 from tests.support.comparable.silver import silver_path
 from tests.support.fault_points import WHEN, crash_at
 from tests.support.modes.models import Append, History
 from tests.support.modes.oracle import assert_equals_model
-from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of
+from tests.support.modes.workloads import MODES, RowSteps, config_of, config_of_modes, names_of
 from tests.support.pipelines import Crash
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database
-from tests.support.workload.tables import Schema, create_schema
+from tests.support.workload.tables import Connection, Schema, create_schema
 from tests.support.workload.transactions import run_workload
 
 if TYPE_CHECKING:
@@ -52,9 +53,8 @@ WAYS = ("one batch", "random cuts", "one transaction a batch")
 
 @pytest.mark.promise("modes", "the four modes")
 @pytest.mark.usefixtures("without_spark")
-@pytest.mark.parametrize("mode", MODES)
-def test_native_tables_have_the_rows_of_the_model(database: Database, tmp_path: Path, mode: str) -> None:
-    prove(database, tmp_path, FIXED_SEED, mode, None, schemas=6, transactions=12)
+def test_native_tables_have_the_rows_of_the_model(database: Database, tmp_path: Path) -> None:
+    prove(database, tmp_path, FIXED_SEED, MODES, None, schemas=1, transactions=8, ways=WAYS[1:])
 
 
 @pytest.mark.slow
@@ -64,26 +64,17 @@ def test_native_tables_have_the_rows_of_the_model(database: Database, tmp_path: 
 def test_many_native_tables_have_the_rows_of_the_model(
     database: Database, tmp_path: Path, mode: str, part: int
 ) -> None:
-    prove(database, tmp_path, seed_of_run() + part, mode, None, schemas=34, transactions=15)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.promise("modes", "the four modes")
-@pytest.mark.spark
-@pytest.mark.parametrize("mode", MODES)
-def test_tables_of_spark_have_the_rows_of_the_model(
-    database: Database, tmp_path: Path, spark: SparkSession, mode: str
-) -> None:
-    prove(database, tmp_path, FIXED_SEED, mode, spark, schemas=1, transactions=10, ways=WAYS[1:])
+    prove(database, tmp_path, seed_of_run() + part, [mode], None, schemas=34, transactions=15)
 
 
 @pytest.mark.slow
+@pytest.mark.promise("modes", "the four modes")
 @pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES)
 def test_many_tables_of_spark_have_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: str
 ) -> None:
-    prove(database, tmp_path, seed_of_run(), mode, spark, schemas=34, transactions=8)
+    prove(database, tmp_path, seed_of_run(), [mode], spark, schemas=34, transactions=8)
 
 
 @pytest.mark.usefixtures("without_spark")
@@ -92,7 +83,7 @@ def test_changes_that_are_appended_in_chunks_are_those_of_the_model(
 ) -> None:
     monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 3)
     monkeypatch.setattr(change_rows, "CHUNK_ROWS", 5)
-    prove(database, tmp_path, FIXED_SEED, "append", None, schemas=2, transactions=12)
+    prove(database, tmp_path, FIXED_SEED, ["append"], None, schemas=1, transactions=12)
 
 
 @pytest.mark.promise("modes", "history as of an LSN")
@@ -119,57 +110,61 @@ def test_a_history_as_of_a_manifest_is_the_mirror_there(database: Database, tmp_
 
 
 @pytest.mark.usefixtures("without_spark")
-@pytest.mark.parametrize("mode", MODES)
-def test_tables_that_begin_with_a_copy_have_the_rows_of_the_model(
-    database: Database, tmp_path: Path, mode: str
-) -> None:
+def test_tables_that_begin_with_a_copy_have_the_rows_of_the_model(database: Database, tmp_path: Path) -> None:
     rng = Random(FIXED_SEED)
-    config = config_of(database, tmp_path / "lake", mode, "auto", copy="initial")
+    config = config_of_modes(database, tmp_path / "lake", MODES, "auto", copy="initial")
     with database.connect() as source:
         source.execute("CREATE TABLE other (v int)")
-        schema, count = create_schema(source, rng, name="w_0"), 0
-        for _ in range(4):
-            run_workload(source, rng, 4, schema=schema, steps=RowSteps)
+        schemas = {mode: create_schema(source, rng, name=f"w_{mode}_0") for mode in MODES}
+        for _ in range(2):
+            for schema in schemas.values():
+                run_workload(source, rng, 4, schema=schema, steps=RowSteps)
             run_ingest(config)
             source.execute("INSERT INTO other VALUES (1)")  # a copy is applied once the stream is past it
             run_ingest(config)
             summary = Applier(None, config).apply_pending()
             assert summary.exit_code(strict=True) == 0, summary.tables
-            for name in names_of(schema, mode):
-                count += assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
-        assert count
+            for mode, schema in schemas.items():
+                assert compare(source, config, mode, schema)
 
 
 def prove(
     database: Database,
     folder: Path,
     seed: int,
-    mode: str,
+    modes: Sequence[str],
     spark: SparkSession | None,
     *,
     schemas: int,
     transactions: int,
     ways: Sequence[str] = WAYS,
 ) -> None:
-    """Run workloads, capture them, apply each in one of three ways, and compare silver with its model."""
+    """Run workloads, capture them, apply each in one of some ways, and compare silver with its model.
+
+    Each mode has so many schemas.
+    """
     print(f"PGDELTA_SEED={seed}")
     rng = Random(seed)
-    config = config_of(database, folder / "lake", mode, "auto" if spark is None else "spark")
+    config = config_of_modes(database, folder / "lake", modes, "auto" if spark is None else "spark")
     run_ingest(config)
     steps: dict[str, Any] = {"steps": RowSteps} if spark is None else {}
     with database.connect() as source:
         found = []
-        for number in range(schemas):
-            found.append(create_schema(source, rng, name=f"w_{number}"))
-            print(run_workload(source, rng, transactions, schema=found[-1], **steps))
+        for number, mode in product(range(schemas), modes):
+            schema = create_schema(source, rng, name=f"w_{mode}_{number}")
+            found.append((mode, schema))
+            print(run_workload(source, rng, transactions, schema=schema, **steps))
         run_ingest(config)
         applier = Applier(spark, config)
-        count = 0
-        for number, schema in enumerate(found):
+        for number, (mode, schema) in enumerate(found):
             apply_schema(applier, schema, ways[number % len(ways)], rng)
-            for name in names_of(schema, mode):
-                count += assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
-        assert count
+            assert compare(source, config, mode, schema)
+
+
+def compare(source: Connection, config: Config, mode: str, schema: Schema) -> int:
+    """Assert that silver has the rows of the models of a schema's tables; return their number."""
+    place = config.storage.root, config.pipeline, mode
+    return sum(assert_equals_model(source, *place, name) for name in names_of(schema, mode))
 
 
 def apply_schema(applier: Applier, schema: Schema, way: str, rng: Random) -> None:
@@ -190,7 +185,11 @@ def apply_schema(applier: Applier, schema: Schema, way: str, rng: Random) -> Non
 
 @pytest.mark.promise("modes", "the four modes")
 @pytest.mark.usefixtures("without_spark")
-def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(database: Database, tmp_path: Path) -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("step", APPLY_STEPS)
+def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(
+    database: Database, tmp_path: Path, step: CrashStep
+) -> None:
     rng, modes = Random(FIXED_SEED), {"documents": "history", "Lines": "soft_delete"}
     config = config_of(database, tmp_path / "lake", "append", "auto")
     own = (TableRule("w_*.documents", mode="history"), TableRule("w_*.Lines", mode="soft_delete"))
@@ -198,7 +197,7 @@ def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(database: Database, tm
     run_ingest(config)
     with database.connect() as source:
         schemas = [create_schema(source, rng, name="w_0")]
-        for number, (step, when) in enumerate(product(APPLY_STEPS, WHEN), 1):
+        for number, when in enumerate(WHEN, 1):
             schemas.append(create_schema(source, rng, name=f"w_{number}"))  # its tables are registered
             for schema in (schemas[0], schemas[-1]):
                 run_workload(source, rng, 4, schema=schema, steps=RowSteps)
@@ -214,40 +213,42 @@ def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(database: Database, tm
 
 
 @pytest.mark.usefixtures("without_spark")
-@pytest.mark.parametrize("mode", MODES)
 def test_more_truncates_than_one_write_marks_are_all_followed(
-    database: Database, tmp_path: Path, mode: str
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, name = Random(FIXED_SEED), TableName("w_0", "documents")
-    config = config_of(database, tmp_path / "lake", mode, "auto")
+    monkeypatch.setattr(write_plan, "_MOST_TRUNCATES", 8)
+    rng, names = Random(FIXED_SEED), {mode: TableName(f"w_{mode}_0", "documents") for mode in MODES}
+    config = config_of_modes(database, tmp_path / "lake", MODES, "auto")
     run_ingest(config)
     with database.connect() as source:
-        source.execute("CREATE SCHEMA w_0")
-        source.execute("CREATE TABLE w_0.documents (id int PRIMARY KEY, v int)")
-        for number in range(230):
-            source.execute("BEGIN")
-            for statement in rng.choices(
-                (
-                    "TRUNCATE w_0.documents",
-                    f"INSERT INTO w_0.documents VALUES ({rng.randrange(9)}, {number})"
-                    " ON CONFLICT (id) DO UPDATE SET v = excluded.v + 1",
-                    "DELETE FROM w_0.documents WHERE id % 3 = 1",
-                    f"UPDATE w_0.documents SET id = {number + 100}"
-                    " WHERE id = (SELECT min(id) FROM w_0.documents)"
-                    f" AND NOT EXISTS (SELECT FROM w_0.documents WHERE id = {number + 100})",
-                ),
-                (4, 5, 1, 1),
-                k=3,
-            ):
-                source.execute(statement.encode())
-            source.execute("COMMIT")
-            if number == 100:
+        for name in names.values():
+            source.execute(f"CREATE SCHEMA {name.schema}".encode())
+            source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v int)".encode())
+        for number in range(24):
+            for name in names.values():
+                source.execute("BEGIN")
+                for statement in rng.choices(
+                    (
+                        f"TRUNCATE {name}",
+                        f"INSERT INTO {name} VALUES ({rng.randrange(9)}, {number})"
+                        " ON CONFLICT (id) DO UPDATE SET v = excluded.v + 1",
+                        f"DELETE FROM {name} WHERE id % 3 = 1",
+                        f"UPDATE {name} SET id = {number + 100} WHERE id = (SELECT min(id) FROM {name})"
+                        f" AND NOT EXISTS (SELECT FROM {name} WHERE id = {number + 100})",
+                    ),
+                    (4, 5, 1, 1),
+                    k=3,
+                ):
+                    source.execute(statement.encode())
+                source.execute("COMMIT")
+            if number == 10:
                 run_ingest(config)
                 Applier(None, config).apply_pending()
         run_ingest(config)
         summary = Applier(None, config).apply_pending()
         assert summary.exit_code(strict=True) == 0, summary.tables
-        assert assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
+        for mode, name in names.items():
+            assert assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
 
 
 @pytest.mark.usefixtures("without_spark")

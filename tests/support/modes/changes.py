@@ -68,7 +68,7 @@ def read_changes(bronze: Bronze, name: TableName, end_lsn: int | None = None) ->
     copies = sorted((state.copy for state in states if state.copy), key=lambda copy: copy.end_lsn)
     copies = [copy for copy in copies if end_lsn is None or copy.end_lsn <= end_lsn]
     condition = (pc.field("schema_name") == name.schema) & (pc.field("table_name") == name.table)
-    rows = bronze.changes.rows().filter(condition).to_pylist()
+    rows = bronze.changes.rows(where=condition).to_pylist()
     rows = [row for row in rows if row["op"] in "IUDTR"]
     rows = [row for row in rows if end_lsn is None or row["op"] == "R" or row["end_lsn"] <= end_lsn]
     changes = [row for row in rows if row["op"] != "R"]

@@ -7,6 +7,7 @@ are made comparable with them.
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 import pyarrow.compute as pc
@@ -22,10 +23,16 @@ from tests.support.modes.changes import read_changes
 from tests.support.modes.models import MODELS, Model
 
 
+@lru_cache(maxsize=1)
+def bronze_of(root: str, pipeline: str) -> Bronze:
+    """Return a bronze log, which keeps the relation versions that it has read."""
+    return Bronze(Lake(root), pipeline)
+
+
 def model_of(root: str, pipeline: str, mode: str, name: TableName, end_lsn: int | None = None) -> Model:
     """Return the model of a table, fed with what bronze has up to an LSN."""
     model = MODELS[mode]()
-    model.feed(read_changes(Bronze(Lake(root), pipeline), name, end_lsn))
+    model.feed(read_changes(bronze_of(root, pipeline), name, end_lsn))
     return model
 
 

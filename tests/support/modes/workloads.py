@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,19 @@ def config_of(
     config = database.config("*.*", root=str(root), create_publication="all", copy=copy)
     rules = tuple(rule_of(f"w_*.{table}", mode) for table in (("*",) if mode == "append" else KEYED))
     return replace(config, silver=replace(config.silver, writer=writer), tables=rules)
+
+
+def config_of_modes(
+    database: Database, root: Path, modes: Sequence[str], writer: WriterSetting, copy: str = "never"
+) -> Config:
+    """Return a pipeline in which the tables with a key of schemas `w_<mode>_…` have that mode."""
+    configs = {mode: config_of(database, root, mode, writer, copy) for mode in modes}
+    rules = (
+        replace(rule, source=rule.source.replace("w_", f"w_{mode}_"))
+        for mode, config in configs.items()
+        for rule in config.tables
+    )
+    return replace(configs[modes[0]], tables=tuple(rules))
 
 
 def names_of(schema: Schema, mode: str) -> list[TableName]:
