@@ -21,19 +21,14 @@ KEYS = tuple(SMALL_WRITE_SETTINGS)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("limits", "is_small"),
-    [({}, True), ({"SMALL_CHANGES": 2}, False), ({"SMALL_BYTES": 1}, False)],
-    ids=["small", "many changes", "large table"],
-)
 def test_only_a_small_write_has_the_settings(
-    make_pipeline: MakePipeline, limits: dict[str, int], is_small: bool, monkeypatch: pytest.MonkeyPatch
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
-    pipeline.ingest()
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    pipeline.catch_up()
-    found = []
+    made = make_pipeline(create_publication="all")
+    made.ingest()
+    made.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    with_writer(made, "native").catch_up()
+    pipeline, found = with_writer(made, "spark"), []
     merge = SparkTarget.commit_merge
 
     def recorded(target: SparkTarget, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
@@ -41,14 +36,19 @@ def test_only_a_small_write_has_the_settings(
         merge(target, write, fold, aggregates)
 
     monkeypatch.setattr(SparkTarget, "commit_merge", recorded)
-    for name, value in limits.items():
-        monkeypatch.setattr(writer_choice, name, value)
-    pipeline.run(
-        "UPDATE t SET v = 'c' WHERE id = 1", "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3)"
-    )
-    pipeline.catch_up()
+    limits: tuple[dict[str, int], ...] = ({}, {"SMALL_CHANGES": 2}, {"SMALL_BYTES": 1})
+    for number, limit in enumerate(limits, 2):
+        pipeline.run(
+            "UPDATE t SET v = v || 'c' WHERE id = 1",
+            f"DELETE FROM t WHERE id = {number}",
+            f"INSERT INTO t VALUES ({number + 1})",
+        )
+        with monkeypatch.context() as patch:
+            for name, value in limit.items():
+                patch.setattr(writer_choice, name, value)
+            pipeline.catch_up()
     pipeline.assert_equal("t")
-    assert [each == SMALL_WRITE_SETTINGS for each in found] == [is_small]
+    assert [each == SMALL_WRITE_SETTINGS for each in found] == [True, False, False]
 
 
 @pytest.mark.spark
