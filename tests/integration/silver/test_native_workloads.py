@@ -14,40 +14,25 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
-from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
 from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import snapshot, source_columns, source_rows
+from tests.support.modes.workloads import RowSteps
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database
-from tests.support.workload.tables import Connection, Schema, Table, create_schema
-from tests.support.workload.transactions import Step, run_workload
+from tests.support.workload.tables import Connection, Schema, create_schema
+from tests.support.workload.transactions import run_workload
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("without_spark")]
 
 FIXED_SEED = 20_263
 
 
-class RowSteps(Step):
-    """Steps that change no column: Spark adds those."""
-
-    def add_column(self, table: Table) -> None:
-        self.insert(table)
-
-
-@pytest.fixture(autouse=True)
-def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(provider: SparkProvider) -> None:
-        raise AssertionError("Spark was started")
-
-    monkeypatch.setattr(SparkProvider, "session", property(refuse))
-
-
 @pytest.mark.parametrize("copy", ["initial", "never"])
 def test_random_workloads_need_no_spark(database: Database, tmp_path: Path, copy: str) -> None:
-    prove(database, tmp_path, FIXED_SEED, copy=copy, schemas=2, cuts=3)
+    prove(database, tmp_path, FIXED_SEED, copy=copy, schemas=1, cuts=3)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -44,9 +45,18 @@ def with_table(made: Pipeline) -> Pipeline:
     return made
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("copy", ["never", "initial"])
-@pytest.mark.parametrize(("route", "major"), [("walsender", 18), ("sql", 18), ("walsender", 13), ("sql", 13)])
+@pytest.mark.parametrize(
+    ("route", "major", "copy"),
+    [
+        pytest.param("walsender", 18, "initial", marks=pytest.mark.quick),
+        pytest.param("sql", 13, "never", marks=pytest.mark.quick),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in product(("walsender", "sql"), (13, 18), ("never", "initial"))
+            if each not in (("walsender", 18, "initial"), ("sql", 13, "never"))
+        ),
+    ],
+)
 def test_an_altered_table_follows_without_a_change(
     request: pytest.FixtureRequest,
     make_pipeline: MakePipeline,
@@ -90,7 +100,7 @@ def test_a_table_follows_while_both_jobs_run(pipeline: Pipeline, monkeypatch: py
     made.assert_equal("t")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_columns_that_change_among_rows_stay_exact(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -63,7 +63,7 @@ def insert(first: int, values: tuple[str, ...]) -> list[str]:
         ("native", False),
         pytest.param("native", True, marks=pytest.mark.slow),
         pytest.param("spark", False, marks=pytest.mark.slow),
-        ("spark", True),
+        pytest.param("spark", True, marks=pytest.mark.slow),
     ],
     ids=["native, in one batch", "native, in two", "spark, in one batch", "spark, in two"],
 )
