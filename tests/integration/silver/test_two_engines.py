@@ -85,8 +85,9 @@ def test_every_type_reads_odd_texts_alike(
 ) -> None:
     seed = seed_of_run()
     print(f"PGDELTA_SEED={seed}")
-    with_value = agree(spark, tmp_path, kinds, [None, *odd_texts(Random(seed), 10_000)])
-    assert min(with_value.values()) > 20, with_value
+    texts = [None, *odd_texts(Random(seed), 3_000)]
+    with_value = agree(spark, tmp_path, kinds, texts)
+    assert min(with_value.values()) > len(texts) / 500, with_value
 
 
 @pytest.mark.slow
@@ -103,7 +104,8 @@ _CHARACTERS = st.sampled_from(ODD) | st.characters(exclude_characters="\0", excl
 _TEXTS = st.lists(_CHARACTERS, max_size=8).map("".join)
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(texts=st.lists(_TEXTS | _TEXTS.map("{{{}}}".format), min_size=100, max_size=200))
 def test_every_type_reads_any_text_alike(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, texts: list[str | None]

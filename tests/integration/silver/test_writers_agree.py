@@ -33,6 +33,7 @@ from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.comparable.silver import backticked, silver_path, silver_rows
 from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.rewritten import is_about_rewrite
 from tests.support.seeds import seed_of_run
 from tests.support.workload.tables import Connection, create_schema
 from tests.support.workload.transactions import run_workload
@@ -47,6 +48,9 @@ pytestmark = pytest.mark.postgres
 WRITERS: tuple[WriterSetting, ...] = ("spark", "native")
 POLICIES: tuple[Misfits, ...] = ("null", "text", "clamp")
 FIXED_SEED = 20_262
+WORKLOAD = ["documents", "Lines", "tickets", "readings", "accounts", "journal"]
+SPARK_FILTERS = 6
+"""Filters of a table that Spark answers: each is a query of its own."""
 # texts that silver's types do not all hold
 ODD = {
     "day date": ("infinity", "-infinity", "0044-03-15 BC", "2024-02-29", "12345-01-01"),
@@ -64,7 +68,7 @@ def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spark
 def test_a_random_workload_leaves_equal_tables(make_pipeline: MakePipeline) -> None:
-    compare(make_pipeline, FIXED_SEED, schemas=1, cuts=2, least_writes=5)
+    compare(make_pipeline, FIXED_SEED, schemas=1, cuts=2, least_writes=3, tables=2)
 
 
 @pytest.mark.spark
@@ -81,17 +85,34 @@ def test_two_thousand_random_writes_leave_equal_tables(make_pipeline: MakePipeli
     compare(make_pipeline, seed_of_run() + part, schemas=14, cuts=6, least_writes=500)
 
 
-def compare(make_pipeline: MakePipeline, seed: int, *, schemas: int, cuts: int, least_writes: int) -> None:
-    """Run workloads, apply them by both writers up to the same commits, and compare after each batch."""
+def compare(
+    make_pipeline: MakePipeline,
+    seed: int,
+    *,
+    schemas: int,
+    cuts: int,
+    least_writes: int,
+    tables: int | None = None,
+) -> None:
+    """Run workloads, apply them by both writers up to the same commits, and compare after each batch.
+
+    Silver has so many tables of the workload, and the odd ones; another seed of the run chooses others.
+    """
     from pipeline.apply.applier import Applier
 
     print(f"PGDELTA_SEED={seed}")
     rng = Random(seed)
     policies = list(itertools.islice(itertools.cycle(POLICIES), schemas))
+    chosen = Random(seed_of_run()).sample(WORKLOAD, tables) if tables else ["*"]
+    print(f"tables: {chosen}")
     lanes = {writer: make_pipeline("*.*", name=writer, create_publication="all") for writer in WRITERS}
     for writer in WRITERS:
         lane = lanes[writer]
-        rules = [TableRule(f"w_{n}.*", misfit=policy) for n, policy in enumerate(policies)]
+        rules = [
+            TableRule(f"w_{n}.{table}", misfit=policy)
+            for n, policy in enumerate(policies)
+            for table in ("odd", "odd_full", *chosen)
+        ]
         silver = replace(lane.config.silver, writer=writer)
         lane.config = replace(lane.config, silver=silver, tables=tuple(rules))
         lane.ingest()
@@ -100,7 +121,8 @@ def compare(make_pipeline: MakePipeline, seed: int, *, schemas: int, cuts: int, 
     with lanes["spark"].database.connect() as source:
         for number in range(schemas):
             schema = create_schema(source, rng, name=f"w_{number}")
-            names = [*schema.names, *create_odd_tables(source, schema.name)]
+            names = [name for name in schema.names if {name.table, "*"} & {*chosen}]
+            names += create_odd_tables(source, schema.name)
             for _ in range(cuts):
                 run_workload(source, rng, 3, schema=schema)
                 write_odd_rows(source, rng, schema.name)
@@ -191,7 +213,11 @@ def compare_records(lanes: Mapping[WriterSetting, Pipeline]) -> int:
 
 
 def records(lane: Pipeline, table: str, without: tuple[str, ...]) -> Counter[str]:
-    rows = LakeTable(str(lane.path("_pgdelta", table))).rows().to_pylist()
+    recorded = LakeTable(str(lane.path("_pgdelta", table)))
+    rows = recorded.rows().to_pylist() if recorded.exists() else []
+    for row in rows:
+        if is_about_rewrite(row.get("sentence", "")):
+            row["lsn"] = None  # that of the run of ingest that found it
     return Counter(repr({k: v for k, v in row.items() if k not in without}) for row in rows)
 
 
@@ -228,8 +254,10 @@ def check_filters(lane: Pipeline, names: list[TableName], rng: Random) -> None:
             continue
         expected = [count(rows.column(column).to_pylist(), op, value) for column, op, value in filters]
         path = silver_path(lane.root, *name)
-        found = by_spark(lane.session, path, filters)
-        assert found == expected, (name, differing(filters, found, expected))
+        few = rng.sample(range(len(filters)), min(len(filters), SPARK_FILTERS))
+        found = by_spark(lane.session, path, [filters[i] for i in few])
+        wanted = [expected[i] for i in few]
+        assert found == wanted, (name, differing([filters[i] for i in few], found, wanted))
         if lane.root.startswith("hdfs:"):  # which the others have no client for
             continue
         found = by_duckdb(path, filters)

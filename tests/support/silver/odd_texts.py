@@ -106,7 +106,8 @@ def _printed(rng: Random) -> str:
 def _word(rng: Random) -> str:
     if rng.random() < 0.5:
         return rng.choice(_WORDS)
-    return "".join(rng.choices(ODD, k=rng.randint(0, 6)))
+    others = [chr(rng.choice((rng.randrange(1, 0xD800), rng.randrange(0xE000, 0x110000)))) for _ in range(20)]
+    return "".join(rng.choices([*ODD, *others], k=rng.randint(0, 6)))
 
 
 def _number(rng: Random) -> str:
