@@ -26,7 +26,7 @@ from pipeline.table_name import TableName
 
 _TYPE_CHANGE = "type change at "
 _COMPARISON = "compare with the source after the gap up to "
-_REWRITE = "compare with the source after the rewrite before "
+_REWRITE = "compare with the source after the rewrite or type change before "
 _REPAIR = "it differs from the source"
 READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "dropped", "gap"
 COMPARED, MOVED = "compared", "moved"
@@ -176,8 +176,8 @@ class Gap:
 class Comparison:
     """A table has no gap up to `gap_end` any more: it was compared with the source as of a snapshot.
 
-    After a rewrite of the table, `gap_end` is the LSN before which it was rewritten. The keys that differed
-    were copied under the same snapshot. `relation_id` and `membership` are those of
+    After a rewrite of the table, or another text of its values, `gap_end` is the LSN before which that was.
+    The keys that differed were copied under the same snapshot. `relation_id` and `membership` are those of
     the table there.
     """
 

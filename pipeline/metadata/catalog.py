@@ -1,8 +1,9 @@
 """`_pgdelta/catalog`: what ingest last saw of the source's catalog and no message carries.
 
 One row for the publication, one for each published table and each generated column of it, one for each table
-that is published by its root, and one for each partition of these. Ingest replaces all rows when they change,
-and compares them at its next start.
+that is published by its root, one for each partition of these, and one for each type whose change gives
+stored values another text, and each part of it. Ingest replaces all rows when they change, and compares them
+at its next start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ CATALOG = (
 )
 _PUBLICATION, _ROOT, _PARTITION = "publication", "root", "partition"
 _TABLE, _GENERATED = "table", "generated"
+_TYPE, _PART = "type", "part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +58,39 @@ class Root:
 class TableFile:
     """The file node of a published table, 0 if it is partitioned, and the numbers of its generated columns.
 
+    Transactions before `writers_xid` may still bring texts from before a type was altered; 0 if none may.
     `row_xmin` is only read from the source, like that of a partition.
     """
 
     name: TableName
     filenode: int
     generated: frozenset[int] = frozenset()
+    writers_xid: int = 0
     row_xmin: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogState:
-    """The publication's OID, the xmin of its row, the roots by OID, and the files of all tables by OID.
+class SourceType:
+    """A type whose change gives stored values another text: its parts by number, each with a mark.
 
-    All transactions before `oldest_xid`, which has an epoch, had ended; `lsn` is the end of the WAL then.
-    `recorded_at` is only of a state that was read here.
+    What is only read from the source: `tables` are the OIDs of the tables that have such values; an enum may
+    get more parts; a transaction with the 64-bit id `altered_by` changed the type after it was created.
+    """
+
+    name: TableName
+    parts: Mapping[int, int]
+    tables: frozenset[int] = field(default=frozenset(), compare=False)
+    is_enum: bool = field(default=False, compare=False)
+    altered_by: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogState:
+    """The publication's OID, the xmin of its row, and by OID the roots, the files of all tables, and types.
+
+    All transactions before `oldest_xid`, which has an epoch, had ended, and `next_xid` was the next to begin,
+    0 if it is not known; `lsn` is the end of the WAL then. `recorded_at` is only of a state that was read
+    here.
     """
 
     publication_id: int
@@ -80,6 +100,8 @@ class CatalogState:
     oldest_xid: int = field(compare=False)
     tables: Mapping[int, TableFile] = field(default_factory=dict)
     recorded_at: datetime = field(default=EPOCH, compare=False)
+    types: Mapping[int, SourceType] = field(default_factory=dict)
+    next_xid: int = field(default=0, compare=False)
 
 
 class CatalogTable:
@@ -109,8 +131,11 @@ def _rows(state: CatalogState, publication: str) -> list[dict[str, object]]:
             for oid, each in root.partitions.items()
         ]
     for oid, table in state.tables.items():
-        rows.append(_row(_TABLE, table.name, oid, filenode=table.filenode))
+        rows.append(_row(_TABLE, table.name, oid, table.writers_xid, filenode=table.filenode))
         rows += [_row(_GENERATED, table.name, number, root_id=oid) for number in sorted(table.generated)]
+    for oid, each in state.types.items():
+        rows.append(_row(_TYPE, each.name, oid))
+        rows += [_row(_PART, each.name, number, mark, oid) for number, mark in sorted(each.parts.items())]
     return [row | seen for row in rows]
 
 
@@ -147,14 +172,20 @@ def _state(rows: list[dict[str, Any]]) -> CatalogState | None:
         for row in rows
         if row["kind"] == _ROOT
     }
-    generated: dict[int, set[int]] = defaultdict(set)
+    below: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for row in rows:
-        if row["kind"] == _GENERATED:
-            generated[row["root_id"]].add(row["relation_id"])
+        if row["kind"] in (_GENERATED, _PART):
+            below[row["kind"], row["root_id"]][row["relation_id"]] = row["row_xmin"]
     tables = {
-        row["relation_id"]: TableFile(_name(row), row["filenode"], frozenset(generated[row["relation_id"]]))
+        oid: TableFile(_name(row), row["filenode"], frozenset(below[_GENERATED, oid]), row["row_xmin"])
         for row in rows
         if row["kind"] == _TABLE
+        for oid in [row["relation_id"]]
+    }
+    types = {
+        row["relation_id"]: SourceType(_name(row), below[_PART, row["relation_id"]])
+        for row in rows
+        if row["kind"] == _TYPE
     }
     for row in rows:
         if row["kind"] == _PUBLICATION:
@@ -166,6 +197,7 @@ def _state(rows: list[dict[str, Any]]) -> CatalogState | None:
                 row["oldest_xid"],
                 tables,
                 row["recorded_at"],
+                types,
             )
     return None
 

@@ -55,7 +55,7 @@ def accepts_keys(connection: Connection, name: TableName, condition: KeyConditio
         with connection.transaction(force_rollback=True):
             connection.execute(query)
             connection.execute("DEALLOCATE pgdelta_keys")
-    except psycopg.DataError:
+    except (psycopg.DataError, psycopg.NotSupportedError):  # the latter of a composite type's value
         return False
     except psycopg.Error as error:
         raise SourceError(f"The table {name} cannot be read by its key: {describe(error)}.") from None

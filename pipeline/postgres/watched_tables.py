@@ -8,7 +8,7 @@ partition either (measured on 13 to 18).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -18,6 +18,7 @@ from psycopg import sql
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time, read_flush_lsn
 from pipeline.postgres.published_tables import PUBLISHED
+from pipeline.postgres.watched_types import WatchedType, read_watched_types
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -31,6 +32,7 @@ _COMMANDS_OF_CREATION = 2
 _STATE = """
 SELECT p.oid::bigint, p.xmin::text::bigint,
        pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot()),
+       pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()),
        (SELECT pg_catalog.bool_and(operation.value::boolean)
         FROM pg_catalog.jsonb_each_text(pg_catalog.to_jsonb(p)) operation
         WHERE operation.key IN ('pubinsert', 'pubupdate', 'pubdelete', 'pubtruncate'))
@@ -83,18 +85,20 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class WatchedTables:
-    """The publication's OID and xmin, the oldest open xid with its epoch, the WAL's end, and the tables.
+    """The publication's OID and xmin, the oldest open xid and the next one, the WAL's end, and the tables.
 
-    The LSN is later than all commits that the catalog shows. `is_whole` is whether all operations are
-    published.
+    The xids have epochs. The LSN is later than all commits that the catalog shows. `is_whole` is whether all
+    operations are published. `types` are those of the tables' columns that may change their texts, by OID.
     """
 
     publication_id: int
     publication_xmin: int
     oldest_xid: int
+    next_xid: int
     is_whole: bool
     lsn: LSN
     members: tuple[Member, ...]
+    types: Mapping[int, WatchedType]
 
 
 def read_watched_tables(connection: Connection, publication: str) -> WatchedTables | None:
@@ -108,16 +112,17 @@ def read_watched_tables(connection: Connection, publication: str) -> WatchedTabl
             rows = connection.execute(
                 _TABLES.format(published=published, generated=generated), parameters
             ).fetchall()
+            types = read_watched_types(connection, publication)
     except psycopg.Error as error:
-        raise SourceError(f"Cannot read the files of the source's tables: {describe(error)}.") from None
+        raise SourceError(f"Cannot read the source's tables and types: {describe(error)}.") from None
     if state is None:
         return None
     members = (
         Member(root, oid, TableName(schema, table), *facts) for root, oid, schema, table, *facts in rows
     )
-    publication_id, xmin, oldest_xid, is_whole = state
+    publication_id, xmin, oldest_xid, next_xid, is_whole = state
     lsn = read_flush_lsn(connection)
-    return WatchedTables(publication_id, xmin, oldest_xid, is_whole, lsn, tuple(members))
+    return WatchedTables(publication_id, xmin, oldest_xid, next_xid, is_whole, lsn, tuple(members), types)
 
 
 def list_existing_columns(connection: Connection, relation_id: int) -> set[int]:

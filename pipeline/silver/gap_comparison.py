@@ -60,7 +60,7 @@ class GapComparer:
             applied = _applied(name, registered, manifest)
             start = history.gaps[-1].start if rewrite is None else rewrite
             if applied < start and (rewrite is not None or not _has_earlier_gap(name, history, applied)):
-                what = "gap" if rewrite is None else "rewrite"
+                what = "gap" if rewrite is None else "rewrite or type change"
                 found[name] = (
                     f"Silver is not complete up to the {what} at {start} yet. Run apply, then ingest again."
                 )

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeline.metadata.catalog import CatalogState, Partition, Root, TableFile
+from pipeline.metadata.catalog import CatalogState, Partition, Root, SourceType, TableFile
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,23 @@ def with_other_files(before: Mapping[int, TableFile], now: Mapping[int, TableFil
     return {
         oid: table for oid, table in now.items() if oid in before and table.filenode != before[oid].filenode
     }
+
+
+def list_altered_types(before: CatalogState, now: CatalogState) -> dict[int, list[TableName]]:
+    """Return the types that give stored values another text now, by the OID of each table that has them."""
+    found: dict[int, list[TableName]] = {}
+    for oid, each in sorted(now.types.items()):
+        if _is_altered(each, before.types.get(oid), before.oldest_xid):
+            for table in each.tables & now.tables.keys():
+                found.setdefault(table, []).append(each.name)
+    return found
+
+
+def _is_altered(now: SourceType, before: SourceType | None, oldest_xid: int) -> bool:
+    if before is None:  # the first table that has it may be older than its change
+        return now.altered_by >= oldest_xid
+    parts = {n: mark for n, mark in now.parts.items() if n in before.parts or not now.is_enum}
+    return parts != before.parts
 
 
 def without_expressions(

@@ -1,4 +1,5 @@
-"""Detect what the stream does not carry, by the source's catalog: rewrites, partitions, settings.
+"""Detect what the stream does not carry, by the source's catalog: rewrites, types, partitions,
+settings.
 
 Each poll compares the catalog with the state that was recorded last, maybe by an earlier run, and records an
 event for each table whose rows may differ since; a table that was rewritten is settled as `silver.rewrites`
@@ -16,11 +17,12 @@ from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.sql import EPOCH
 from pipeline.delta.sql import now as utc_now
-from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Root, TableFile
+from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Root, SourceType, TableFile
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.watched_tables import WatchedTables, list_with_pages, read_watched_tables
+from pipeline.table_copy.altered_types import AlteredTypes
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.catalog_changes import (
     compare_roots,
@@ -47,6 +49,7 @@ class CatalogWatch:
         self._records = Records(bronze.lake)
         self._table = CatalogTable(bronze.lake)
         self._rewrites = Rewrites(config, bronze, state)
+        self._types = AlteredTypes(config, state)
         self._last: CatalogState | None = None
 
     def poll(self, connection: Connection, published: Collection[TableName]) -> None:
@@ -95,11 +98,23 @@ class CatalogWatch:
             if each.is_partitioned
         }
         tables = {
-            oid: TableFile(each.name, each.filenode, frozenset(each.generated), each.row_xmin)
+            oid: TableFile(each.name, each.filenode, frozenset(each.generated), row_xmin=each.row_xmin)
             for oid, each in followed.items()
         }
+        types = {
+            oid: SourceType(each.name, each.parts, each.tables, each.is_enum, each.altered_by)
+            for oid, each in catalog.types.items()
+            if each.tables & followed.keys()
+        }
         return CatalogState(
-            catalog.publication_id, catalog.publication_xmin, roots, catalog.lsn, catalog.oldest_xid, tables
+            catalog.publication_id,
+            catalog.publication_xmin,
+            roots,
+            catalog.lsn,
+            catalog.oldest_xid,
+            tables,
+            types=types,
+            next_xid=catalog.next_xid,
         )
 
     def _compare(
@@ -139,12 +154,19 @@ class CatalogWatch:
             roots[root_id] = without_filenodes(root, old, undecided)
             unknown |= undecided
             is_smaller = is_smaller or bool(old.partitions.keys() - root.partitions.keys())
-        settled, requests = self._rewrites.settle(rewritten, now.lsn, is_whole=is_whole)
+        texts = self._types.find(connection, before, now)
+        changed = texts.sentences | rewritten
+        settled, requests = self._rewrites.settle(changed, texts.lsn, is_whole=is_whole)
         if events := [*events, *settled]:
             self._records.ensure()
             self._records.events.record(events)
         self._bronze.copies.request(requests)
-        tables = {oid: before.tables[oid] if oid in unknown else each for oid, each in now.tables.items()}
+        tables = {
+            oid: replace(
+                before.tables[oid] if oid in unknown else each, writers_xid=texts.writers.get(oid, 0)
+            )
+            for oid, each in now.tables.items()
+        }
         recorded = replace(now, roots=roots, tables=tables)
         if unknown:  # which rows are older than that is asked again
             recorded = replace(recorded, oldest_xid=before.oldest_xid, lsn=before.lsn)

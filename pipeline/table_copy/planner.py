@@ -115,7 +115,7 @@ class CopyPlanner:
         """Return what is recorded of a table once the comparison under the snapshot is complete."""
         now = self._memberships[name]
         end = self._history.gaps[-1].end if candidate.rewrite is None else candidate.rewrite
-        what = f"gap up to {end}" if candidate.rewrite is None else f"rewrite before {end}"
+        what = f"gap up to {end}" if candidate.rewrite is None else f"rewrite or type change before {end}"
         sentence = f"The table was compared with the source after the {what}. {sentence}"
         return Comparison(
             end,

@@ -1,9 +1,10 @@
-"""Settle rewrites of tables, which no message carries: compare them with the source, copy them, or say so.
+"""Settle changes of rows that no message carries: compare tables with the source, copy them, or say so.
 
 ALTER TABLE that rewrites a table gives it another file node and every row the xmin of its transaction. VACUUM
 FULL, CLUSTER and SET TABLESPACE keep the rows' xmin, so that one older row proves them; a TRUNCATE is in the
 stream. What is not proved counts as a rewrite. DROP EXPRESSION rewrites nothing, and publishes a column whose
-values no message brought. `silver.rewrites` says what follows.
+values no message brought. `altered_types` finds values that have another text. `silver.rewrites` says what
+follows.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _WITHOUT_EXPRESSION = (
     "A generated column became an ordinary one (DROP EXPRESSION): no message carries its earlier values."
 )
 _BRONZE_KEEPS = (
-    "Bronze keeps earlier values until retention or pgdelta forget removes them, also if the rewrite was to"
+    "Bronze keeps earlier values until retention or pgdelta forget removes them, also if the change was to"
     " anonymise."
 )
 
@@ -96,7 +97,7 @@ class Rewrites:
     def settle(
         self, found: Mapping[TableName, str], lsn: LSN, *, is_whole: bool
     ) -> tuple[list[Event], list[CopyRequest]]:
-        """Return the events and the requests of tables that were rewritten before an LSN.
+        """Return the events and the requests of tables that changed before an LSN, each with a sentence.
 
         `is_whole` is whether all operations are published.
         """
@@ -112,7 +113,9 @@ class Rewrites:
                 requests.append(CopyRequest.after_rewrite(name, lsn))
             elif policy == "resync":
                 outcome, kind = "All its rows are copied.", "evolved"
-                requests.append(CopyRequest.of(name, f"The table was rewritten before {lsn}."))
+                requests.append(
+                    CopyRequest.of(name, f"The table was rewritten, or a type altered, before {lsn}.")
+                )
             else:
                 outcome, kind = f"Run {name.command('resync')}.", "resync"
             events.append(Event(*name, lsn, kind, f"{sentence} {outcome} {_BRONZE_KEEPS}"))

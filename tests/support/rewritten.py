@@ -1,6 +1,6 @@
 """Events about a table that ALTER TABLE rewrote, which tests of other events leave out."""
 
-_ABOUT = ("Bronze keeps earlier values", "after the rewrite before")
+_ABOUT = ("Bronze keeps earlier values", "after the rewrite or type change before")
 
 
 def is_about_rewrite(sentence: str) -> bool:

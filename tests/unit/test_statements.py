@@ -77,6 +77,7 @@ SAFE = {
     "pipeline/postgres/snapshot/export.py": {"lsn_function"},
     "pipeline/postgres/replication/temporary_slot.py": {"create", "kind"},
     "pipeline/postgres/watched_tables.py": {"_TABLES.format(published=published, generated=generated)"},
+    "pipeline/postgres/watched_types.py": {"_TYPES.format(published=published, multiranges=multiranges)"},
     "pipeline/postgres/binary_format.py": {"_COLUMNS.format(published=published, is_published=is_published)"},
 }
 

@@ -127,13 +127,13 @@ def test_each_form_is_found_and_what_keeps_rows_is_not(tables: Pipeline, is_cont
         rewrite_generated(tables)
         tables.ingest()
     assert requests(tables).keys() == set(TABLES)
-    assert all("after the rewrite before" in reason for reason in requests(tables).values())
+    assert all("after the rewrite or type change before" in reason for reason in requests(tables).values())
     found = events_of_rewrites(tables)
     assert {table: kind for table, (kind, _) in found.items()} == dict.fromkeys(TABLES, "evolved")
     assert found["hashed"][1] == (
         "The table was rewritten at the source, as ALTER TABLE does: no earlier row is left, and no message"
         " carries the new values. It is compared with the source, and what differs is copied. Bronze keeps"
-        " earlier values until retention or pgdelta forget removes them, also if the rewrite was to"
+        " earlier values until retention or pgdelta forget removes them, also if the change was to"
         " anonymise."
     )
     again = requests(tables)
@@ -175,7 +175,7 @@ def test_silver_is_equal_again_and_only_what_differs_is_copied(tables: Pipeline)
     assert requests(tables) == {}
     kind, sentence = tables.events("vacuumed", rewrites=True)[-1]
     assert kind == "evolved"
-    assert "compared with the source after the rewrite before" in sentence
+    assert "compared with the source after the rewrite or type change before" in sentence
     tables.run("UPDATE hashed SET v = 8 WHERE id = 8")
     tables.catch_up()
     tables.assert_equal("hashed")

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.delta.table import Lake
-from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Root, TableFile
+from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Root, SourceType, TableFile
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.catalog_changes import (
     RootChanges,
     compare_roots,
     is_publication_changed,
     leaves_below,
+    list_altered_types,
     with_other_files,
     without_expressions,
     without_filenodes,
@@ -81,6 +82,32 @@ def test_a_column_that_is_not_generated_any_more_is_found() -> None:
     assert without_expressions(before, now) == {4: {2}}
 
 
+MOOD = SourceType(TableName("s", "mood"), {70: 1, 71: 1}, frozenset({4, 9}), is_enum=True, altered_by=800)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_found"),
+    [
+        (MOOD, replace(MOOD, parts={70: 1, 71: 1, 72: 2}), False),  # ADD VALUE
+        (MOOD, replace(MOOD, parts={70: 2, 71: 1}), True),  # RENAME VALUE
+        (MOOD, replace(MOOD, name=TableName("s", "other")), False),
+        (MOOD, replace(MOOD, parts={70: 1, 71: 1, 72: 0}, is_enum=False), True),  # ADD ATTRIBUTE
+        (None, MOOD, True),  # altered since the state
+        (None, replace(MOOD, altered_by=799), False),
+    ],
+)
+def test_a_type_whose_values_have_another_text_is_found(
+    before: SourceType | None, now: SourceType, is_found: bool
+) -> None:
+    tables = {4: TableFile(NAME, 40)}
+    known = {} if before is None else {60: before}
+    found = list_altered_types(
+        CatalogState(9, 700, {}, LSN(5), 800, tables, types=known),
+        CatalogState(9, 700, {}, LSN(6), 900, tables, types={60: now}),
+    )
+    assert found == ({4: [now.name]} if is_found else {})
+
+
 def test_leaves_are_found_on_every_level() -> None:
     assert [*leaves_below(BEFORE, 3)] == [4]
     assert [*leaves_below(BEFORE, 2)] == [2]
@@ -100,7 +127,13 @@ def test_a_state_is_read_as_it_was_recorded(tmp_path: Path) -> None:
     for state in (
         CatalogState(9, 700, {}, LSN(5), 800),
         CatalogState(
-            9, 701, {}, LSN(6), 900, {4: TableFile(NAME, 40, frozenset({2, 3})), 5: TableFile(NAME, 0)}
+            9,
+            701,
+            {},
+            LSN(6),
+            900,
+            {4: TableFile(NAME, 40, frozenset({2, 3})), 5: TableFile(NAME, 0, writers_xid=1 << 40)},
+            types={60: MOOD, 61: SourceType(NAME, {0: 1 << 59})},
         ),
         CatalogState(9, 701, {ROOT: BEFORE, 7: Root(TableName("s", "empty"), {})}, LSN(6), 1 << 40),
     ):

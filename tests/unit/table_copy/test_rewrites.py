@@ -30,10 +30,13 @@ def settled(config: Config, folder: Path, *, is_whole: bool = True) -> tuple[lis
 
 
 def test_a_rewrite_is_compared_copied_or_an_event(tmp_path: Path) -> None:
-    compare = ["compare with the source after the rewrite before 0/20"]
+    compare = ["compare with the source after the rewrite or type change before 0/20"]
     assert settled(CONFIG, tmp_path) == (["evolved"], compare)
     resync = replace(CONFIG, silver=Silver(rewrites="resync"))
-    assert settled(resync, tmp_path) == (["evolved"], ["The table was rewritten before 0/20."])
+    assert settled(resync, tmp_path) == (
+        ["evolved"],
+        ["The table was rewritten, or a type altered, before 0/20."],
+    )
     assert settled(replace(CONFIG, silver=Silver(rewrites="event")), tmp_path) == (["resync"], [])
     assert settled(replace(CONFIG, tables=()), tmp_path) == ([], [])
 
