@@ -133,6 +133,8 @@ def test_money_is_as_the_server_prints_it_where_it_has_no_cents(
     changed = "of column {} changed, which may have changed values that the stream does not carry."
     told = [sentence for kind, sentence in pipeline.events("item") if kind == "resync"]
     assert all(any(changed.format(name) in each for each in told) for name in ("price", "prices"))
+    at_rest = [sentence for _, sentence in pipeline.events("item", rewrites=True)]
+    assert any("of the type pg_catalog.money have another text" in each for each in at_rest)
     with connect(database.conninfo) as session:
         assert find_unreadable(session, [TableName("public", "item")], "none") == [
             "public.item.price (money)",
