@@ -84,7 +84,7 @@ def list_altered_types(before: CatalogState, now: CatalogState) -> dict[int, lis
 
 def _is_altered(now: SourceType, before: SourceType | None, oldest_xid: int) -> bool:
     if before is None:  # the first table that has it may be older than its change
-        return now.altered_by >= oldest_xid
+        return 0 < oldest_xid <= now.altered_by  # 0 is that of an unknown state
     parts = {n: mark for n, mark in now.parts.items() if n in before.parts or not now.is_enum}
     return parts != before.parts
 
