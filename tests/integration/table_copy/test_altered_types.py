@@ -130,18 +130,19 @@ def test_only_what_differs_after_a_type_was_altered_is_copied(make_pipeline: Mak
     pipeline.run(
         *TYPES,
         *KEYED,
+        "DROP TABLE full_pair",  # each comparison takes seconds
         "CREATE TABLE by_named (n named PRIMARY KEY, v feeling)",
         "INSERT INTO by_named VALUES ('(1,1)', NULL), ('(1,2)', 'wild')",
     )
     pipeline.catch_up()
-    pipeline.run(*ALTERED)
+    pipeline.run(*(each for each in ALTERED if "full_pair" not in each))
     pipeline.ingest()
     history = Bronze(Lake(pipeline.root), pipeline.config.pipeline).copies.read()
-    assert {name.table for name in history.open_requests()} == {*BY_KEY, "by_named"}
+    assert {name.table for name in history.open_requests()} == {"by_pair", "by_mood", "by_named"}
     assert "It is compared with the source" in texts(pipeline, "by_pair")[0]
     pipeline.apply()
     found = pipeline.ingest()
     assert found.copies[TableName("public", "by_mood")].rows_landed == 6
     assert found.compared[TableName("public", "by_named")] == "1 key differ of 2 rows; 1 key range copied."
     pipeline.apply()
-    pipeline.assert_equal(*BY_KEY, "by_named")
+    pipeline.assert_equal("by_pair", "by_mood", "by_named")
