@@ -6,7 +6,7 @@ values.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -188,11 +188,14 @@ class IngestSummary:
     maintenance: MaintenanceProgress = field(default_factory=MaintenanceProgress)
     published: list[TableName] = field(default_factory=list)  # tables that this run added to the publication
     unpublished: Mapping[TableName, str] | None = None  # matching ones that it lacks, and why; None: unknown
+    unfollowed: Mapping[TableName, str] = field(default_factory=dict)  # that are no tables to follow, and why
+    passed_over: Mapping[TableName, str] = field(default_factory=dict)  # of them those that no rule names
+    partial: Mapping[TableName, str] = field(default_factory=dict)  # of which silver has some rows only
 
     @property
     def has_copies(self) -> bool:
         """Whether there is anything to report about table copies or the publication."""
-        return bool(self.copies or self.copy_failure or self.published or self.unpublished)
+        return bool(self.copies or self.copy_failure or self.publication_lines())
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
@@ -224,16 +227,15 @@ class IngestSummary:
         return lines
 
     def publication_lines(self) -> list[str]:
-        """Return the lines about tables that this run published, and that are not published, by reason."""
+        """Return the lines about tables that this run published, and that are not published or followed."""
         lines = []
         if self.published:
             lines.append(f"added to the publication: {_name_tables(sorted(self.published))}")
-        reasons: dict[str, list[TableName]] = {}
-        for name, reason in sorted((self.unpublished or {}).items()):
-            reasons.setdefault(reason, []).append(name)
         return [
             *lines,
-            *(f"not published: {_name_tables(names)}. {reason}" for reason, names in reasons.items()),
+            *lines_by_reason("not published", self.unpublished or {}),
+            *lines_by_reason("not followed", {**self.passed_over, **self.unfollowed}),
+            *(f"{name}: {sentence}" for name, sentence in sorted(self.partial.items())),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -265,20 +267,33 @@ class IngestSummary:
             ],
             "copy_failure": self.copy_failure,
             "published": [{"schema": name[0], "table": name[1]} for name in sorted(self.published)],
-            "unpublished": [
-                {"schema": name[0], "table": name[1], "sentence": reason}
-                for name, reason in sorted((self.unpublished or {}).items())
-            ],
+            **{
+                key: [{"schema": name[0], "table": name[1], "sentence": each} for name, each in sorted(found)]
+                for key, found in (
+                    ("unpublished", (self.unpublished or {}).items()),
+                    ("unfollowed", {**self.passed_over, **self.unfollowed}.items()),
+                    ("partial", self.partial.items()),
+                )
+            },
             "maintenance": self.maintenance.as_json(),
         }
 
     def exit_code(self, strict: bool) -> int:
-        """Return 1 if a table could not be copied, or under `strict` if a matching one is not published.
+        """Return 1 if a table could not be copied, or under `strict` if a matching one is not followed.
 
         A capture that fails raises instead.
         """
         has_failed = bool(self.copy_failure) or any(copy.failure for copy in self.copies.values())
-        return int(has_failed or (strict and bool(self.unpublished)))
+        return int(has_failed or (strict and bool(self.unpublished or self.unfollowed)))
+
+
+def lines_by_reason(label: str, reasons: Mapping[TableName, str]) -> Iterator[str]:
+    """Yield a line for each reason, with its tables."""
+    grouped: dict[str, list[TableName]] = {}
+    for name, reason in sorted(reasons.items()):
+        grouped.setdefault(reason, []).append(name)
+    for reason, names in grouped.items():
+        yield f"{label}: {_name_tables(names)}. {reason}"
 
 
 def copied_line(copies: Sequence[tuple[TableName, CopyProgress]]) -> str:

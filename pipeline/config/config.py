@@ -38,6 +38,7 @@ from pipeline.config.tables import (
     DroppedColumns,
     Guards,
     History,
+    Inheritance,
     Misfits,
     OnChange,
     SilverMode,
@@ -147,6 +148,14 @@ class Silver:
             " and unpublished tables with `source.copy: initial`."
         ),
     ] = "keep"
+    inheritance: Annotated[
+        Inheritance,
+        Field(
+            description="What happens to a table that others inherit from (`INHERITS`): silver has its own"
+            " rows, as `SELECT … FROM ONLY` shows them, and says so (`parent_only`), or it is not followed"
+            " (`refuse`, with `source.copy: initial`). Tables that inherit are tables of their own."
+        ),
+    ] = "parent_only"
     source_comments: Annotated[
         bool,
         Flag,

@@ -39,6 +39,10 @@ _DELTA_PROPERTIES = frozenset(("delta.dataSkippingNumIndexedCols", "delta.dataSk
 _CREDENTIAL = re.compile("key|token|secret|password|sas")
 _RESERVED = frozenset(("comment", "location", "provider", "owner", "external", "is_managed_location"))
 _NO_VERSIONS = "Only the mode history has versions. Leave the key out, or write mode: history."
+_NO_DETACHING = (
+    "inheritance: refuse takes tables out of silver, which source.copy: never has no copies to bring back."
+    " Write parent_only, or source.copy: initial."
+)
 _MOST_PARTITION_COLUMNS = 4
 NOT_FOR_PARTITIONS = ("FLOAT", "DOUBLE", "BINARY", "VARIANT", "ARRAY<", "MAP<")
 """Silver types whose values cannot be those of partitions, as they begin."""
@@ -114,6 +118,9 @@ def _resolve(config: Config, document: Document) -> Config:
             left_out["schedule"] = silver.schedule
         rules.append(replace(found, **left_out))
         _check_mode(rules[-1], index, document)
+        if rules[-1].inheritance == "refuse" and source.copy != "initial":
+            written = ("tables", index) if "inheritance" in _keys(keys) else ("silver",)
+            raise document.error(_NO_DETACHING, *written, "inheritance")
         _check_shared(rules[-1], index, document, rules[:-1])
     if silver.history.intermediate and not any(rule.mode == "history" for rule in rules):
         raise document.error(_NO_VERSIONS, "silver", "history", "intermediate")

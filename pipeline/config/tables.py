@@ -34,6 +34,7 @@ Misfits = Annotated[Literal["null", "text", "clamp", "error"], Word]
 DroppedColumns = Annotated[Literal["keep", "drop"], Word]
 TypeChanges = Annotated[Literal["hold", "rebuild", "resync"], Word]
 DetachedTables = Annotated[Literal["keep", "archive"], Word]
+Inheritance = Annotated[Literal["parent_only", "refuse"], Word]
 RowMode = Literal["mirror", "soft_delete", "append", "history"]
 SilverMode = Annotated[RowMode, Word]
 OnChange = Annotated[Literal["apply", "ignore"], Word]
@@ -46,6 +47,7 @@ INHERITED = (
     "dropped_columns",
     "type_changes",
     "detached_tables",
+    "inheritance",
     "min_interval",
     "source_comments",
 )
@@ -276,6 +278,13 @@ class TableRule:
             json_schema_extra={"x-default": "`silver.detached_tables`"},
         ),
     ] = "keep"
+    inheritance: Annotated[
+        Inheritance,
+        Field(
+            description="What happens to these tables if others inherit from them (`INHERITS`).",
+            json_schema_extra={"x-default": "`silver.inheritance`"},
+        ),
+    ] = "parent_only"
     min_interval: Annotated[
         Seconds,
         Field(
@@ -424,6 +433,11 @@ class TableRule:
     def misfit_of(self, column: str) -> Misfits:
         """Return the policy for misfits of a column."""
         return self.misfits.get(column, self.misfit)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the rule names a table, without `*` and `?`."""
+        return not set("*?") & set(self.source)
 
     def matches(self, name: TableName) -> bool:
         """Return whether the rule applies to a table."""

@@ -27,9 +27,12 @@ CATALOG = "catalog"
 """The kind of the events about a table's name in Spark's catalog."""
 PUBLISHED, UNPUBLISHED, DETACHED = "published", "unpublished", "detached"
 """Kinds of events about a table's membership in the publication, which say nothing of its rows either."""
+PARTIAL, WHOLE = "partial", "whole"
+"""Kinds of events about whether silver is to show all rows that SELECT on the source does."""
 PAUSED, RESUMED = "paused", "resumed"
 """Kinds of events about what an operator lets apply write."""
 _MEMBERSHIP = (PUBLISHED, UNPUBLISHED, DETACHED)
+_ROWS = (PARTIAL, WHOLE)
 
 _IDENTITY = ["schema_name", "table_name", "lsn", "kind", "sentence"]
 
@@ -38,8 +41,8 @@ _IDENTITY = ["schema_name", "table_name", "lsn", "kind", "sentence"]
 class Event:
     """One event of a table.
 
-    `kind` is evolved, refused, held, resync, diverged, published, unpublished, detached, paused,
-    resumed, maintenance or catalog.
+    `kind` is evolved, refused, held, resync, diverged, published, unpublished, detached, partial, whole,
+    paused, resumed, maintenance or catalog.
     """
 
     schema_name: str
@@ -57,11 +60,13 @@ class Event:
 class NewestEvents:
     """The newest event of each table's rows or columns, and why tables are not published.
 
-    `unpublished` has the tables that were not published when ingest last polled, each with the reason.
+    `unpublished` has the tables that were not published when ingest last polled, each with the reason, and
+    `partial` those of which silver has some rows only.
     """
 
     tables: Mapping[TableName, Event]
     unpublished: Mapping[TableName, str]
+    partial: Mapping[TableName, str]
 
 
 class RecordedEvent(NamedTuple):
@@ -75,10 +80,12 @@ def newest_events(recorded: Iterable[RecordedEvent]) -> NewestEvents:
     """Return the newest of the events of each table, which are in the order in which they were recorded."""
     events = [each.event for each in recorded]
     membership = {event.name: event for event in events if event.kind in _MEMBERSHIP}
-    left_out = (MAINTENANCE_FAILED, CATALOG, PAUSED, RESUMED, *_MEMBERSHIP)
+    rows = {event.name: event for event in events if event.kind in _ROWS}
+    left_out = (MAINTENANCE_FAILED, CATALOG, PAUSED, RESUMED, *_MEMBERSHIP, *_ROWS)
     return NewestEvents(
         {event.name: event for event in events if event.kind not in left_out},
         {name: event.sentence for name, event in membership.items() if event.kind == UNPUBLISHED},
+        {name: event.sentence for name, event in rows.items() if event.kind == PARTIAL},
     )
 
 

@@ -26,6 +26,7 @@ from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, SourceError
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import Connection, connect
+from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import (
     describe_published,
     list_configured,
@@ -225,7 +226,8 @@ def _refuse_unpublished(connection: Connection, config: Config, name: TableName)
     publication = read_publication(connection, config.source.publication)
     if publication is None:  # ingest creates it
         return
-    unpublished = find_unpublished(connection, config, publication)
+    relations = read_relations(connection, config)
+    unpublished = find_unpublished(connection, config, publication, relations)
     if name not in unpublished:
         raise SourceError(
             f"The publication {publication.name} publishes the rows of {name} under other names: those of its"

@@ -29,7 +29,8 @@ from pipeline.postgres.checks.source_facts import (
     read_preparation,
 )
 from pipeline.postgres.connection import connect, limit_statement_time
-from pipeline.table_name import match_tables
+from pipeline.progress import lines_by_reason
+from pipeline.table_name import TableName, match_tables
 from pipeline.terminal import plain, print_paragraph
 from pipeline.units import format_count, format_size
 
@@ -63,6 +64,8 @@ class InitReport:
             },
             "tables": [_as_json(table) for table in self.selection.tables],
             "left_out": [{**_as_json(table), "reason": reason} for table, reason in self.selection.left_out],
+            "not_followed": {str(name): why for name, why in self._passed_over().items()},
+            "partial": {str(name): sentence for name, sentence in self._partial().items()},
             "to_do": [
                 {
                     "reason": each.reason,
@@ -73,6 +76,16 @@ class InitReport:
             ],
         }
 
+    def _passed_over(self) -> dict[TableName, str]:
+        chosen = {table.name for table in self.selection.tables}
+        schemas = self.selection.globs.keys()
+        passed_over = self.facts.passed_over.items()
+        return {name: why for name, why in passed_over if name not in chosen and name.schema in schemas}
+
+    def _partial(self) -> dict[TableName, str]:
+        names = sorted(table.name for table in self.selection.tables)
+        return {name: self.facts.partial[name] for name in names if name in self.facts.partial}
+
     def print(self, console: Console) -> None:
         """Print what was written and what is to be done; statements are lines that can be pasted."""
         tables = self.selection.tables
@@ -80,6 +93,10 @@ class InitReport:
         print_paragraph(console, f"wrote {self.file}: {format_count(len(tables), 'table')}, {size}")
         for table, reason in self.selection.left_out:
             print_paragraph(console, f"left out {table.name}: {reason}")
+        for line in lines_by_reason("not followed", self._passed_over()):
+            print_paragraph(console, line)
+        for name, sentence in self._partial().items():
+            print_paragraph(console, f"{name}: {sentence}")
         console.print()
         if self.preparations:
             print_paragraph(console, "To do at the source:")
@@ -125,7 +142,7 @@ def suggest_name(facts: SourceFacts) -> str:
 def choose_tables(facts: SourceFacts, globs: Sequence[str]) -> Selection:
     """Return the tables to replicate; raise ConfigError if there are none."""
     match_tables(globs)  # refuses what is no glob
-    selection = select_tables(facts.tables, globs)
+    selection = select_tables(facts.tables, globs, facts.passed_over)
     if selection.tables:
         return selection
     if selection.left_out:
@@ -148,7 +165,11 @@ def write_configuration(choices: Choices, facts: SourceFacts, selection: Selecti
         )
     text = write_file(choices, facts, selection)
     config = load_text(text, choices.file, {})
-    matched = {table.name for table in facts.tables if config.rule_for(table.name) is not None}
+    matched = {
+        table.name
+        for table in facts.tables
+        if (rule := config.rule_for(table.name)) and (rule.is_exact or table.name not in facts.passed_over)
+    }
     if matched != {table.name for table in selection.tables}:
         raise AssertionError("the rules match other tables than were chosen")
     if (config.pipeline, config.source.conninfo) != (choices.pipeline, choices.conninfo):

@@ -38,9 +38,16 @@ class Selection:
     left_out: tuple[tuple[SourceTable, str], ...]
 
 
-def select_tables(tables: Sequence[SourceTable], wanted: Sequence[str]) -> Selection:
-    """Return the tables that the globs match, all if there are none, but for those with an obstacle."""
+def select_tables(
+    tables: Sequence[SourceTable], wanted: Sequence[str], by_name: Collection[TableName] = ()
+) -> Selection:
+    """Return the tables that the globs match, all if there are none, but for those with an obstacle.
+
+    Those `by_name` are followed by a rule of their own only, so that a glob with a wildcard leaves them out.
+    """
     globs = [TableGlob(text) for text in wanted]
+    named = {table.name for table in tables if any(glob.text == table.name.glob for glob in globs)}
+    tables = [table for table in tables if table.name not in by_name or table.name in named]
     matched = [each for each in tables if not globs or any(glob.matches(each.name) for glob in globs)]
     left_out = [(each, each.obstacle) for each in matched if each.obstacle]
     chosen = [each for each in matched if not each.obstacle]
@@ -54,9 +61,10 @@ def select_tables(tables: Sequence[SourceTable], wanted: Sequence[str]) -> Selec
         else:
             clear.append(each)
     found = dict.fromkeys(clear)
+    own = [each for each in clear if each.name in by_name]
     schemas = dict.fromkeys(table.name.schema for table in clear)
     return Selection(
-        tuple(clear), {schema: _rules(schema, tables, found) for schema in schemas}, tuple(left_out)
+        tuple(clear), {schema: _rules(schema, tables, found, own) for schema in schemas}, tuple(left_out)
     )
 
 
@@ -140,11 +148,16 @@ def _describe(table: SourceTable) -> str:
     return f"{quote_yaml(table.name.table)}: {kind}{rows}"
 
 
-def _rules(schema: str, tables: Sequence[SourceTable], chosen: Collection[SourceTable]) -> list[str]:
+def _rules(
+    schema: str,
+    tables: Sequence[SourceTable],
+    chosen: Collection[SourceTable],
+    own: Sequence[SourceTable],
+) -> list[str]:
     """Return the fewest globs that match the chosen tables of a schema and no table that is not chosen."""
     of_schema = TableGlob(f"{_part(schema)}.*")
     if all(table in chosen for table in tables if of_schema.matches(table.name)):
-        return [of_schema.text]
+        return [*(_glob_of(table.name).text for table in own if table.name.schema == schema), of_schema.text]
     return [_glob_of(table.name).text for table in chosen if table.name.schema == schema]
 
 

@@ -23,6 +23,7 @@ from pipeline.errors import SourceError, TableLockedError
 from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time
 from pipeline.postgres.key_conditions import KeyCondition
+from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.published_tables import FAMILY, IS_LOGGED, IS_PUBLISHED, PUBLISHED
 from pipeline.postgres.replica_identities import KEY_COLUMNS, find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
@@ -130,14 +131,14 @@ LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.i
 WHERE c.oid = %(oid)s::bigint::oid AND {is_published}
 ORDER BY a.attnum
 """
-# Sizes are current, but file nodes are those of the session's snapshot: a table that was rewritten since has
-# another one now.
+# Unlogged partitions have rows that no message changes. Sizes are current, but file nodes are those of the
+# session's snapshot: a table that was rewritten since has another one now.
 _LEAVES = f"""
 SELECT n.nspname::text, leaf.relname::text, leaf.oid::bigint, leaf.relfilenode::bigint,
        coalesce(pg_catalog.pg_relation_size(leaf.oid), 0) / pg_catalog.current_setting('block_size')::bigint
 FROM pg_catalog.pg_class c
 CROSS JOIN LATERAL {FAMILY} AS member
-JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind = 'r'
+JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind = 'r' AND leaf.relpersistence = 'p'
 JOIN pg_catalog.pg_namespace n ON n.oid = leaf.relnamespace
 WHERE c.oid = %(oid)s::bigint::oid
 ORDER BY leaf.oid
@@ -274,8 +275,12 @@ def list_publishable(connection: Connection) -> list[TableName]:
 
 
 def list_configured(connection: Connection, config: Config) -> list[TableName]:
-    """Return the tables that can be published and that a rule of the configuration matches, sorted."""
-    return [name for name in list_publishable(connection) if config.rule_for(name) is not None]
+    """Return the tables that can be followed and that a rule of the configuration matches, sorted."""
+    relations = read_relations(connection, config)
+    odd = relations.refused().keys() | relations.passed_over().keys()
+    return [
+        name for name in list_publishable(connection) if config.rule_for(name) is not None and name not in odd
+    ]
 
 
 def list_whole_schemas(connection: Connection, config: Config) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import psycopg
 from psycopg import errors as sqlstate
@@ -26,10 +25,10 @@ from pipeline.postgres.publication import (
     list_publishable,
     list_whole_schemas,
     managed_comment,
-    read_publication,
     targets_of,
 )
 from pipeline.postgres.published_tables import FAMILY
+from pipeline.postgres.relation_kinds import MatchedRelations, Reason
 from pipeline.postgres.replica_identities import IdentityFault, find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
@@ -74,7 +73,8 @@ _MAY_ADD_SCHEMAS = (
 )
 _BY_LEAVES = (
     "(c.relkind = 'p' AND (SELECT pg_catalog.bool_and(covered.oid IS NOT NULL)"
-    f" FROM {FAMILY} member JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind <> 'p'"
+    f" FROM {FAMILY} member JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind = 'r'"
+    " AND leaf.relpersistence = 'p'"
     " LEFT JOIN covered ON covered.oid = leaf.oid) IS TRUE)"
 )
 _PARTS = {
@@ -82,20 +82,6 @@ _PARTS = {
     13: {"entries": _ENTRIES, "by_leaves": _BY_LEAVES},
     10: {"entries": _ENTRIES, "by_leaves": "false"},
 }
-
-
-class Reason(NamedTuple):
-    """Why ingest does not add a table, and what to do, as a sentence each; `…` is for the tables' names."""
-
-    why: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.why} {self.fix}"
-
-    def fix_for(self, names: str) -> str:
-        """Return what to do with names of tables, and more about them, for those to add."""
-        return self.fix.replace("ADD TABLE …", f"ADD TABLE {names}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +92,30 @@ class _Table:
 
 
 def find_unpublished(
-    connection: Connection, config: Config, publication: Publication | None = None
+    connection: Connection,
+    config: Config,
+    publication: Publication | None,
+    relations: MatchedRelations,
 ) -> dict[TableName, Reason | None]:
     """Return the tables that match the configuration and are not published, each with why it is not added.
 
     The reason is None if ingest adds the table. A publication that does not exist will lack what ingest
-    leaves out when it creates it.
+    leaves out when it creates it. Relations that are not followed are left out.
     """
-    publication = publication or read_publication(connection, config.source.publication)
     if publication is None:
         return _find_left_out(connection, config)
     if publication.all_tables:
         return {}
     refusal = _refusal(connection, config, publication)
     takes_all = not refusal and config.source.create.publication == "all"
-    tables = [t for t in _list(connection, publication) if takes_all or config.rule_for(t.name) is not None]
+    odd = {*relations.refused(publication.tables)}
+    if not takes_all:
+        odd.update(relations.passed_over(publication.tables))
+    tables = [
+        t
+        for t in _list(connection, publication)
+        if t.name not in odd and (takes_all or config.rule_for(t.name) is not None)
+    ]
     if not tables:
         return {}
     faults: Mapping[TableName, IdentityFault] = {}
@@ -166,6 +161,11 @@ def _identity_reason(fault: IdentityFault, publication: str) -> Reason:
 def unpublished_sentence(reason: Reason | None) -> str:
     """Return the sentence about one table, given the reason of `find_unpublished`."""
     return f"It matches the configuration and is not published. {reason or 'The next ingest adds it.'}"
+
+
+def unfollowed_sentence(reason: Reason) -> str:
+    """Return the sentence about a relation that a rule matches and that is not followed."""
+    return f"It matches the configuration and is not followed. {reason}"
 
 
 def add_tables(

@@ -48,10 +48,12 @@ WITH RECURSIVE family (root, oid, is_partitioned, parent, attached_by, command) 
 )
 SELECT f.root::bigint, f.oid::bigint, n.nspname::text, c.relname::text, f.is_partitioned, f.parent::bigint,
        f.attached_by, c.relfilenode::bigint, c.xmin::text::bigint,
-       a.xmin::text::bigint = f.attached_by AND f.command - a.cmin::text::bigint = %(commands)s,
+       a.xmin::text::bigint = f.attached_by AND f.command - a.cmin::text::bigint = %(commands)s
+       AND c.relfilenode IN (0, c.oid),
        {generated}
 FROM family f
-JOIN pg_catalog.pg_class c ON c.oid = f.oid
+JOIN pg_catalog.pg_class c
+    ON c.oid = f.oid AND (f.parent IS NULL OR c.relkind = 'p' OR c.relpersistence = 'p')
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1 AND f.parent IS NOT NULL
 ORDER BY f.oid

@@ -246,8 +246,8 @@ METRICS = {
         Metric(
             "unpublished_tables",
             "gauge",
-            "Tables that match the configuration and are not published.",
-            _ingest(lambda i: None if i.unpublished is None else len(i.unpublished)),
+            "Tables that match the configuration and are not published or not followed.",
+            _ingest(lambda i: None if i.unpublished is None else len(i.unpublished) + len(i.unfollowed)),
         ),
     ),
     "table copies": (

@@ -64,6 +64,7 @@ class RunLog:
         self._copy_failure: str | None = None  # of all tables
         self._published = 0
         self._unpublished: Mapping[TableName, str] = {}
+        self._partial: Mapping[TableName, str] = {}
         self._states = StateChanges()
         self._maintained_by: dict[int, MaintenanceProgress] = {}  # by the id of what a job counts
         self._maintenance_failures: dict[str, set[str]] = {}
@@ -134,7 +135,8 @@ class RunLog:
 
     def _log_publication(self, summary: IngestSummary) -> None:
         """Log tables that were published since the last call, and that are not published, once a reason."""
-        published, unpublished = summary.published[self._published :], summary.unpublished or {}
+        published = summary.published[self._published :]
+        unpublished = {**(summary.unpublished or {}), **summary.unfollowed}
         for name in published:
             self._log("published", schema=name.schema, table=name.table)
         for name, sentence in sorted(unpublished.items()):
@@ -142,6 +144,10 @@ class RunLog:
                 self._log(
                     "unpublished", logging.WARNING, schema=name.schema, table=name.table, sentence=sentence
                 )
+        for name, sentence in sorted(summary.partial.items()):
+            if self._partial.get(name) != sentence:
+                self._log("partial", schema=name.schema, table=name.table, sentence=sentence)
+        self._partial = summary.partial
         self._published += len(published)
         self._unpublished = unpublished
 

@@ -58,6 +58,8 @@ from pipeline.table_name import TableName, match_tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pipeline.postgres.replication.slot_status import SourceStatus
+
 
 def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:
     """Read the status of the pipeline; the source is not read if `is_offline`."""
@@ -137,9 +139,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     failures = StatusTable(bronze.lake).failures()
     tables = [
         _with_failure(table, failures.get(table.name))
-        for table in read_tables(
-            config, bronze, records, manifest, point, unpublished=source.unpublished if source else None
-        )
+        for table in read_tables(config, bronze, records, manifest, point, source=source)
     ]
     captured = point.lsn if point else INVALID
     now = source.now if source else datetime.now(timezone.utc)
@@ -199,12 +199,12 @@ def read_tables(
     manifest: Manifest,
     point: BronzeOffset | None,
     relations: Mapping[int, SourceRelation] | None = None,
-    unpublished: Mapping[TableName, str] | None = None,
+    source: SourceStatus | None = None,
 ) -> tuple[TableStatus, ...]:
     """Read the status of every table that silver has, that waits for a copy, or that is not published.
 
-    `point` is the offset of bronze, None if there is none. `relations` are read unless they are given, and of
-    `unpublished` tables what the last ingest recorded.
+    `point` is the offset of bronze, None if there is none. `relations` are read unless they are given. What
+    `source` would show is else what the last ingest recorded.
     """
     registered, history = records.tables.read(), bronze.copies.read()
     if relations is None:
@@ -219,12 +219,15 @@ def read_tables(
 
     recorded = records.events.history()
     events = newest_events(recorded)
-    shown = events.unpublished if unpublished is None else unpublished
-    found = describe_tables(lake, events.tables, records.misfits.counts(), chunks, shown)
+    membership = source or events
+    found = describe_tables(lake, events.tables, records.misfits.counts(), chunks, membership.unpublished)
     verified = Reconciliations(bronze.lake).verified()
     doubts = find_doubts(recorded, history, verified)
     return tuple(
-        _with_doubt(replace(table, verified=verified.get(table.name)), doubts.get(table.name))
+        _with_doubt(
+            replace(table, verified=verified.get(table.name), partial=membership.partial.get(table.name)),
+            doubts.get(table.name),
+        )
         for table in found
     )
 

@@ -24,6 +24,7 @@ from pipeline.metadata.catalog_entries import CatalogEntry
 from pipeline.metadata.events import NEEDS_RESYNC, Event
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.status import FAILED
+from pipeline.progress import lines_by_reason
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from pipeline.terminal import plain, print_list, print_paragraph, shorten
@@ -96,6 +97,7 @@ class TableStatus:
     copy_share: float | None = None
     awaits_copy: bool = False
     catalog: CatalogEntry | None = None
+    partial: str | None = None  # why silver has some rows only
 
     @property
     def attention(self) -> tuple[int, bool, int, TableName]:
@@ -131,6 +133,7 @@ class TableStatus:
             "lag_bytes": self.lag_bytes,
             "copy_share": None if self.copy_share is None else round(self.copy_share, 3),
             "awaits_copy": self.awaits_copy,
+            "partial": self.partial,
             "catalog": self.catalog and self.catalog.as_json(),
             "last_day": {name: self.operations.get(op, 0) for op, name in OPERATIONS.items()},
         }
@@ -204,6 +207,7 @@ class Status:
             "wal_bytes_per_second": None if self.rate is None else round(self.rate, 1),
             "max_slot_wal_keep_bytes": self.source.keep_size,
             "seconds_until_limit": None if seconds is None else round(seconds, 1),
+            "not_followed": {str(name): why for name, why in self.source.passed_over.items()},
             "slot": slot
             and {
                 "name": slot.name,
@@ -251,6 +255,7 @@ class Status:
         yield plain(f"bronze: {self.captured}; silver: {self.applied}{moment}")
         if self.source is not None:
             yield from map(plain, slot_lines(self.source, self.slot_name, self.rate))
+            yield from map(plain, lines_by_reason("not followed", self.source.passed_over))
             if self.restored is not None:
                 yield Text.assemble(("restored: ", "red"), plain(self.restored))
         elif self.unreachable:
@@ -336,6 +341,8 @@ def list_notices(tables: Sequence[TableStatus]) -> list[Notice]:
         if (notice := table.notice) is not None:
             is_waiting = table.awaits_copy and table.state not in (FAILED, *HOLDING)
             grouped.setdefault(("awaits copy" if is_waiting else table.state, notice), []).append(table)
+        if table.partial is not None:
+            grouped.setdefault(("partial", table.partial), []).append(table)
     notices = []
     for (label, notice), found in grouped.items():
         names = ", ".join(str(table.name) for table in found[:_MOST_NAMES])

@@ -138,6 +138,7 @@ class CopyCandidates:
         self._comments.poll(self._connection, published, copies.read().moves)
         self._shapes.poll(self._connection, published)
         polled_lsn = read_flush_lsn(self._connection)
+        published = {name: now for name, now in published.items() if name not in self._upkeep.refused}
         under_old_name = self._renew_names(published, polled_lsn)
         history = copies.read()
         candidates: dict[TableName, Candidate] = {}
@@ -226,7 +227,9 @@ class CopyCandidates:
         return Candidate(after_gap, compares=True) if is_comparable else None
 
     def _why_missing(self, name: TableName, lsn: LSN, existing: Collection[TableName]) -> str:
-        """Return why a table is not published, as of a poll."""
+        """Return why a table is not followed, as of a poll."""
+        if reason := self._upkeep.refused.get(name):
+            return f"{name} is not followed (found at {lsn}). {reason}"
         if name in existing:
             return f"{name} is not published by {self._config.source.publication} (found at {lsn})."
         return f"{name} does not exist at the source any more (found at {lsn})."

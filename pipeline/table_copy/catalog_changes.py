@@ -34,7 +34,7 @@ def compare_roots(before: Root, now: Root) -> RootChanges:
     for oid, partition in sorted(before.partitions.items()):
         found = now.partitions.get(oid)
         if found is None:
-            sentences.append(f"Partition {partition.name} was dropped or detached.")
+            sentences.append(f"Partition {partition.name} was dropped, detached or made unlogged.")
         elif (found.attached_by, found.parent_id) != (partition.attached_by, partition.parent_id):
             sentences.append(f"Partition {found.name} was detached and attached again.")
     new = now.partitions.keys() - before.partitions.keys()

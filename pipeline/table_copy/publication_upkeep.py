@@ -2,8 +2,8 @@
 
 Each poll adds the tables that match and are not published, if ingest may add them. The others are in the
 summary of the run, and an event is recorded once for each change: `published`, `unpublished`, or `detached`
-for an unpublished table that is gone. A run that dies between the addition and its event records none; the
-table is copied all the same.
+for an unpublished table that is gone, and `partial` or `whole` for one of which silver has some rows only. A
+run that dies between the addition and its event records none; the table is copied all the same.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from collections.abc import Collection, Iterator, Mapping
 
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
-from pipeline.metadata.events import DETACHED, PUBLISHED, UNPUBLISHED, Event
+from pipeline.metadata.events import DETACHED, PARTIAL, PUBLISHED, UNPUBLISHED, WHOLE, Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, read_flush_lsn
+from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import list_existing, read_publication
+from pipeline.postgres.relation_kinds import Reason
 from pipeline.postgres.unpublished_tables import (
     add_schemas,
     add_tables,
     find_unpublished,
+    unfollowed_sentence,
     unpublished_sentence,
 )
 from pipeline.progress import IngestSummary
@@ -31,6 +34,7 @@ EARLIER_ROWS = {
     "initial": "Its existing rows are copied.",
     "never": "Its existing rows are not copied (source.copy is never).",
 }
+_WHOLE = "SELECT on the source and silver show the same rows of the table again."
 
 
 class PublicationUpkeep:
@@ -41,12 +45,15 @@ class PublicationUpkeep:
         self._records = Records(lake)
         self._summary = summary
         self._sentences: Mapping[TableName, str] | None = None  # that events have
+        self._partial: Mapping[TableName, str] | None = None  # likewise
+        self.refused: Mapping[TableName, Reason] = {}  # that are no tables to follow, published or not
 
     def poll(self, connection: Connection) -> None:
         """Add what is to be added, and record what changed since the last poll."""
         name = self._config.source.publication
         publication = read_publication(connection, name)
-        found = find_unpublished(connection, self._config, publication)
+        relations = read_relations(connection, self._config)
+        found = find_unpublished(connection, self._config, publication, relations)
         schemas = add_schemas(connection, self._config, publication, found)
         by_schema = [table for table in found if table.schema in schemas]
         missing = [table for table, why in found.items() if why is None and table.schema not in schemas]
@@ -54,8 +61,14 @@ class PublicationUpkeep:
         added = sorted(by_schema + by_name)
         unpublished = {table: why for table, why in found.items() if why is not None} | failed
         self._summary.published += [table for table in added if table not in self._summary.published]
+        listed = {*(publication.tables if publication else ()), *added}
+        self.refused = relations.refused(listed)
         self._summary.unpublished = {table: str(why) for table, why in unpublished.items()}
+        self._summary.unfollowed = {table: str(why) for table, why in self.refused.items()}
+        self._summary.passed_over = {table: str(why) for table, why in relations.passed_over(listed).items()}
+        self._record_partial(connection, relations.notes(listed - self.refused.keys()))
         sentences = {table: unpublished_sentence(why) for table, why in unpublished.items()}
+        sentences |= {table: unfollowed_sentence(why) for table, why in self.refused.items()}
         before = self._records.events.newest().unpublished if self._sentences is None else self._sentences
         if added or sentences != before:
             gone = before.keys() - sentences.keys() - set(added)
@@ -69,6 +82,20 @@ class PublicationUpkeep:
             self._records.ensure()
             self._records.events.record(list(events))
         self._sentences = sentences
+
+    def _record_partial(self, connection: Connection, partial: Mapping[TableName, str]) -> None:
+        """Record of which tables silver has some rows only, and of which it has all again."""
+        before = self._records.events.newest().partial if self._partial is None else self._partial
+        changed = {table: text for table, text in partial.items() if before.get(table) != text}
+        whole = sorted(before.keys() - partial.keys())
+        if changed or whole:
+            lsn = read_flush_lsn(connection)
+            self._records.ensure()
+            self._records.events.record(
+                [Event(*table, lsn, PARTIAL, text) for table, text in changed.items()]
+                + [Event(*table, lsn, WHOLE, _WHOLE) for table in whole]
+            )
+        self._summary.partial = self._partial = partial
 
     def _events(
         self,

@@ -47,6 +47,7 @@ from pipeline.metadata.reconciliations import (
 from pipeline.metadata.registry import Records
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
+from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import list_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
 from pipeline.postgres.snapshot.hashed_rows import Kind, ValueCount
@@ -130,6 +131,7 @@ class Reconciler:
         self._run_id = uuid4().hex
         self._verdicts: dict[TableName, Reconciliation] = {}
         self._counts_values = counts_values
+        self._partial: Mapping[TableName, str] = {}
         self.requests: list[CopyRequest] = []  # for the rows that differ
         self.values: dict[TableName, Mapping[str, ValueCount]] = {}  # of tables that were compared
 
@@ -149,7 +151,8 @@ class Reconciler:
         for name in sorted(names or ()):
             self._conclude(Reconciliation(name, UNPROVEN, sentence=unsettled[name]))
         verdicts = tuple(self._verdicts[name] for name in sorted(self._verdicts))
-        return Reconciled(self._config.pipeline, self._run_id, verdicts)
+        partial = {name: self._partial[name] for name in self._verdicts.keys() & self._partial.keys()}
+        return Reconciled(self._config.pipeline, self._run_id, verdicts, partial=partial)
 
     def _compare_all(self, matches: Matches, names: set[TableName] | None) -> dict[TableName, str]:
         """Compare tables under one snapshot; return those that need another one, each with the reason."""
@@ -165,6 +168,7 @@ class Reconciler:
             if names is None:
                 with keeper.reading() as connection:
                     listed = list_published(connection, source.publication)
+                    self._partial = read_relations(connection, self._config).notes(listed)
                 published = self._chosen(matches, listed)
                 missing = published - {table.name for table in pinned} - unsettled.keys()
                 missing -= self._verdicts.keys()

@@ -22,13 +22,17 @@ _ORDER = tuple(_COLOURS)
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """The verdicts of a run, table by table; the repairs that it requested, and the run that made them."""
+    """The verdicts of a run, table by table; the repairs that it requested, and the run that made them.
+
+    `partial` says of tables which of the rows that SELECT on the source shows were compared.
+    """
 
     pipeline: str
     run_id: str
     verdicts: tuple[Reconciliation, ...]
     repairs: Mapping[TableName, str] = field(default_factory=dict)
     run: RunSummary | None = None
+    partial: Mapping[TableName, str] = field(default_factory=dict)
 
     def exit_code(self, strict: bool) -> int:
         """Return 0 if every table was compared and is equal, else 1, also if the run was stopped."""
@@ -41,7 +45,13 @@ class Reconciled:
             "pipeline": self.pipeline,
             "run": self.run_id,
             "ok": self.exit_code(strict=False) == 0,
-            "tables": [_json(verdict, self.repairs.get(verdict.name)) for verdict in self.verdicts],
+            "tables": [
+                {
+                    **_json(verdict, self.repairs.get(verdict.name)),
+                    "partial": self.partial.get(verdict.name),
+                }
+                for verdict in self.verdicts
+            ],
             "run_of_repair": self.run and self.run.as_json(),
         }
 
@@ -77,6 +87,8 @@ class Reconciled:
             if found.verdict != EQUAL:
                 repair = self.repairs.get(found.name)
                 yield f"{found.name}: {what_differs(found)}" + (f"; {repair}" if repair else "")
+        for name, sentence in sorted(self.partial.items()):
+            yield f"compared without other rows: {name}: {sentence}"
         for found in ordered:
             for column, reason in found.left_out.items():
                 yield f"not compared: {found.name}.{column}: {reason}"

@@ -51,7 +51,7 @@ WITH RECURSIVE published (nspname, relname) AS (
 )
 SELECT n.nspname::text, c.relname::text, pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
        pg_catalog.has_table_privilege(c.oid, 'SELECT'), pg_catalog.row_security_active(c.oid)
-FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid AND f.relkind = 'r'
+FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid AND f.relkind = 'r' AND c.relpersistence = 'p'
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY 1, 2
 """

@@ -14,7 +14,13 @@ from pipeline.config.config import Config
 from pipeline.errors import SlotGapError, SourceError
 from pipeline.postgres.checks.copy_checks import check_copies
 from pipeline.postgres.checks.source_facts import may_replicate
-from pipeline.postgres.checks.table_checks import Check, check_tables, decide, list_tables
+from pipeline.postgres.checks.table_checks import (
+    Check,
+    check_relations,
+    check_tables,
+    decide,
+    list_tables,
+)
 from pipeline.postgres.connection import (
     Connection,
     connect,
@@ -22,6 +28,7 @@ from pipeline.postgres.connection import (
     describe,
     read_flush_lsn,
 )
+from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.open_transactions import list_open_transactions
 from pipeline.postgres.publication import (
     PUBLISHES_SCHEMAS,
@@ -92,6 +99,7 @@ def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
         yield _check_walsender(connection, config)
     publication = read_publication(connection, config.source.publication)
     yield from _check_publication(connection, config, publication)
+    yield from check_relations(connection, config, publication)
     yield from check_tables(connection, config, publication)
     yield from check_copies(connection, config, publication)
     yield _check_slot(connection, config)
@@ -177,7 +185,8 @@ def _check_published(
 ) -> Iterator[Check]:
     """Yield whether every matching table is published; a check for each reason why one is not."""
     name = config.source.publication
-    reasons = group_by_reason(find_unpublished(connection, config, publication))
+    relations = read_relations(connection, config)
+    reasons = group_by_reason(find_unpublished(connection, config, publication, relations))
     added = reasons.pop(None, [])
     if added:
         yield Check(

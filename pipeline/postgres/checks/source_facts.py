@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import psycopg
 
+from pipeline.config.config import Config
+from pipeline.config.tables import TableRule
 from pipeline.errors import SourceError
 from pipeline.postgres.checks.copy_checks import Leaf, list_leaves
 from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import IS_PUBLISHABLE
 from pipeline.postgres.replica_identities import find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier
@@ -68,7 +71,11 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """A server, a database and a role on it; the sizes are in bytes."""
+    """A server, a database and a role on it; the sizes are in bytes.
+
+    `passed_over` are relations that no rule with a wildcard follows, and why; some of `tables` are among
+    them. `partial` says of which tables silver would have some rows only.
+    """
 
     database: str
     user: str
@@ -84,6 +91,8 @@ class SourceFacts:
     slots: tuple[str, ...]
     publications: tuple[str, ...]
     tables: tuple[SourceTable, ...]
+    passed_over: Mapping[TableName, str] = field(default_factory=dict)
+    partial: Mapping[TableName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,8 @@ def read_facts(connection: Connection) -> SourceFacts:
     assert row is not None
     level, slots, senders, sending, is_superuser, may_create, is_standby, slot_names, publications = row
     obstacles = {name: OBSTACLE.format(why.value) for name, why in find_unsafe_identities(connection).items()}
+    relations = read_relations(connection, Config(pipeline="init", tables=(TableRule("*.*"),)))
+    obstacles |= {name: reason.why.rstrip(".") for name, reason in relations.refused().items()}
     tables = tuple(
         SourceTable(name, owner, is_owned, size, count, is_partitioned, obstacles.get(name, ""))
         for schema, table, owner, is_owned, size, count, is_partitioned in rows
@@ -134,6 +145,8 @@ def read_facts(connection: Connection) -> SourceFacts:
         slots=tuple(slot_names),
         publications=tuple(publications),
         tables=tables,
+        passed_over={name: str(reason) for name, reason in relations.passed_over().items()},
+        partial=relations.notes({table.name for table in tables}),
     )
 
 

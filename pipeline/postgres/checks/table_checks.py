@@ -12,6 +12,7 @@ from pipeline.config.config import Config
 from pipeline.postgres.binary_format import UNREADABLE_FIX, find_unreadable, unreadable_sentence
 from pipeline.postgres.column_rules import find_unusable_rules
 from pipeline.postgres.connection import Connection
+from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import (
     Publication,
     list_configured,
@@ -22,6 +23,7 @@ from pipeline.postgres.replica_identities import (
     list_mismatched_leaves,
 )
 from pipeline.postgres.sql_text import quote_identifier
+from pipeline.postgres.unpublished_tables import group_by_reason
 from pipeline.table_name import TableName
 
 NAMED_TABLES = 5
@@ -77,6 +79,27 @@ def check_tables(connection: Connection, config: Config, publication: Publicatio
         yield from _check_unmatched(config, tables)
     if config.source.protocol.binary:
         yield _check_binary(connection, config, tables)
+
+
+def check_relations(
+    connection: Connection, config: Config, publication: Publication | None
+) -> Iterator[Check]:
+    """Yield what of the relations that rules match is not followed, and why."""
+    relations = read_relations(connection, config)
+    published = frozenset() if publication is None else publication.tables
+    refused, passed_over = relations.refused(published), relations.passed_over(published)
+    for is_expected, found in ((True, refused), (False, passed_over)):
+        for reason, names in group_by_reason(found).items():
+            assert reason is not None
+            yield Check(
+                "relations",
+                not is_expected,
+                f"Not followed, though a rule matches: {list_tables(names)}. {reason.why}",
+                reason.fix_for(list_identifiers(names)),
+            )
+    followed = set(list_configured(connection, config)) if publication is None else published
+    for name, sentence in sorted(relations.notes(followed).items()):
+        yield Check("relations", True, f"{name}: {sentence}")
 
 
 def _check_identities(connection: Connection, publication: Publication) -> Iterator[Check]:

@@ -30,9 +30,15 @@ from pipeline.postgres.connection import (
     read_idle_timeout,
     shut_down_sessions,
 )
+from pipeline.postgres.matched_relations import read_relations
+from pipeline.postgres.publication import read_publication
 from pipeline.postgres.replication.slot import Slot, read_slot
 from pipeline.postgres.replication.wal_holder import WalHolder, find_wal_holder
-from pipeline.postgres.unpublished_tables import find_unpublished, unpublished_sentence
+from pipeline.postgres.unpublished_tables import (
+    find_unpublished,
+    unfollowed_sentence,
+    unpublished_sentence,
+)
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -46,6 +52,8 @@ class SourceStatus:
     `keep_size` is max_slot_wal_keep_size in bytes, None for no limit. `unpublished` are the tables that match
     the configuration and are not published, each with a sentence. `holder` is what keeps the slot's
     restart_lsn back, None if that retains little. A slot that has no reader for `idle_timeout` is lost.
+    `partial` are the tables of which silver has some rows only, each with a sentence; `passed_over` are
+    relations that a wildcard matches and that are not followed, and why.
     """
 
     now: datetime
@@ -55,6 +63,8 @@ class SourceStatus:
     unpublished: Mapping[TableName, str] = field(default_factory=dict)
     holder: WalHolder | None = None
     idle_timeout: timedelta | None = None
+    partial: Mapping[TableName, str] = field(default_factory=dict)
+    passed_over: Mapping[TableName, str] = field(default_factory=dict)
 
     @property
     def retained_size(self) -> int | None:
@@ -114,12 +124,28 @@ def _read_status(connection: Connection, config: Config, seconds: float) -> Sour
         raise SourceError(f"Cannot read the settings of the server: {describe(error)}.") from None
     keep_size = None if megabytes is None or int(megabytes) < 0 else int(megabytes) << 20
     slot = read_slot(connection, config.source.slot)
-    unpublished = {
-        name: unpublished_sentence(reason) for name, reason in find_unpublished(connection, config).items()
+    publication, relations = (
+        read_publication(connection, config.source.publication),
+        read_relations(connection, config),
+    )
+    published = publication.tables if publication else frozenset()
+    found = find_unpublished(connection, config, publication, relations)
+    unpublished = {name: unpublished_sentence(reason) for name, reason in found.items()} | {
+        name: unfollowed_sentence(reason) for name, reason in relations.refused(published).items()
     }
     end = read_flush_lsn(connection)
     holder = find_wal_holder(connection, slot, end, config.alerts.held_wal_limit)
-    return SourceStatus(now, end, keep_size, slot, unpublished, holder, read_idle_timeout(connection))
+    return SourceStatus(
+        now,
+        end,
+        keep_size,
+        slot,
+        unpublished,
+        holder,
+        read_idle_timeout(connection),
+        partial=relations.notes(published),
+        passed_over={name: str(why) for name, why in relations.passed_over(published).items()},
+    )
 
 
 POLL_INTERVAL = 10.0  # seconds
