@@ -17,7 +17,7 @@ from pipeline.apply.running_surveys import RunningSurveys
 from pipeline.apply.table_renames import names_by_table, replaced_tables, why_folder_is_taken
 from pipeline.bronze.activity import newest_commit
 from pipeline.bronze.bases import BaseHistory
-from pipeline.bronze.copy_states import CompleteCopy, CopyHistory
+from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import TableSurvey
@@ -191,7 +191,7 @@ class Planner:
         starts = {name: lsn for name, lsn in starts.items() if lsn != manifest.lsn}
         surveyed = self._surveys.survey(end, manifest.lsn, starts, busy)
         found = {
-            name: self._with_effect(surveys, known.registered.get(name))
+            name: self._with_effect(surveys, known.registered.get(name), self._refused_at(name, known))
             for name, surveys in surveyed.items()
             if name in needed
         }
@@ -217,10 +217,21 @@ class Planner:
             self._commit_time(plans, known),
         )
 
+    def _refused_at(self, name: TableName, known: LakeFacts) -> LSN | None:
+        """Return since when a table is not followed, though the stream has its changes."""
+        rule, last = self._config.rule_for(name), known.history.last(name)
+        is_refused = rule is not None and rule.inheritance == "refuse"
+        return last.dropped_at if is_refused and last is not None and last.state == DROPPED else None
+
     def _with_effect(
-        self, surveys: list[TableSurvey], registered: RegisteredTable | None
+        self, surveys: list[TableSurvey], registered: RegisteredTable | None, refused_at: LSN | None
     ) -> list[TableSurvey]:
-        """Leave out versions at rest of a table whose rows silver does not show, and has no change of."""
+        """Leave out versions at rest of a table whose rows silver does not show, and has no change of.
+
+        A table that is refused has none from the LSN on at which that was found.
+        """
+        if refused_at is not None and all(each.survey.first[0] >= refused_at for each in surveys):
+            return []
         oids = {self.relations[each.survey.version].oid for each in surveys if not each.survey.at_rest}
         oids |= {registered.relation_id} if registered else set()
         return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -13,8 +13,8 @@ from pipeline.operate.init import choose_tables, read_source
 from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.matched_relations import read_relations
+from pipeline.progress import IngestSummary
 from pipeline.report.status import read_status
-from pipeline.report.status_page import TableStatus
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.servers import Database, new_database, serve_database
@@ -65,7 +65,7 @@ HYPERTABLES = (
 )
 
 
-@pytest.fixture(scope="module", params=[13, pytest.param(15, marks=pytest.mark.slow), 18])
+@pytest.fixture(scope="module", params=[*(pytest.param(old, marks=pytest.mark.slow) for old in (13, 15)), 18])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Give servers of several versions."""
     yield from serve_database(tmp_path_factory.mktemp("odd"), request.param)
@@ -77,16 +77,19 @@ def database(source: Database) -> Iterator[Database]:
     yield from new_database(source.server)
 
 
-def shown(pipeline: Pipeline, table: str, *, is_offline: bool = False) -> TableStatus:
-    """Return a table in `pgdelta status`."""
-    tables = read_status(pipeline.config, is_offline=is_offline).tables
-    return next(each for each in tables if each.name.table == table)
+def catch_up(pipeline: Pipeline) -> IngestSummary:
+    """Capture and apply all there is, and return what ingest did."""
+    ingested = pipeline.ingest()
+    assert pipeline.apply().exit_code(strict=True) == 0
+    return ingested
 
 
-def checked(pipeline: Pipeline) -> list[tuple[bool, str, str]]:
-    return [
-        (each.ok, each.sentence, each.fix) for each in run_checks(pipeline.config) if each.name == "relations"
-    ]
+def texts(reasons: Mapping[TableName, object]) -> dict[str, str]:
+    return {str(name): str(reason) for name, reason in reasons.items()}
+
+
+def published(database: Database) -> set[str]:
+    return {name for (name,) in database.run("SELECT tablename FROM pg_publication_tables")}
 
 
 def rows(pipeline: Pipeline, table: str) -> list[tuple[object, ...]]:
@@ -94,155 +97,154 @@ def rows(pipeline: Pipeline, table: str) -> list[tuple[object, ...]]:
     return sorted(tuple(row) for row in found)
 
 
-def test_partitions_that_send_no_changes_are_not_in_silver(
+HEIRS = (
+    "Silver has its own rows, as SELECT … FROM ONLY shows them. Tables inherit from it: {}. SELECT shows"
+    " their rows too; query them with UNION ALL."
+)
+UNLOGGED = (
+    "Silver has no rows of these partitions: public.s2. They are unlogged, so that their changes are not in"
+    " the WAL; ALTER TABLE … SET LOGGED makes them followed."
+)
+FAMILY_PARTIAL = {
+    "public.child": HEIRS.format("public.grandchild"),
+    "public.parent": HEIRS.format("public.child, public.grandchild"),
+}
+PARTIAL = {
+    **FAMILY_PARTIAL,
+    "public.log": "Silver has no rows of these partitions: public.log2. They are foreign tables, whose"
+    " changes are made on other servers.",
+    "public.sales": UNLOGGED,
+}
+NAMED = {
+    "public.metrics": "It is a TimescaleDB hypertable: the stream has its rows under the names of its chunks,"
+    " so that silver would be empty. Leave it out of tables, or copy it into an ordinary table.",
+    "public.numbers": "It is a sequence, whose values are not in the stream. Leave it out of tables.",
+    "public.report": "It is a view, which has no rows and no changes of its own. Name the tables that it"
+    " reads.",
+}
+PASSED_OVER = {
+    "public.lone": "It is a foreign table, whose changes are made on another server. Replicate it from that"
+    " server.",
+    "public.lookup": "It belongs to the extension hstore. A rule that names it without * and ? follows it.",
+    "public.other_report": NAMED["public.report"],
+    "public.scratch": "It is unlogged, so its changes are not in the WAL. Run ALTER TABLE … SET LOGGED to"
+    " follow it.",
+    "public.stored": "It is a materialized view, whose changes are not in the stream. Name the tables that it"
+    " reads.",
+}
+REFUSED = (
+    "Tables inherit from it (public.child, public.grandchild), whose rows SELECT on it shows too, and"
+    " inheritance is refuse. Set inheritance: parent_only for its own rows, or end that with ALTER TABLE … NO"
+    " INHERIT."
+)
+
+
+@pytest.mark.promise("relations that are not what they seem")
+def test_what_is_not_followed_is_out_of_silver_and_named(
     database: Database, make_pipeline: MakePipeline
 ) -> None:
-    pipeline = make_pipeline("public.sales", "public.log", copy="initial")
+    pipeline = make_pipeline("public.report", "public.numbers", "public.*", copy="initial")
     silver = replace(pipeline.config.silver, resync="auto")
     pipeline = replace(pipeline, config=replace(pipeline.config, silver=silver))
     pipeline.run(
-        *(*FOREIGN, *ROOT, *FAR),
+        *(*FOREIGN, *ROOT, *FAR, *FAMILY, *ODD, *HYPERTABLES),
         "INSERT INTO sales VALUES (1, 'a'), (2, 'b'), (101, 'unlogged')",
         "INSERT INTO log VALUES (1, 'near')",
-        f"CREATE PUBLICATION {database.name} FOR TABLE sales, log WITH (publish_via_partition_root)",
+        f"CREATE PUBLICATION {database.name} FOR TABLE sales, log, parent, orders, metrics"
+        " WITH (publish_via_partition_root)",
     )
-    ingested = pipeline.ingest()
-    pipeline.apply()
+    ingested = catch_up(pipeline)
     assert rows(pipeline, "sales") == [(1, "a"), (2, "b")]
     assert rows(pipeline, "log") == [(1, "near")]
-    unlogged = (
-        "Silver has no rows of these partitions: public.s2. They are unlogged, so that their changes are not in"
-        " the WAL; ALTER TABLE … SET LOGGED makes them followed."
-    )
-    foreign = (
-        "Silver has no rows of these partitions: public.log2. They are foreign tables, whose changes are made on"
-        " other servers."
-    )
-    assert {f"public.sales: {unlogged}", f"public.log: {foreign}"} <= set(ingested.lines())
-    assert [(True, f"public.log: {foreign}", ""), (True, f"public.sales: {unlogged}", "")] == checked(
-        pipeline
-    )
-    for is_offline in (False, True):
-        found = shown(pipeline, "sales", is_offline=is_offline)
-        assert (found.state, found.partial) == ("current", unlogged)
+    pipeline.assert_equal("parent", "child", "grandchild", "orders")
 
-    # a row that moves to such a partition leaves silver, and one that comes back is in it
+    # the run, `check` and `status` have the same sentences
+    lines = set(ingested.lines())
+    assert {f"{name}: {sentence}" for name, sentence in PARTIAL.items()} <= lines
+    assert f"not followed: public.metrics. {NAMED['public.metrics']}" in lines
+    assert f"not followed: public.other_report, public.report. {NAMED['public.report']}" in lines
+    assert texts(ingested.unfollowed) == NAMED
+    assert texts(ingested.passed_over) == PASSED_OVER
+    assert ingested.unpublished == {}
+    assert [ingested.exit_code(strict=strict) for strict in (False, True)] == [0, 1]
+    checks = [each for each in run_checks(pipeline.config) if each.name == "relations"]
+    assert {each.sentence for each in checks if not each.fix} == set(map(": ".join, PARTIAL.items()))
+    assert sum(not each.ok for each in checks) == len(NAMED)
+    assert len(checks) == len({*NAMED, *PASSED_OVER, *PARTIAL})
+    status = read_status(pipeline.config)
+    assert status.source is not None
+    assert texts(status.source.passed_over) == PASSED_OVER
+    for found in (status, read_status(pipeline.config, is_offline=True)):
+        shown = {str(table.name): table for table in found.tables}
+        assert {name: table.partial for name, table in shown.items() if table.partial} == PARTIAL
+        for name, text in NAMED.items():
+            sentence = f"It matches the configuration and is not followed. {text}"
+            assert (shown[name].state, shown[name].sentence) == ("unpublished", sentence)
+
+    # a row that moves out of the followed partitions leaves silver, and one that moves into them is in it
     pipeline.run("UPDATE sales SET id = id + 100 WHERE id = 2", "UPDATE sales SET id = 3 WHERE id = 101")
-    pipeline.catch_up()
+    pipeline.run("ALTER EXTENSION hstore DROP TABLE lookup", "INSERT INTO lookup VALUES (1)")
+    refusing = TableRule("public.parent", inheritance="refuse")
+    pipeline = with_rules(pipeline, refusing, *pipeline.config.tables)
+    ingested = catch_up(pipeline)
     assert rows(pipeline, "sales") == [(1, "a"), (3, "unlogged")]
+    assert f"not followed: public.parent. {REFUSED}" in ingested.lines()
 
-    pipeline.run("ALTER TABLE s2 SET LOGGED")
-    pipeline.catch_up()
-    assert (
-        "whole",
-        "SELECT on the source and silver show the same rows of the table again.",
-    ) in pipeline.events("sales")
-    pipeline.catch_up()
-    pipeline.assert_equal("sales")
-    assert shown(pipeline, "sales").partial is None
+    # rows of a partition that is logged again are copied; a table that is refused does not change
+    pipeline.run("ALTER TABLE s2 SET LOGGED", "UPDATE parent SET v = 'refused'")
+    catch_up(pipeline)
+    catch_up(pipeline)
+    pipeline.assert_equal("sales", "child")
+    assert rows(pipeline, "parent") == [(1, "own")]
+    assert ("partial", UNLOGGED) in pipeline.events("sales")
+    whole = "SELECT on the source and silver show the same rows of the table again."
+    assert ("whole", whole) in pipeline.events("sales")
 
-    pipeline.run("ALTER TABLE s1 SET UNLOGGED", "INSERT INTO sales VALUES (5, 'unlogged'), (105, 'logged')")
-    pipeline.catch_up()
-    pipeline.catch_up()
+    pipeline.run(
+        "ALTER TABLE s1 SET UNLOGGED",
+        "INSERT INTO sales VALUES (5, 'unlogged'), (105, 'logged')",
+        "ALTER TABLE child NO INHERIT parent",
+    )
+    catch_up(pipeline)
+    catch_up(pipeline)
     assert rows(pipeline, "sales") == [(102, "b"), (105, "logged")]
+    pipeline.assert_equal("parent", "child", "grandchild")
 
 
-def test_a_table_that_others_inherit_from_has_its_own_rows_or_is_refused(
+def test_a_table_of_an_extension_is_followed_if_a_rule_names_it(
     database: Database, make_pipeline: MakePipeline
 ) -> None:
     pipeline = make_pipeline("public.*", copy="initial")
-    pipeline.run(*FAMILY)
-    pipeline.catch_up()
-    pipeline.assert_equal("parent", "child", "grandchild")
-    own = (
-        "Silver has its own rows, as SELECT … FROM ONLY shows them. Tables inherit from it: public.child,"
-        " public.grandchild. SELECT shows their rows too; query them with UNION ALL."
-    )
-    assert shown(pipeline, "parent").partial == shown(pipeline, "parent", is_offline=True).partial == own
-    assert shown(pipeline, "grandchild").partial is None
-
-    refusing = with_rules(pipeline, TableRule("public.parent", inheritance="refuse"), TableRule("public.*"))
-    reason = (
-        "Tables inherit from it (public.child, public.grandchild), whose rows SELECT on it shows too, and"
-        " inheritance is refuse."
-    )
-    fix = "Set inheritance: parent_only for its own rows, or end that with ALTER TABLE … NO INHERIT."
-    [refusal, *_] = checked(refusing)
-    assert refusal == (False, f"Not followed, though a rule matches: public.parent. {reason}", fix)
-    refusing.run("UPDATE parent SET v = 'changed'")
-    ingested = refusing.ingest()
-    refusing.apply()
-    assert f"not followed: public.parent. {reason} {fix}" in ingested.lines()
-    assert ingested.exit_code(strict=True) == 1
-    assert ingested.exit_code(strict=False) == 0
-    found = shown(refusing, "parent")
-    sentence = f"It matches the configuration and is not followed. {reason} {fix}"
-    assert (found.state, found.sentence) == ("unpublished", sentence)
-    assert rows(refusing, "parent") == [(1, "own"), (1, "of the child")][:1]
-
-    refusing.run("ALTER TABLE child NO INHERIT parent")
-    refusing.catch_up()
-    refusing.assert_equal("parent", "child", "grandchild")
-
-
-def test_what_is_no_table_is_named_with_what_to_do(database: Database, make_pipeline: MakePipeline) -> None:
-    exact = ("public.report", "public.numbers")
-    pipeline = make_pipeline(*exact, "public.*", copy="initial")
-    pipeline.run(*FOREIGN, *ODD, *HYPERTABLES, "CREATE TABLE heap2 (id int PRIMARY KEY)")
-    named = {
-        "public.report": "It is a view, which has no rows and no changes of its own. Name the tables that it reads.",
-        "public.numbers": "It is a sequence, whose values are not in the stream. Leave it out of tables.",
-        "public.metrics": "It is a TimescaleDB hypertable: the stream has its rows under the names of its chunks,"
-        " so that silver would be empty. Leave it out of tables, or copy it into an ordinary table.",
-    }
-    passed_over = {
-        "public.other_report": named["public.report"],
-        "public.stored": "It is a materialized view, whose changes are not in the stream. Name the tables that it"
-        " reads.",
-        "public.scratch": "It is unlogged, so its changes are not in the WAL. Run ALTER TABLE … SET LOGGED to"
-        " follow it.",
-        "public.lone": "It is a foreign table, whose changes are made on another server. Replicate it from that"
-        " server.",
-        "public.lookup": "It belongs to the extension hstore. A rule that names it without * and ? follows it.",
-    }
-    ingested = pipeline.ingest()
-    pipeline.apply()
-    lines = [f"not followed: {name}. {text}" for name, text in {**named, **passed_over}.items()]
-    for line in lines[3:]:
-        assert line.replace(
-            "public.other_report.", "public.other_report, public.report."
-        ) in ingested.lines() or (line in ingested.lines())
-    assert {str(name): text for name, text in ingested.unfollowed.items()} == named
-    assert {str(name): text for name, text in ingested.passed_over.items()} == passed_over
-    published = database.run("SELECT tablename FROM pg_publication_tables ORDER BY 1")
-    assert published == [("heap2",), ("orders",)]
-    status = read_status(pipeline.config)
-    assert status.source is not None
-    assert {str(name): text for name, text in status.source.passed_over.items()} == passed_over
-    for name, text in named.items():
-        found = shown(pipeline, name.partition(".")[2])
-        assert found.sentence == f"It matches the configuration and is not followed. {text}"
-    assert {ok for ok, sentence, _ in checked(pipeline) if "public.stored" in sentence} == {True}
-    assert {ok for ok, sentence, _ in checked(pipeline) if "public.metrics" in sentence} == {False}
-
-    # a table of an extension that a rule names, or that is published already, is followed
-    by_name = with_rules(pipeline, TableRule("public.lookup"), TableRule("public.orders"))
+    pipeline.run(*FOREIGN, *ODD)
+    pipeline.ingest()
+    assert published(database) == {"orders"}
+    by_name = with_rules(pipeline, TableRule("public.lookup"), *pipeline.config.tables)
     by_name.run("INSERT INTO lookup VALUES (1)")
-    by_name.catch_up()
+    by_name.ingest()
+    assert published(database) == {"orders", "lookup"}
+    by_name.apply()
     by_name.assert_equal("lookup")
-    pipeline.run("INSERT INTO lookup VALUES (2)")
-    assert TableName("public", "lookup") not in pipeline.ingest().passed_over
-    pipeline.apply()
-    pipeline.assert_equal("lookup")
+    sentences = [each.sentence for each in run_checks(pipeline.config) if each.name == "relations"]
+    assert len(sentences) == 4
+    assert not any("lookup" in sentence for sentence in sentences)  # it is published already
 
 
 def test_init_names_what_it_leaves_out(database: Database) -> None:
-    database.run(*FOREIGN, *ODD, *HYPERTABLES)
+    database.run(*FOREIGN, *ODD, *FAMILY)
     facts = read_source(database.conninfo)
     found = choose_tables(facts, [])
-    assert found.globs["public"] == ["public.orders"]  # public.* matches the hypertable
-    reasons = {str(table.name): reason for table, reason in found.left_out}
-    assert reasons["public.metrics"].startswith("It is a TimescaleDB hypertable")
+    assert found.globs == {"public": ["public.*"]}
+    assert texts(facts.passed_over) == PASSED_OVER | {"public.report": NAMED["public.report"]}
+    assert texts(facts.partial) == FAMILY_PARTIAL
+    named = choose_tables(facts, ["public.*", "public.lookup"])
+    assert named.globs == {"public": ["public.lookup", "public.*"]}
+    database.run(*HYPERTABLES)
+    found = choose_tables(read_source(database.conninfo), [])
+    assert found.globs["public"] == [
+        f"public.{table}" for table in ("child", "grandchild", "orders", "parent")
+    ]
+    reason = next(reason for table, reason in found.left_out if table.name.table == "metrics")
+    assert NAMED["public.metrics"].startswith(reason)
 
 
 def test_another_access_method_is_followed_only_if_it_is_published(
