@@ -81,8 +81,8 @@ CHANGES = {
         "ALTER TABLE sales ATTACH PARTITION s3 FOR VALUES FROM (200) TO (300)",
         "s3 was attached and may have had rows",
     ),
-    "detach": ([], "ALTER TABLE sales DETACH PARTITION s1", "s1 was dropped or detached"),
-    "drop": ([], "DROP TABLE s2", "s2 was dropped or detached"),
+    "detach": ([], "ALTER TABLE sales DETACH PARTITION s1", "s1 was dropped, detached or made unlogged"),
+    "drop": ([], "DROP TABLE s2", "s2 was dropped, detached or made unlogged"),
     "truncate": ([], "TRUNCATE s1", "s1 was truncated"),
 }
 

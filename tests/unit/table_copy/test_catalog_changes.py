@@ -46,7 +46,7 @@ def test_the_same_partitions_are_no_change() -> None:
 
 
 def test_a_partition_less_is_a_change() -> None:
-    assert after({2: None}).sentences == ("Partition public.p2 was dropped or detached.",)
+    assert after({2: None}).sentences == ("Partition public.p2 was dropped, detached or made unlogged.",)
 
 
 @pytest.mark.parametrize("changed", [partition(2, xmin=701), partition(2, parent=3)])
