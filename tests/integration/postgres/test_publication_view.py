@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.postgres.connection import connect, for_server
+from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import describe_published, list_published, read_publication
 from pipeline.postgres.published_tables import IS_PUBLISHED, PUBLISHED
 from pipeline.table_name import TableName
@@ -157,3 +158,15 @@ def test_a_partition_that_is_being_detached_is_as_in_the_view(source: Database) 
         assert pending == (1,)
         expected = mine.execute(NAMES, ("p_detached",)).fetchall()
         assert set(list_published(mine, "p_detached")) == {TableName(*row) for row in expected}
+
+
+def test_relations_that_are_no_ordinary_tables_are_read_on_every_version(source: Database) -> None:
+    config = source.config("app.view", "*.*")
+    with closing(connect(source.conninfo)) as connection:
+        major = connection.info.server_version // 10000
+        relations = read_relations(connection, config)
+        names = [TableName("app", "plain"), TableName("app", "mixed")]
+        partial = relations.notes(names)
+    assert {name.table for name in relations.refused()} == {"view"}
+    assert {name.table for name in relations.passed_over()} == {"stored", "unlogged"}
+    assert partial.keys() == set(names[: 2 if major >= 13 else 1])

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.postgres import unpublished_tables
 from pipeline.postgres.connection import Connection, connect
+from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import Scope, list_published, managed_comment, read_publication
 from pipeline.postgres.unpublished_tables import add_schemas, find_unpublished
 from tests.support.servers import Database, MakeServer
@@ -92,7 +93,7 @@ def test_a_schema_is_added_where_postgresql_allows_it(
     monkeypatch.setattr(unpublished_tables, "_add", observe)
     with connect(database.conninfo) as connection:
         publication = read_publication(connection, config.source.publication)
-        found = find_unpublished(connection, config, publication)
+        found = find_unpublished(connection, config, publication, read_relations(connection, config))
         assert add_schemas(connection, config, publication, found) == added
     assert tried == added
 
@@ -105,7 +106,7 @@ def test_a_server_without_schemas_in_publications_gets_tables(old_database: Data
         f"COMMENT ON PUBLICATION {old_database.name} IS '{managed_comment(config.pipeline)}'",
     )
     with connect(old_database.conninfo) as connection:
-        found = find_unpublished(connection, config)
-        assert found == {("public", "t"): None}
         publication = read_publication(connection, config.source.publication)
+        found = find_unpublished(connection, config, publication, read_relations(connection, config))
+        assert found == {("public", "t"): None}
         assert add_schemas(connection, config, publication, found) == []

@@ -16,7 +16,8 @@ from pipeline.config.config import Config
 from pipeline.errors import TableLockedError
 from pipeline.ingest.job import run_ingest
 from pipeline.postgres.connection import connect
-from pipeline.postgres.publication import describe_published, list_published
+from pipeline.postgres.matched_relations import read_relations
+from pipeline.postgres.publication import describe_published, list_published, read_publication
 from pipeline.postgres.replica_identities import list_mismatched_leaves
 from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.postgres.unpublished_tables import find_unpublished
@@ -121,7 +122,10 @@ def test_lists_of_tables_do_not_wait_and_one_table_waits_shortly(database: Datab
     with closing(connect(database.conninfo)) as connection, locked(database, "leaf, b"):
         began = time.monotonic()
         assert list_published(connection, database.name).keys() == {B}
-        assert {name.table for name in find_unpublished(connection, database.config())} == {"root", "leaf"}
+        config = database.config()
+        publication = read_publication(connection, config.source.publication)
+        found = find_unpublished(connection, config, publication, read_relations(connection, config))
+        assert {name.table for name in found} == {"root", "leaf"}
         assert list_mismatched_leaves(connection) == []
         catalog = read_watched_tables(connection, "rooted")
         assert catalog is not None
