@@ -24,7 +24,7 @@ from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
 from pipeline.postgres.column_rules import refuse_unusable_rules
-from pipeline.postgres.connection import ServerIdentity, connect, identify
+from pipeline.postgres.connection import ServerIdentity, connect, identify, newer_server_sentence
 from pipeline.postgres.publication import ensure_publication, list_published, managed_comment
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
@@ -78,6 +78,8 @@ def _run(
         lock_slot(connection, config.source.slot, should_stop=stop.is_set)
         captured = bronze.captured_offset()  # before anything is made: the lake may be another pipeline's
         identity = identify(connection)
+        if newer := newer_server_sentence(identity.server_version):
+            NOTICES.info("%s", newer)
         target = identity.wal_flush_lsn if trigger == "available-now" else None
         publication, is_marked = ensure_publication(connection, config)
         if config.source.protocol.binary:

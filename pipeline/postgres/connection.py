@@ -79,6 +79,16 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 OLDEST_SERVER_VERSION = 100000
+#: The newest major that the tests run with.
+NEWEST_TESTED_MAJOR = 18
+#: SQL for the WAL level that a slot finds. From 19 on, a primary with wal_level = replica raises
+#: effective_wal_level to logical while it has a logical slot; a standby has that of its primary.
+WAL_LEVEL = (
+    "CASE WHEN pg_catalog.current_setting('effective_wal_level', true) IS NULL"
+    " THEN pg_catalog.current_setting('wal_level')"
+    " WHEN pg_catalog.current_setting('wal_level') = 'replica' AND NOT pg_catalog.pg_is_in_recovery()"
+    " THEN 'logical' ELSE pg_catalog.current_setting('effective_wal_level', true) END"
+)
 #: How long a query about one table waits for its lock.
 LOCK_SECONDS = 2.0
 
@@ -263,6 +273,16 @@ def read_timeline_ends(conninfo: str, timeline: int) -> dict[int, LSN]:
         content = (result.get_value(0, 1) or b"").decode("utf-8", "replace")
     lines = (line.split() for line in content.splitlines() if line.strip() and not line.startswith("#"))
     return {int(line[0]): LSN.parse(line[1]) for line in lines}
+
+
+def newer_server_sentence(server_version: int) -> str | None:
+    """Return a sentence about a server that is newer than those of the tests, None about another one."""
+    if server_version // 10000 <= NEWEST_TESTED_MAJOR:
+        return None
+    return (
+        f"The source runs PostgreSQL {server_version // 10000}, which is newer than {NEWEST_TESTED_MAJOR},"
+        " the newest that this pgdelta was tested with."
+    )
 
 
 def for_server(connection: Connection, since: Mapping[int, str]) -> str:

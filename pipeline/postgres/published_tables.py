@@ -28,6 +28,7 @@ _TABLES = f"""(
     WHERE owner.pubname = %(publication)s
 )"""
 
+# The entries of FOR ALL TABLES are the tables that it excludes (EXCEPT, from 19 on), with their partitions.
 # Partitions are published as themselves, or by their partitioned table (publish_via_partition_root). They may
 # be foreign tables, which have no changes.
 _FAMILIES = """(
@@ -43,6 +44,8 @@ _FAMILIES = """(
     )
     SELECT c.oid AS relid, owner.oid AS pubid{more}
     FROM owner JOIN pg_catalog.pg_class c ON CASE
+        WHEN owner.puballtables
+            AND c.oid IN (SELECT entry.oid FROM entry UNION SELECT below.oid FROM below) THEN false
         WHEN owner.puballtables AND owner.pubviaroot
             THEN c.relkind IN ('r', 'p') AND NOT c.relispartition AND {is_logged}
         WHEN owner.puballtables THEN c.relkind = 'r' AND {is_logged}

@@ -36,7 +36,7 @@ from pipeline.table_name import TableName
 _MEANWHILE = (sqlstate.UndefinedTable, sqlstate.InvalidSchemaName, sqlstate.DuplicateObject)
 
 # A table is published itself, with its partitioned table or schema, or by all of its partitions.
-_UNPUBLISHED = """
+_COVERED = """
 WITH RECURSIVE covered (oid, is_entry) AS (
     SELECT entry.oid, true FROM ({entries}) entry (oid)
     UNION
@@ -45,11 +45,13 @@ WITH RECURSIVE covered (oid, is_entry) AS (
 SELECT c.oid::bigint, n.nspname::text, c.relname::text, pg_catalog.pg_has_role(c.relowner, 'USAGE')
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE {is_publishable} AND NOT {by_leaves} AND NOT EXISTS (
-    SELECT 1 FROM covered WHERE covered.oid = c.oid AND (covered.is_entry OR c.relispartition)
+WHERE {is_publishable} AND """
+_IS_COVERED = (
+    "EXISTS (SELECT 1 FROM covered WHERE covered.oid = c.oid AND (covered.is_entry OR c.relispartition))"
 )
-ORDER BY 2, 3
-"""
+_UNPUBLISHED = f"{_COVERED}NOT {{by_leaves}} AND NOT {_IS_COVERED} ORDER BY 2, 3"
+# The entries of FOR ALL TABLES are the tables that it excludes (EXCEPT, from 19 on).
+_EXCLUDED = f"{_COVERED}{_IS_COVERED} ORDER BY 2, 3"
 _ENTRIES = (
     "SELECT r.prrelid FROM pg_catalog.pg_publication p"
     " JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = %(publication)s"
@@ -105,7 +107,9 @@ def find_unpublished(
     if publication is None:
         return _find_left_out(connection, config)
     if publication.all_tables:
-        return {}
+        excluded = _exclusion_reason(publication.name)
+        tables = _list(connection, publication)
+        return {table.name: excluded for table in tables if config.rule_for(table.name) is not None}
     refusal = _refusal(connection, config, publication)
     takes_all = not refusal and config.source.create.publication == "all"
     odd = {*relations.refused(publication.tables)}
@@ -144,6 +148,15 @@ def _find_left_out(connection: Connection, config: Config) -> dict[TableName, Re
     matching = list_publishable(connection) if plan == "all" else list_configured(connection, config)
     faults = find_unsafe_identities(connection)
     return {table: _identity_reason(faults[table], name) for table in matching if table in faults}
+
+
+def _exclusion_reason(publication: str) -> Reason:
+    """Return the reason for a table that a publication for all tables excludes."""
+    return Reason(
+        f"The publication {publication} excludes it (EXCEPT).",
+        f"Run ALTER PUBLICATION {quote_identifier(publication)} SET ALL TABLES with an EXCEPT that lacks it,"
+        " or leave it out of tables.",
+    )
 
 
 def _identity_reason(fault: IdentityFault, publication: str) -> Reason:
@@ -257,7 +270,8 @@ def _addition(publication: str) -> str:
 def _list(connection: Connection, publication: Publication) -> list[_Table]:
     major = connection.info.server_version // 10000
     parts = next(parts for first, parts in _PARTS.items() if major >= first)
-    query = _UNPUBLISHED.format(is_publishable=for_server(connection, IS_PUBLISHABLE), **parts)
+    text = _EXCLUDED if publication.all_tables else _UNPUBLISHED
+    query = text.format(is_publishable=for_server(connection, IS_PUBLISHABLE), **parts)
     try:
         rows = connection.execute(query, {"publication": publication.name}).fetchall()
     except psycopg.Error as error:

@@ -22,10 +22,12 @@ from pipeline.postgres.checks.table_checks import (
     list_tables,
 )
 from pipeline.postgres.connection import (
+    WAL_LEVEL,
     Connection,
     connect,
     connect_replication,
     describe,
+    newer_server_sentence,
     read_flush_lsn,
 )
 from pipeline.postgres.matched_relations import read_relations
@@ -59,6 +61,7 @@ _EARLIER_ROWS = {
     "initial": "their existing rows are copied",
     "never": "their existing rows are not sent",
 }
+_UPGRADE = "Upgrade pgdelta if a release was tested with it; run pgdelta reconcile after the first runs."
 # operation → what silver does if it is not published
 _UNPUBLISHED_OPERATIONS = {
     "insert": "lack rows that the source inserted",
@@ -116,14 +119,17 @@ def _check_version(connection: Connection, config: Config) -> Check:
     except SourceError as error:
         return Check("server version", False, str(error), "Correct source.protocol.")
     name = info.parameter_status("server_version")
-    return Check(
-        "server version", True, f"The server is PostgreSQL {name}, which will be read with {negotiated}."
-    )
+    sentence = f"The server is PostgreSQL {name}, which will be read with {negotiated}."
+    if newer := newer_server_sentence(info.server_version):
+        return Check("server version", True, f"{sentence} {newer}", _UPGRADE)
+    return Check("server version", True, sentence)
 
 
 def _check_wal_level(connection: Connection) -> Check:
-    level = _setting(connection, "wal_level")
-    sentence = f"wal_level is {level}."
+    setting, level = _setting(connection, "wal_level"), str(_value(connection, f"SELECT {WAL_LEVEL}"))
+    sentence = f"wal_level is {setting}."
+    if level != setting:
+        sentence = f"wal_level is {setting}; for the slot it is {level} (effective_wal_level)."
     return decide("wal_level", level == "logical", passed=sentence, failed=sentence, fix=WAL_LEVEL_ADVICE)
 
 

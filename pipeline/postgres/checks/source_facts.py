@@ -16,7 +16,7 @@ from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
 from pipeline.errors import SourceError
 from pipeline.postgres.checks.copy_checks import Leaf, list_leaves
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import WAL_LEVEL, Connection, describe, for_server
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import IS_PUBLISHABLE
 from pipeline.postgres.replica_identities import find_unsafe_identities
@@ -41,8 +41,8 @@ _MAY_REPLICATE = (
     " WHERE m.rolname = 'rds_replication' AND pg_catalog.pg_has_role(m.oid, 'MEMBER'))"
     " FROM pg_catalog.pg_roles r WHERE r.rolname = current_user"
 )
-_SERVER = """
-SELECT pg_catalog.current_setting('wal_level'), pg_catalog.current_setting('max_replication_slots')::integer,
+_SERVER = f"""
+SELECT {WAL_LEVEL}, pg_catalog.current_setting('max_replication_slots')::integer,
        pg_catalog.current_setting('max_wal_senders')::integer,
        (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication),
        (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user),
@@ -80,7 +80,7 @@ class SourceFacts:
     database: str
     user: str
     version: str
-    wal_level: str
+    wal_level: str  # that a slot finds
     slot_limit: int
     walsender_limit: int
     walsenders: int

@@ -11,7 +11,7 @@ from pipeline.config.config import Config, Protocol
 from pipeline.config.tables import TableRule
 from pipeline.postgres.checks.source_checks import Check, run_checks
 from tests.support.postgres.streams import prepare
-from tests.support.servers import Database, MakeServer
+from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
 
@@ -54,13 +54,6 @@ def test_a_prepared_source_of_version_10_passes(old_database: Database) -> None:
 def test_a_source_that_cannot_be_reached_is_one_failure(database: Database) -> None:
     checks = run_checks(database.config(conninfo="host=127.0.0.1 port=1 dbname=shop"))
     assert [(check.name, check.ok) for check in checks] == [("connection", False)]
-
-
-def test_a_low_wal_level_fails(make_server: MakeServer) -> None:
-    server = make_server({"wal_level": "replica"})
-    database = Database(server, "postgres", server.conninfo)
-    database.run("CREATE TABLE item (id int PRIMARY KEY)")
-    assert failures(database.config())["wal_level"].fix.startswith("Run ALTER SYSTEM SET wal_level = logical")
 
 
 def test_missing_rights_fail(database: Database) -> None:
