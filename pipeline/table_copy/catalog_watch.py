@@ -134,7 +134,7 @@ class CatalogWatch:
                 f" changed, maybe for a time: operations that it left out meanwhile are missing. {_EFFECT}"
             )
             names = sorted(name for name in published if self._config.rule_for(name) is not None)
-            events += [Event(*name, now.lsn, "resync", sentence) for name in names]
+            events += [Event(*name, now.lsn, "resync", f"{sentence} {_remedy(name)}") for name in names]
         rewritten, unknown = self._rewrites.find(connection, before, now)
         roots = dict(now.roots)
         is_smaller = False
@@ -150,7 +150,8 @@ class CatalogWatch:
                 cut = [f"Partition {n} was truncated, or rewritten: no earlier row is left." for n in names]
                 rewritten[root.name] = _join(cut)
             if sentences:
-                events.append(Event(*root.name, now.lsn, "resync", f"{_join(sentences)} {_EFFECT}"))
+                sentence = f"{_join(sentences)} {_EFFECT} {_remedy(root.name)}"
+                events.append(Event(*root.name, now.lsn, "resync", sentence))
             roots[root_id] = without_filenodes(root, old, undecided)
             unknown |= undecided
             is_smaller = is_smaller or bool(old.partitions.keys() - root.partitions.keys())
@@ -185,6 +186,10 @@ class CatalogWatch:
                 if not filled.isdisjoint(leaves[oid])
             ),
         ]
+
+
+def _remedy(name: TableName) -> str:
+    return f"Run {name.command('resync')}."
 
 
 def _join(sentences: list[str]) -> str:

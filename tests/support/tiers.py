@@ -35,6 +35,7 @@ SLOW_PARTS = {
     **dict.fromkeys(("bronze", "demo", "ingest", "postgres", "verify", "web"), 1),
     **dict.fromkeys(("apply", "reading", "table_copy"), 2),
     **dict.fromkeys(("delta", "stores"), 3),
+    "source_life": 4,
     "operate": 4,
     **dict.fromkeys(("faults", "silver"), 5),
 }

@@ -56,7 +56,7 @@ class MappedTable:
                 table._take(action)
         for entry in sorted(log.glob("*.json")):
             if entry.stem.isdigit() and int(entry.stem) > start:
-                for line in entry.read_text(encoding="utf-8").splitlines():
+                for line in entry.read_bytes().splitlines():  # not at U+2028
                     table._take(json.loads(line))
         is_readable = all(_type(each["type"]) is not None for each in table.fields)
         has_vectors = any(add.get("deletionVector") for add in table.files.values())
