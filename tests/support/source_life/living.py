@@ -195,8 +195,9 @@ class Living:
                     return faults
             return self._faults()
         deadline = time.monotonic() + SECONDS
-        while faults := self._faults():
-            if time.monotonic() > deadline or (runs == RUNS and self._is_explained(faults)):
+        while (faults := self._faults()) or self._unnamed():
+            is_explained = runs == RUNS and self._is_explained(faults) and not self._unnamed()
+            if is_explained or time.monotonic() > deadline:
                 break
             time.sleep(0.5)
         return faults
