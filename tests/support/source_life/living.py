@@ -49,6 +49,7 @@ REMEDY = re.compile(r"[Rr]un |resync|rebuild|copied|compared|copies|REPLICA IDEN
 RUNS = 2  # of both jobs, until what the source has is settled
 MORE_RUNS = 4  # until what waits has been copied
 SECONDS = 60.0  # until continuous jobs have settled
+SECONDS_OF_COPIES = 10.0
 
 
 class GeneratorError(AssertionError):
@@ -178,15 +179,15 @@ class Living:
         self.excused += len(faults)
         for name in sorted(excuses):
             print(f"  {when}: {name} {'differs' if name in faults else 'is equal'}: {excuses[name]}")
-        if faults:
-            faults = self._rest(MORE_RUNS)
+        if faults:  # some copies were requested by the jobs
+            faults = self._rest(MORE_RUNS, SECONDS_OF_COPIES)
         if faults:
             run_resync(self.config, [name.glob for name in faults])
             faults = self._rest(MORE_RUNS)
         assert not faults, _report(f"{when}: silver differs after a copy", faults, self._states())
         self._known |= set(self._events())
 
-    def _rest(self, runs: int) -> Mapping[TableName, list[str]]:
+    def _rest(self, runs: int, seconds: float = SECONDS) -> Mapping[TableName, list[str]]:
         """Return the tables that differ once both jobs have captured and applied what the source has."""
         if not self.is_continuous:
             for number in range(runs):
@@ -194,7 +195,7 @@ class Living:
                 if number and not (faults := self._faults()):
                     return faults
             return self._faults()
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + seconds
         while (faults := self._faults()) or self._unnamed():
             is_explained = runs == RUNS and self._is_explained(faults) and not self._unnamed()
             if is_explained or time.monotonic() > deadline:
