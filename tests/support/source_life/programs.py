@@ -70,7 +70,9 @@ KINDS_OFF = (
 )
 #: What analysts do to silver tables, by delta-rs.
 ANALYST = ("delete", "append", "compact", "add column", "set property")
-ANALYST_OFF = ("drop column",)
+#: What is left out of the programs: apply does not look at a table without changes of its own, so nothing
+#: names what an analyst did to its rows; a dropped column is not followed yet.
+ANALYST_OFF = ("delete", "append", "drop column")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,9 @@ def make_program(seed: int, major: int, *, rounds: int = 3, steps: int = 6) -> P
 
 def _round(life: Life, steps: int) -> Iterator[Step]:
     if life.rng.random() < 0.25:
-        yield Step(life.rng.choice(ANALYST), (life.rng.choice(life.tables).name,), "silver")
+        kind, table = life.rng.choice(ANALYST), life.rng.choice(life.tables)
+        if kind not in ANALYST_OFF:
+            yield Step(kind, (table.name,), "silver")
     for _ in range(steps):
         yield _transaction(life) if life.rng.random() < 0.6 else _apart(life)
         if life.rng.random() < 0.3:
