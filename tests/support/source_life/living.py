@@ -232,7 +232,7 @@ class Living:
         return said
 
     def _unnamed(self) -> set[str]:
-        """Return the tables that match and are not published, and of which no event says so."""
+        """Return the tables that match and are not published, without an event that says so."""
         there = {TableName("public", name) for name in self._names()}
         published = set(self._published())
         parents = "SELECT DISTINCT inhparent::regclass::text FROM pg_inherits"

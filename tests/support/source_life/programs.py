@@ -91,7 +91,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The life of a source: how it begins, and rounds of steps, after each of which silver is judged."""
+    """The life of a source: how it begins, and rounds of steps. Silver is judged after each round."""
 
     seed: int
     major: int
