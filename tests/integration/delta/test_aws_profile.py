@@ -112,6 +112,7 @@ def test_reading_a_profile_needs_boto3(server: S3Server, monkeypatch: pytest.Mon
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_sparks_client_reads_the_profile(
     server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, racer: Path, s3_jars: Path
 ) -> None:

@@ -1,7 +1,8 @@
 """Jobs raced: two or three processes that commit to one table of a lake at the same moments.
 
 Each process is a Spark of its own, and commits by the functions by which ingest, apply, resync, reconcile and
-optimize do. What was acknowledged is held against the table: every row once, every offset recorded.
+optimize do. What was acknowledged is held against the table: every row once, every offset recorded. The races
+for a log that run by default are in test_log_store_races.py.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from pipeline.delta.txn import TxnId
 from tests.support.paths import ROOT
 from tests.support.races.jobs import NAME, PIPELINE, SLOT, prepare
 
-# each pair of jobs, at a table that both write; optimize meets each job where that writes most
+pytestmark = pytest.mark.slow
+
+# each pair of jobs at a table that both write, and what three jobs write; optimize meets each job where that
+# writes most
 PAIRS = [
     (("ingest", "optimize"), "changes"),
     (("apply", "optimize"), "silver"),
@@ -37,19 +41,14 @@ PAIRS = [
     (("ingest", "apply", "resync"), "requests"),
     (("apply", "resync", "optimize"), "requests"),
     (("ingest", "apply", "optimize"), "events"),
-    # each of these jobs races at the same table above, two of three or with another one
-    *(
-        pytest.param(*pair, marks=pytest.mark.slow)
-        for pair in (
-            (("ingest", "apply"), "events"),
-            (("ingest", "resync"), "requests"),
-            (("ingest", "reconcile"), "requests"),
-            (("apply", "resync"), "requests"),
-            (("apply", "reconcile"), "requests"),
-            (("resync", "optimize"), "requests"),
-        )
-    ),
+    (("ingest", "apply"), "events"),
+    (("ingest", "resync"), "requests"),
+    (("ingest", "reconcile"), "requests"),
+    (("apply", "resync"), "requests"),
+    (("apply", "reconcile"), "requests"),
+    (("resync", "optimize"), "requests"),
 ]
+RACES = 80
 COLUMNS = {"requests": "request_id", "events": "sentence", "reconciliations": "run_id", "silver": "tag"}
 
 
@@ -180,20 +179,18 @@ def _positions(lake: Lake, *segments: str) -> Counter[str]:
     return Counter(f"{job}-{kind}-{(int(high, 16) << 32 | int(low, 16)) - 1}" for high, low in texts)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.promise("one winner of each version")
-@pytest.mark.parametrize("races", [2, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("jobs", "table"), PAIRS, ids=lambda value: "-".join(value) if isinstance(value, tuple) else value
 )
 def test_no_acknowledged_commit_is_lost(
-    raced: tuple[Lake, Racers], jobs: tuple[str, ...], table: str, races: int
+    raced: tuple[Lake, Racers], jobs: tuple[str, ...], table: str
 ) -> None:
-    outcome = race(*raced, jobs, table, races)
+    outcome = race(*raced, jobs, table, RACES)
     assert (outcome.lost, outcome.doubled) == ([], [])
     assert outcome.refused == [], "each commits in the end: none of them is in another's way"
-    assert outcome.told.total() == races * len(jobs)
-    print(f"{' and '.join(jobs)} at {table}: {races} races, {outcome.told.total()} acknowledged, 0 lost")
+    assert outcome.told.total() == RACES * len(jobs)
+    print(f"{' and '.join(jobs)} at {table}: {RACES} races, {outcome.told.total()} acknowledged, 0 lost")
 
 
 @pytest.mark.promise("one winner of each version")

@@ -91,7 +91,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 def test_a_holder_that_renews_refuses_others_and_releases_to_the_next(server: S3Server) -> None:
     with holder(server) as (process, number, suspect):
         assert suspect < number
-        time.sleep(2 * SECONDS)  # it is renewed
+        time.sleep(1.5 * SECONDS)  # it is renewed
         with pytest.raises(LeaseHeldError, match=rf"Another apply is running: .* \(process {process.pid} on"):
             lease_of(server).acquire()
         assert process.stdin is not None
@@ -146,9 +146,9 @@ def test_a_stopped_process_finds_out_that_another_has_taken_over(server: S3Serve
 def test_a_stopped_process_continues_if_no_other_has_taken_over(server: S3Server) -> None:
     with holder(server) as (process, number, _):
         process.send_signal(signal.SIGSTOP)
-        time.sleep(2 * SECONDS)
+        time.sleep(1.5 * SECONDS)
         process.send_signal(signal.SIGCONT)
-        time.sleep(SECONDS)
+        time.sleep(SECONDS / 2)
         assert process.stdin is not None
         process.stdin.close()
         assert line_of(process) == "released\n"

@@ -34,7 +34,7 @@ def race(
 @pytest.mark.sample(1)
 @pytest.mark.promise("one winner of each version")
 @pytest.mark.parametrize("processes", [2, 3])
-@pytest.mark.parametrize("races", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("races", [100, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_each_version_is_acknowledged_to_one_process(
     racer: Path, tmp_path: Path, processes: int, races: int
 ) -> None:
@@ -48,7 +48,7 @@ def test_each_version_is_acknowledged_to_one_process(
 @pytest.mark.sample(1)
 @pytest.mark.promise("one winner of each version")
 @pytest.mark.parametrize(("processes", "natives"), [(2, 2), (2, 1), (3, 2)])
-@pytest.mark.parametrize("races", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("races", [100, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_each_version_is_acknowledged_to_one_process_with_or_without_spark(
     racer: Path, tmp_path: Path, processes: int, natives: int, races: int
 ) -> None:

@@ -67,7 +67,7 @@ def test_an_entry_is_replaced_by_its_tag(store: Store) -> None:
 
 
 def test_one_of_several_threads_replaces_an_entry(store: Store) -> None:
-    entry, rounds = store.entry("lease"), 20
+    entry, rounds = store.entry("lease"), 8
     tag = entry.create(b"begin")
     assert tag is not None
     winners: list[tuple[int, str]] = []

@@ -20,13 +20,13 @@ pytestmark = pytest.mark.spark
 
 
 def agree(spark: SparkSession, path: Path, oldest: int = 0) -> None:
-    """Compare the newest version, by a reader that followed the log and by a new one, with Spark."""
+    """Compare with Spark what a reader that followed the log and a new one find, and an older version."""
     theirs = newest_snapshot(spark, f"file:{path}")
     rows = spark.read.format("delta").load(str(path))
     names = rows.columns
     expected = sorted(row[0] for row in rows.selectExpr("to_json(struct(*))").collect())
-    followed = TableLog.of(str(path))
-    for log in (followed, TableLog(str(path))):
+    tables = []
+    for log in (TableLog.of(str(path)), TableLog(str(path))):
         ours = log.snapshot()
         assert ours.version == theirs.version()
         assert ours.table_id == theirs.metadata().id()
@@ -36,16 +36,19 @@ def agree(spark: SparkSession, path: Path, oldest: int = 0) -> None:
         configuration = mapper.writeValueAsString(theirs.metadata().configuration())
         assert ours.configuration == json.loads(configuration)
         assert len(ours.files) == ours.file_count == theirs.numOfFiles()
-        table = read_rows(str(path), ours)
-        assert table.column_names == names
-        copy = path.parent / f"{path.name}.parquet"
-        pq.write_table(table, copy)
-        frame = spark.read.schema(rows.schema).option("__globPaths__", "false").parquet(str(copy))
-        assert sorted(row[0] for row in frame.selectExpr("to_json(struct(*))").collect()) == expected
-    for version in range(max(oldest, theirs.version() - 2), theirs.version() + 1):
-        older = TableLog.of(str(path)).snapshot_at(version)
-        there = spark.read.format("delta").option("versionAsOf", version).load(str(path))
-        assert read_rows(str(path), older).num_rows == there.count()
+        tables.append(read_rows(str(path), ours))
+    followed, table = tables
+    assert sorted(map(repr, followed.to_pylist())) == sorted(map(repr, table.to_pylist()))
+    assert followed.schema == table.schema
+    assert table.column_names == names
+    copy = path.parent / f"{path.name}.parquet"
+    pq.write_table(table, copy)
+    frame = spark.read.schema(rows.schema).option("__globPaths__", "false").parquet(str(copy))
+    assert sorted(row[0] for row in frame.selectExpr("to_json(struct(*))").collect()) == expected
+    version = max(oldest, theirs.version() - 2)
+    older = TableLog.of(str(path)).snapshot_at(version)
+    there = spark.read.format("delta").option("versionAsOf", version).load(str(path))
+    assert read_rows(str(path), older).num_rows == there.count()
 
 
 def write(spark: SparkSession, path: Path, query: str, mode: str = "append", **options: str) -> None:
@@ -98,27 +101,28 @@ def test_every_type_and_checkpoints(spark: SparkSession, tmp_path: Path) -> None
 def test_multi_part_checkpoints(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
     session = spark.newSession()
-    session.conf.set("spark.databricks.delta.checkpoint.partSize", "3")
-    for number in range(8):
-        write(session, path, f"SELECT {number} AS n", **{"delta.checkpointInterval": "4"})
+    session.conf.set("spark.databricks.delta.checkpoint.partSize", "2")
+    for number in range(4):
+        write(session, path, f"SELECT {number} AS n", **{"delta.checkpointInterval": "2"})
     assert list(path.glob("_delta_log/*.checkpoint.*.*.parquet"))
     agree(spark, path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["json", "parquet"])
 def test_checkpoints_of_version_two(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "t"
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.checkpointV2.topLevelFileFormat", kind)
-    options = {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "3"}
-    for number in range(5):
+    options = {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "2"}
+    for number in range(4):
         write(session, path, f"SELECT {number} AS n", txnAppId="a", txnVersion=str(number), **options)
     assert list(path.glob(f"_delta_log/*.checkpoint.*-*.{kind}"))
     assert list(path.glob("_delta_log/_sidecars/*.parquet"))
-    for file in path.glob("_delta_log/0000000000000000000[0-3].json"):
+    for file in path.glob("_delta_log/0000000000000000000[0-2].json"):
         file.unlink()
-    agree(spark, path, 4)
-    assert read_rows(str(path), TableLog.of(str(path)).snapshot_at(3)).num_rows == 4
+    agree(spark, path, 3)
+    assert read_rows(str(path), TableLog.of(str(path)).snapshot_at(2)).num_rows == 3
 
 
 def test_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ def test_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
     before = TableLog.of(str(path)).snapshot()
     held = set(before.files)
     run(spark, path, "DELETE FROM {t} WHERE id % 7 = 1")
-    agree(spark, path)
+    TableLog.of(str(path)).snapshot()  # and follows from here
     run(spark, path, "DELETE FROM {t} WHERE id % 7 = 2")
     agree(spark, path)
     assert set(before.files) == held
@@ -143,7 +147,7 @@ def test_column_mapping_and_columns_that_files_lack(spark: SparkSession, tmp_pat
     run(spark, path, "ALTER TABLE {t} RENAME COLUMN a TO `a b`")
     run(spark, path, "ALTER TABLE {t} RENAME COLUMN s.c TO e")
     run(spark, path, "ALTER TABLE {t} ADD COLUMNS (a STRING, s.c INT)")
-    agree(spark, path)
+    TableLog.of(str(path)).snapshot()  # and follows from here
     run(spark, path, "ALTER TABLE {t} DROP COLUMN b")
     run(spark, path, "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
     run(spark, path, "ALTER TABLE {t} ADD COLUMNS (n SMALLINT)")

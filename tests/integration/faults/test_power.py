@@ -36,7 +36,7 @@ LARGE = (
     "INSERT INTO joined SELECT i, repeat(md5(i::text), 4) FROM generate_series(10000, 40000) i",
     "UPDATE items SET name = 'large'",
 )
-ROUNDS = 12
+ROUNDS = 6
 PATIENCE = 300.0  # seconds
 
 

@@ -83,6 +83,7 @@ def started(
     life.source.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.promise("gaps are never silent")
 @pytest.mark.parametrize(
     ("major", "route", "way"),
@@ -124,6 +125,7 @@ def test_a_restored_source_is_found_and_compared(
         life.assert_equal("a")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.promise("a slot behind bronze")
 @pytest.mark.parametrize(("major", "route"), [(14, "sql"), (18, "walsender")])
 def test_a_slot_that_repeats_what_bronze_has_is_no_restored_source(

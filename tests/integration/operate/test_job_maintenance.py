@@ -14,7 +14,6 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.verify.audit import run_audit
-from pipeline.verify.reconcile import run_reconcile
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 
 pytestmark = pytest.mark.postgres
@@ -43,7 +42,6 @@ def recorded(shop: Pipeline) -> dict[str, Maintained]:
 def assert_sound(shop: Pipeline) -> None:
     shop.assert_equal("t")
     assert run_audit(shop.config).findings == ()
-    assert run_reconcile(shop.config, runs=True).exit_code(strict=True) == 0
 
 
 def change(shop: Pipeline, number: int) -> None:
@@ -58,7 +56,7 @@ def change(shop: Pipeline, number: int) -> None:
 def test_scheduled_runs_keep_few_files(shop: Pipeline, writer: WriterSetting) -> None:
     shop = with_writer(shop, writer)
     captured = applied = 0
-    for number in range(12):
+    for number in range(8):
         change(shop, number)
         captured += shop.ingest().maintenance.tables
         applied += shop.apply().maintenance.tables
@@ -67,8 +65,8 @@ def test_scheduled_runs_keep_few_files(shop: Pipeline, writer: WriterSetting) ->
     found = recorded(shop)
     assert {"bronze/changes", "_pgdelta/manifests"} <= found.keys()
     assert not any(row.is_failed for row in found.values())
-    assert Lake(shop.root).table(*CHANGES).snapshot().file_count < 10
-    assert Lake(shop.root).table(*SILVER).snapshot().file_count < 10
+    assert Lake(shop.root).table(*CHANGES).snapshot().file_count < 7
+    assert Lake(shop.root).table(*SILVER).snapshot().file_count < 7
     assert_sound(shop)
 
 
@@ -87,7 +85,7 @@ def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: p
                 number += 1
                 time.sleep(0.8)
                 done = recorded(shop)
-                if number > 20 and {"bronze/changes", "public.t"} <= done.keys():
+                if number > 9 and {"bronze/changes", "public.t"} <= done.keys():
                     break
         finally:
             stop.set()
@@ -98,7 +96,7 @@ def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: p
     assert not applied.maintenance.failures
     assert applied.exit_code(strict=True) == 0, applied.lines()
     shop.catch_up()
-    assert Lake(shop.root).table(*CHANGES).snapshot().file_count < 15
+    assert Lake(shop.root).table(*CHANGES).snapshot().file_count < number
     assert_sound(shop)
 
 

@@ -69,7 +69,7 @@ def grown(pipeline: Pipeline) -> Pipeline:
     """Give a pipeline whose tables have several small files."""
     pipeline.ingest()
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, body text)", "CREATE TABLE u (id int PRIMARY KEY)")
-    for number in range(6):
+    for number in range(4):
         pipeline.run(f"INSERT INTO t VALUES ({number}, 'x')", f"INSERT INTO u VALUES ({number})")
         if number:
             pipeline.run(f"UPDATE t SET body = 'y{number}' WHERE id = {number - 1}")
@@ -78,17 +78,16 @@ def grown(pipeline: Pipeline) -> Pipeline:
 
 
 def assert_sound(pipeline: Pipeline) -> None:
-    """Assert that silver equals its source, and that audit and reconcile agree."""
+    """Assert that silver equals its source, and that audit agrees."""
     pipeline.assert_equal("t", "u")
     assert run_audit(pipeline.config).findings == ()
-    assert run_reconcile(pipeline.config, runs=True).exit_code(strict=True) == 0
 
 
 @pytest.mark.spark
 @pytest.mark.promise("merged files")
 def test_few_files_and_the_same_rows(grown: Pipeline) -> None:
     before, changes = file_count(grown, *CHANGES), grown.changes()
-    assert before > 4
+    assert before == 4
     with pytest.raises(ConfigError, match="No table of the lake"):
         maintain(grown, "public.nothing")
     planned = results(maintain(grown, dry_run=True))
@@ -138,7 +137,7 @@ def test_old_versions_are_removed_and_the_pipeline_continues(grown: Pipeline) ->
     write_checkpoint(grown.path(*CHANGES), newest)
     assert not results(maintain(grown))["bronze/changes"].removed_files
     done = results(maintain(grown, later=2 * DAY))
-    assert done["bronze/changes"].removed_files >= 6
+    assert done["bronze/changes"].removed_files >= 4
     assert done["bronze/changes"].removed_log_files > newest
     assert [path.name for path in log.glob("*.json")] == [f"{newest:020}.json"]
     assert done["public.t"].removed_files == 0, "silver keeps its files for a week"
@@ -149,6 +148,7 @@ def test_old_versions_are_removed_and_the_pipeline_continues(grown: Pipeline) ->
     assert_sound(grown)
     assert results(maintain(grown, later=30 * DAY))["public.t"].removed_files > 0
     assert_sound(grown)
+    assert run_reconcile(grown.config, runs=True).exit_code(strict=True) == 0
 
 
 @pytest.mark.slow
@@ -221,7 +221,8 @@ def test_a_kill_before_the_commit_leaves_the_tables_as_they_were(grown: Pipeline
 
 @pytest.mark.spark
 @pytest.mark.promise("merged files")
-def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline) -> None:
+@pytest.mark.parametrize("batches", [6, pytest.param(20, marks=pytest.mark.slow)])
+def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline, batches: int) -> None:
     busy = with_few(grown, 2)
     ended = threading.Event()
     merged: list[int] = []
@@ -232,7 +233,7 @@ def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline) -> None:
             time.sleep(0.05)
 
     def work() -> None:
-        for number in range(300, 320):
+        for number in range(300, 300 + batches):
             busy.run(f"INSERT INTO t VALUES ({number}, 'x')", f"UPDATE t SET body = 'u{number}' WHERE id < 4")
             busy.run(f"INSERT INTO u VALUES ({number})")
             busy.ingest()
@@ -246,7 +247,7 @@ def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline) -> None:
         finally:
             ended.set()
         keeping.result()
-    assert sum(merged) > 20
+    assert sum(merged) > batches
     assert file_count(grown, *CHANGES) < 8
     grown.catch_up()
     assert_sound(grown)

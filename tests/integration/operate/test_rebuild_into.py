@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.support.fault_points import crash_at
 from tests.support.frames import Frame
 from tests.support.oracle import table_faults
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.seeds import seed_of_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -113,7 +115,12 @@ def test_a_table_built_as_of_an_lsn_has_the_source_s_rows_of_it(
     shown = {lsn for lsn, _ in Manifests(Lake(pipeline.root)).written()}
     newest = {table: pipeline.version(table) for table in TABLES}
     into = {table: tmp_path / "built" / "silver" / table for table in TABLES}
-    for number, moment in enumerate(moments):
+    # by default those that the catalog or a copy makes hard, and any other one
+    others = (
+        range(len(moments)) if writer == "spark" else {3, 6, Random(seed_of_run()).choice((0, 1, 2, 4, 5, 7))}
+    )
+    for number in sorted(others):
+        moment = moments[number]
         for table in TABLES if number in (1, 3, 6) else TABLES[:1]:
             result = built(pipeline, table, into[table], lsn=moment.lsn)
             assert (str(result.lsn), result.row_count) == (moment.lsn, moment.rows[table][1].total())

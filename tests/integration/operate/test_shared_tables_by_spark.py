@@ -22,7 +22,7 @@ from tests.support.tenants import (
     with_tenants,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -35,7 +35,6 @@ def test_spark_never_touches_another_source(tenants: Pipeline) -> None:
     assert_others_stay(with_writer(tenants, "spark"), spark=True)
 
 
-@pytest.mark.slow
 def test_resync_and_rebuild_are_for_one_source(tenants: Pipeline) -> None:
     others = [files(tenants, tenant) for tenant in TENANTS[1:]]
     before = files(tenants, "tenant_a")
@@ -51,7 +50,6 @@ def test_resync_and_rebuild_are_for_one_source(tenants: Pipeline) -> None:
     assert run_reconcile(tenants.config, runs=True).exit_code(strict=True) == 0
 
 
-@pytest.mark.slow
 def test_a_manifest_reads_each_source(tenants: Pipeline) -> None:
     tables = as_of(tenants.session, tenants.root)
     lsn = tables.lsn
@@ -63,7 +61,6 @@ def test_a_manifest_reads_each_source(tenants: Pipeline) -> None:
     assert [now[TableName(tenant, "orders")].count() for tenant in TENANTS] == [5, 0, 5]
 
 
-@pytest.mark.slow
 def test_a_renamed_column_waits_for_all_sources(tenants: Pipeline) -> None:
     def rename(tenant: str) -> None:
         tenants.run(

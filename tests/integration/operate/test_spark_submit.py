@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +20,6 @@ from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.paths import ROOT
 from tests.support.servers import Database
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LAUNCHERS = {"spark-submit": Path(sys.executable).parent / "spark-submit", "python": Path(sys.executable)}
 CONFIG = """\
@@ -63,12 +59,11 @@ def write_config(folder: Path, name: str, conninfo: str) -> str:
 
 
 @pytest.mark.promise("jobs need nothing else")
-def test_jobs_need_nothing_on_the_line(database: Database, spark: SparkSession, tmp_path: Path) -> None:
+def test_jobs_need_nothing_on_the_line(database: Database, tmp_path: Path) -> None:
     config = write_config(tmp_path, database.name, database.conninfo)
     database.run("CREATE TABLE orders (id int PRIMARY KEY, item text, price numeric(10,2), tags text[])")
 
-    assert run_job("python", "apply", tmp_path, "--config", config)[0] == 0, "there is no bronze yet"
-    code, out, err = run_job("spark-submit", "ingest", tmp_path, "--config", config)
+    code, out, err = run_job("python", "ingest", tmp_path, "--config", config)
     assert (code, err) == (0, [])
     copied = "copied public.orders"
     assert [line.partition(":")[0] for line in out[:-2]] == [copied, copied]  # at the time, and in the end
@@ -95,14 +90,8 @@ def test_jobs_need_nothing_on_the_line(database: Database, spark: SparkSession, 
     assert out[0].startswith(f"apply {database.name}: 520 changes to 1 table")
     with database.connect() as connection:
         oracle.assert_silver_equals_source(
-            connection, spark, str(tmp_path / "lake"), [TableName("public", "orders")]
+            connection, None, str(tmp_path / "lake"), [TableName("public", "orders")]
         )
-
-    database.run("SELECT pg_drop_replication_slot(current_database())")
-    code, out, err = run_job("spark-submit", "ingest", tmp_path, "--config", config)
-    assert (code, out, len(err)) == (1, [], 1)
-    assert err[0].startswith("pgdelta: ")
-    assert database.name in err[0]
 
 
 @pytest.mark.parametrize("launcher", ["spark-submit", pytest.param("python", marks=pytest.mark.slow)])
@@ -117,7 +106,7 @@ def test_a_failure_is_one_sentence_and_exit_code_1(launcher: str, tmp_path: Path
     assert "127.0.0.1" in err[0]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["python", pytest.param("spark-submit", marks=pytest.mark.slow)])
 def test_a_mistake_in_the_configuration_is_one_sentence_and_exit_code_2(
     launcher: str, tmp_path: Path
 ) -> None:

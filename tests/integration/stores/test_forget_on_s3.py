@@ -73,7 +73,7 @@ def lived(store_pipeline: StorePipeline) -> StorePipeline:
 
 
 @pytest.mark.promise("erasure")
-def test_nothing_of_the_subject_remains(lived: StorePipeline, tmp_path: Path) -> None:
+def test_nothing_of_the_subject_remains(lived: StorePipeline, s3: S3Server, tmp_path: Path) -> None:
     before = places(lived, tmp_path / "before")
     for place in ("bronze/changes", "silver/public/person", "_pgdelta/misfits"):
         assert any(path.startswith(place) for path in before), place
@@ -90,6 +90,21 @@ def test_nothing_of_the_subject_remains(lived: StorePipeline, tmp_path: Path) ->
     lived.catch_up()
     assert_whole(lived)
     assert places(lived, tmp_path / "later") == []
+    lived.run("DELETE FROM person WHERE id = 'newer'")
+    lived.catch_up()
+    assert_old_versions_are_in_the_receipt(lived, s3, "newer")
+
+
+def assert_old_versions_are_in_the_receipt(lived: StorePipeline, s3: S3Server, key: str) -> None:
+    s3.request("PUT", f"{BUCKET}?versioning", VERSIONING)
+    try:
+        receipt = forget(lived, key)
+    finally:
+        s3.request("PUT", f"{BUCKET}?versioning", VERSIONING.replace(b"Enabled", b"Suspended"))
+    assert receipt.as_json()["store_keeps_versions"] is True
+    page = StringIO()
+    receipt.print(Console(width=200, file=page))
+    assert "the bucket keeps removed objects as older versions" in page.getvalue()
 
 
 @pytest.mark.promise("erasure")
@@ -106,15 +121,3 @@ def test_a_run_that_crashes_is_ended_by_the_next(
     assert places(lived, tmp_path / "after") == []
     assert not any(each.name.startswith("_pgdelta/forget") for each in lived.store.list())
     assert_whole(lived)
-
-
-def test_old_versions_of_objects_are_in_the_receipt(lived: StorePipeline, s3: S3Server) -> None:
-    s3.request("PUT", f"{BUCKET}?versioning", VERSIONING)
-    try:
-        receipt = forget(lived, f"{SECRET}2")
-    finally:
-        s3.request("PUT", f"{BUCKET}?versioning", VERSIONING.replace(b"Enabled", b"Suspended"))
-    assert receipt.as_json()["store_keeps_versions"] is True
-    page = StringIO()
-    receipt.print(Console(width=200, file=page))
-    assert "the bucket keeps removed objects as older versions" in page.getvalue()

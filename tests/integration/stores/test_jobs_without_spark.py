@@ -91,9 +91,6 @@ def test_jobs_need_no_spark(pipeline: Processes) -> None:
     pipeline.command("ingest")
     pipeline.command("apply")
     pipeline.assert_orders_equal()
-    pipeline.run(*CHANGE)
-    pipeline.command("run")
-    pipeline.assert_orders_equal()
     assert "nothing" not in pipeline.command("status").partition("\n")[0]
 
 

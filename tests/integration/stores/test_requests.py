@@ -53,7 +53,7 @@ def test_a_batch_makes_few_requests_for_each_table(storage: Storage, tmp_path: P
     applier, store = Applier(None, config), mirror_of(storage).store
     applier.apply_pending()
     counts = []
-    for batch in range(3):
+    for batch in range(2):
         lake.insert(lake.names, 5000 + 1000 * batch)
         before = store.requests
         assert applier.apply_pending().exit_code(strict=True) == 0
@@ -61,7 +61,7 @@ def test_a_batch_makes_few_requests_for_each_table(storage: Storage, tmp_path: P
     assert counts[-1] <= 4 * TABLES + 25, counts
     for name in lake.names:
         rows = lake.lake.table("silver", *name).rows(["_commit_lsn"])
-        assert max(rows["_commit_lsn"].to_pylist()) == 7000
+        assert max(rows["_commit_lsn"].to_pylist()) == 6000
 
 
 def test_a_batch_lists_a_log_once_and_knows_its_own_commits(storage: Storage) -> None:
@@ -114,14 +114,14 @@ def test_a_log_in_the_place_of_another_is_noticed(storage: Storage) -> None:
 def test_a_new_process_lists_the_logs_of_many_tables_at_once() -> None:
     with s3_process(latency=0.02) as options:
         lake = Lake(Storage(f"s3://{BUCKET}/many", options))
-        tables = [lake.table(f"t{number}") for number in range(40)]
+        tables = [lake.table(f"t{number}") for number in range(12)]
         for table in tables:
             table.ensure(DDL)
             table.append_rows([{"id": 1}], DDL)
             as_another_process(table)
         with one_look() as known:
             look_at([table.path for table in tables])
-            assert len(known) == 40
+            assert len(known) == 12
             assert {table.version() for table in tables} == {1}
 
 
