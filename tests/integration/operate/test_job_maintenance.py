@@ -50,7 +50,6 @@ def change(shop: Pipeline, number: int) -> None:
     )
 
 
-@pytest.mark.spark
 @pytest.mark.promise("maintenance by jobs")
 @pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_scheduled_runs_keep_few_files(shop: Pipeline, writer: WriterSetting) -> None:
@@ -70,7 +69,6 @@ def test_scheduled_runs_keep_few_files(shop: Pipeline, writer: WriterSetting) ->
     assert_sound(shop)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("maintenance by jobs")
 def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.maintenance.background._CHECK_SECONDS", 0.2)

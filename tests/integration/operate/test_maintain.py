@@ -83,7 +83,6 @@ def assert_sound(pipeline: Pipeline) -> None:
     assert run_audit(pipeline.config).findings == ()
 
 
-@pytest.mark.spark
 @pytest.mark.promise("merged files")
 def test_few_files_and_the_same_rows(grown: Pipeline) -> None:
     before, changes = file_count(grown, *CHANGES), grown.changes()
@@ -194,7 +193,6 @@ run_maintenance(load_config(sys.argv[1]))
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 @pytest.mark.promise("maintenance keeps what is needed")
 def test_a_kill_before_the_commit_leaves_the_tables_as_they_were(grown: Pipeline, tmp_path: Path) -> None:
     rules = replace(grown.config.maintenance, log_retention=0)
@@ -219,7 +217,6 @@ def test_a_kill_before_the_commit_leaves_the_tables_as_they_were(grown: Pipeline
     assert_sound(grown)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("merged files")
 @pytest.mark.parametrize("batches", [6, pytest.param(20, marks=pytest.mark.slow)])
 def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline, batches: int) -> None:
@@ -253,7 +250,6 @@ def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline, batches: int) ->
     assert_sound(grown)
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_a_hundred_tiny_runs_leave_few_files(grown: Pipeline) -> None:
     busy = with_few(grown, 10)

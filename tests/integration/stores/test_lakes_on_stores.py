@@ -90,7 +90,7 @@ def test_copies_changes_and_repairs_are_equal(pipeline: StorePipeline) -> None:
     pipeline.assert_equal("orders", "id", "more")
     run_resync(pipeline.config, ["public.orders"])
     pipeline.catch_up()
-    for number in range(4):
+    for number in range(2):
         pipeline.run(f"UPDATE orders SET more = {number} WHERE id % 4 = {number % 4}")
         pipeline.catch_up()
     later = time.time() + 40 * 86_400

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.config.jobs import BronzeLog
 from pipeline.config.tables import TableRule
+from pipeline.delta import checkpoints
 from pipeline.delta.table import Lake
 from pipeline.metadata.registry import Records
 from pipeline.operate.maintain import run_maintenance
@@ -35,10 +36,11 @@ def pipeline(s3: S3Server, database: Database) -> Iterator[StorePipeline]:
         yield StorePipeline(replace(config, bronze=BronzeLog(retention=HOUR)), source)
 
 
-def test_a_lake_is_maintained_and_compacted(pipeline: StorePipeline) -> None:
+def test_a_lake_is_maintained_and_compacted(pipeline: StorePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_DEFAULT_INTERVAL", 3)
     pipeline.run(TABLE, "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 50) g")
     pipeline.catch_up()
-    for number in range(5):
+    for number in range(3):
         pipeline.run(
             f"UPDATE t SET n = n + {number} WHERE id % 4 = {number % 4}", f"DELETE FROM t WHERE id = {number}"
         )
@@ -58,19 +60,6 @@ def test_a_lake_is_maintained_and_compacted(pipeline: StorePipeline) -> None:
     pipeline.assert_equal("t", *COLUMNS)
 
     assert run_audit(pipeline.config).exit_code(strict=True) == 0
-
-
-def test_a_detached_table_is_moved_to_the_archive(pipeline: StorePipeline) -> None:
-    rules = (TableRule("public.*", detached_tables="archive"),)
-    archiving = replace(pipeline, config=replace(pipeline.config, tables=rules))
-    archiving.run(TABLE, "INSERT INTO t VALUES (1, 1, 'x')")
-    archiving.catch_up()
-    archiving.run("DROP TABLE t")
-    archiving.ingest()
-    archiving.apply()
-    lake = Lake(archiving.config.storage)
-    assert not lake.table("silver", "public", "t").exists()
-    assert lake.table("archive", "public", "t").rows(["id"]).to_pylist() == [{"id": 1}]
 
 
 def is_request(request: dict[str, Any], kind: str) -> bool:
