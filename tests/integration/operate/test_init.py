@@ -118,7 +118,7 @@ def test_from_init_to_the_first_equal_tables(
     )
     life.catch_up()
     life.assert_equal(*(TableName(each["schema"], each["table"]) for each in found["tables"]))
-    compared = run_reconcile(life.config, ["sales.orders", *[f"{HOSTILE[0]}.*"]], runs=True).as_json()[
+    compared = run_reconcile(life.config, ["sales.orders", f"{quoted(HOSTILE[0])}.*"], runs=True).as_json()[
         "tables"
     ]
     assert [(each["table"], each["verdict"]) for each in compared] == [
