@@ -67,6 +67,10 @@ class RestoredSourceError(SlotGapError):
     """A server that was restored to an earlier state and has other transactions since; so has its slot."""
 
 
+class PublicationGapError(SlotGapError):
+    """Changes of a time at which the publication did not exist: the slot cannot be decoded past them."""
+
+
 class SlotBusyError(SourceError):
     """A slot that another session is reading."""
 

@@ -28,6 +28,8 @@ _TYPE_CHANGE = "type change at "
 _COMPARISON = "compare with the source after the gap up to "
 _REWRITE = "compare with the source after the rewrite or type change before "
 _REPAIR = "it differs from the source"
+_PUBLICATION = "compare with the source after the publication changed before "
+_ENTRY = ", entry "
 READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "dropped", "gap"
 COMPARED, MOVED = "compared", "moved"
 
@@ -176,9 +178,10 @@ class Gap:
 class Comparison:
     """A table has no gap up to `gap_end` any more: it was compared with the source as of a snapshot.
 
-    After a rewrite of the table, or another text of its values, `gap_end` is the LSN before which that was.
-    The keys that differed were copied under the same snapshot. `relation_id` and `membership` are those of
-    the table there.
+    After a rewrite of the table, another text of its values, or a change of the publication, `gap_end` is the
+    LSN before which that was. The keys that differed were copied under the same snapshot. `relation_id` and
+    `membership` are those of the table there. With `gap_end` 0 nothing was compared: the table has another
+    entry in the publication, and no change was missed.
     """
 
     gap_end: LSN
@@ -219,6 +222,14 @@ class CopyRequest:
         return cls.of(name, f"{_REWRITE}{lsn}")
 
     @classmethod
+    def after_publication(cls, name: TableName, lsn: LSN, entry: int = 0) -> CopyRequest:
+        """Return a new request to compare a table that may not have been published for a time before an LSN.
+
+        `entry` is its entry in the publication since, if that changed.
+        """
+        return cls.of(name, f"{_PUBLICATION}{lsn}{_ENTRY}{entry}")
+
+    @classmethod
     def repair(cls, name: TableName, key_ranges: Sequence[KeyRange]) -> CopyRequest:
         """Return a new request for the keys that a comparison found to differ, or for all without keys."""
         return cls.of(name, _REPAIR, key_ranges)
@@ -234,16 +245,28 @@ class CopyRequest:
         return self.closes_gap or self.rewrite is not None
 
     @property
+    def entry(self) -> int | None:
+        """The entry in the publication whose change the request follows, None if it is for something else."""
+        if not self.reason.startswith(_PUBLICATION):
+            return None
+        return int(self.reason.rpartition(_ENTRY)[2])
+
+    @property
     def closes_gap(self) -> bool:
         """Whether the table is compared after a gap."""
         return self.reason.startswith(_COMPARISON)
 
     @property
     def rewrite(self) -> LSN | None:
-        """The LSN before which a table was rewritten that is to be compared, None if it was not."""
-        if not self.reason.startswith(_REWRITE):
-            return None
-        return LSN.parse(self.reason.removeprefix(_REWRITE))
+        """The LSN before which rows changed without a message in a table that is to be compared, or None.
+
+        The table was rewritten, or it was not published for a time.
+        """
+        text = self.reason.partition(_ENTRY)[0]
+        for prefix in (_REWRITE, _PUBLICATION):
+            if text.startswith(prefix):
+                return LSN.parse(text.removeprefix(prefix))
+        return None
 
     @property
     def adoption(self) -> Adoption | None:
@@ -259,7 +282,7 @@ class CopyRequest:
 
 
 def rewritten_before(requests: Sequence[CopyRequest]) -> LSN | None:
-    """Return the LSN before which a table was last rewritten, None if some request is for something else."""
+    """Return the last LSN of `rewrite` of all requests, None if some request is for something else."""
     lsns = [request.rewrite for request in requests if request.rewrite is not None]
     return max(lsns) if lsns and len(lsns) == len(requests) else None
 
@@ -382,7 +405,8 @@ class CopyHistory:
         """Return the LSN of the snapshot at which all rows were last copied or compared."""
         copies = (state.copy for state in self.states.get(name, ()) if not state.key_ranges)
         lsns = [copy.lsns[0] for copy in copies if copy]
-        return max([*lsns[-1:], *(each.lsn for each in self.comparisons.get(name, ()))], default=INVALID)
+        compared = (each.lsn for each in self.comparisons.get(name, ()) if each.gap_end)
+        return max([*lsns[-1:], *compared], default=INVALID)
 
     def settled(self, name: TableName) -> LSN:
         """Return the LSN up to which no change of a table was lost: of a copy, a comparison or a repair."""

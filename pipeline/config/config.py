@@ -133,8 +133,9 @@ class Silver:
         Word,
         Field(
             description="What happens when the source rewrites a table, as `ALTER TABLE … TYPE … USING`"
-            " does, and no row proves that the values are the same, or alters an enum or composite type so"
-            " that stored values have another text: the table is compared with the source and"
+            " does, and no row proves that the values are the same, alters an enum or composite type so that"
+            " stored values have another text, or edits the publication and nothing proves that no change was"
+            " missed: the table is compared with the source and"
             " what differs is copied (`compare`), all its rows are copied (`resync`), or an event says that"
             " it needs a resync (`event`). Without comparable rows (`source.copy: never`, mode `append`,"
             " operations that are ignored or not published), `compare` records the event."

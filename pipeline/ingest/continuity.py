@@ -17,7 +17,9 @@ from pipeline.postgres.connection import Connection, ServerIdentity, read_timeli
 from pipeline.postgres.open_transactions import read_prepared_transactions
 from pipeline.postgres.publication import list_published
 from pipeline.postgres.replication.slot import Slot, ensure_slot, moved_slot_error, read_slot, renew_slot
+from pipeline.postgres.watched_tables import read_watched_tables
 from pipeline.protocol.lsn import LSN
+from pipeline.table_copy.catalog_watch import record_publication
 from pipeline.table_name import TableName
 
 _MOVE_ADVICE = (
@@ -120,8 +122,12 @@ def cross_gap(
     prepared, bronze = writer.prepared, writer.bronze
     if is_moved:
         refuse_unknown_prepared(connection, config.source.slot, prepared.open())
+    is_new = before is None or before.is_lost
+    seen = read_watched_tables(connection, config.source.publication)
     slot = renew_slot(connection, config, should_stop)
     end = max(offset, slot.confirmed_flush_lsn)
+    if is_new and seen is not None:
+        record_publication(bronze, seen, config.source.publication)
     writer.record_copies([gap_row(offset, end, sentence)])
     names = followed_tables(connection, config)
     if config.source.lost_slot == "compare":

@@ -15,7 +15,13 @@ from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
-from pipeline.errors import NOTICES, RestoredSourceError, SlotGapError, SlotWaitStopped
+from pipeline.errors import (
+    NOTICES,
+    PublicationGapError,
+    RestoredSourceError,
+    SlotGapError,
+    SlotWaitStopped,
+)
 from pipeline.ingest.capture import Capture
 from pipeline.ingest.continuity import check_server, check_slot, cross_gap, first_slot, refuse_begun_move
 from pipeline.ingest.lazy_comparer import LazyComparer
@@ -57,11 +63,18 @@ def run_ingest(
     """
     stop = stop or threading.Event()
     summary = IngestSummary(config.pipeline, config.source.slot)
-    try:
-        _run(config, trigger, stop, spark, progress, summary)
-    except SlotWaitStopped as stopped:
-        NOTICES.info("%s", stopped)
-    return summary
+    gap: PublicationGapError | None = None
+    while True:
+        try:
+            _run(config, trigger, stop, spark, progress, summary, gap)
+        except SlotWaitStopped as stopped:
+            NOTICES.info("%s", stopped)
+        except PublicationGapError as found:  # the stream ended at it; the next session begins after it
+            if config.source.lost_slot == "stop":
+                raise
+            gap = found
+            continue
+        return summary
 
 
 def _run(
@@ -71,7 +84,9 @@ def _run(
     spark: SparkSession | None,
     progress: IngestProgress | None,
     summary: IngestSummary,
+    gap: PublicationGapError | None,
 ) -> None:
+    """Run once; with a `gap`, the slot cannot be decoded and is replaced first."""
     lake = Lake.for_writing(config.storage, spark, application=f"pgdelta ingest {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
@@ -109,17 +124,19 @@ def _run(
                 )
             writer.continue_horizons(recorded)
             try:
+                if gap is not None:
+                    raise gap
                 slot, _ = ensure_slot(connection, config, may_create=False)
                 check_slot(slot, offset)
                 refuse_begun_move(bronze.copies.read(), offset)
                 writer.check_prepared(recorded)
                 check_repeated(config, bronze, slot, identity, offset, stop)
-            except SlotGapError as gap:
+            except SlotGapError as found:
                 if config.source.lost_slot == "stop":
                     raise
-                if isinstance(gap, RestoredSourceError):
+                if isinstance(found, (RestoredSourceError, PublicationGapError)):
                     drop_slot(connection, config.source.slot)
-                offset = cross_gap(connection, config, writer, offset, str(gap), stop.is_set)
+                offset = cross_gap(connection, config, writer, offset, str(found), stop.is_set)
         if mark is not None and is_marked:
             mark.write(connection, config.source.publication, managed_comment(config.pipeline))
         has_rules = any(rule.columns for rule in config.tables)

@@ -338,7 +338,7 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
     """Return the publication, and whether this call created it; create it only if no change can be lost.
 
     If the slot exists already, it would decode changes from before the publication: PostgreSQL up to 17 fails
-    then, and 18 skips the rows.
+    then, and 18 warns and skips the rows. Either is a gap, which `source.lost_slot` may close.
     """
     name = config.source.publication
     publication = read_publication(connection, name)
@@ -351,11 +351,13 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
             f" CREATE PUBLICATION {quote_identifier(name)} FOR TABLE …, before the slot is created."
         )
     slot = config.source.slot
-    if _fetch(connection, "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", slot):
+    has_slot = _fetch(connection, "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", slot)
+    if has_slot and config.source.lost_slot == "stop":
         raise SourceError(
             f"The publication {name} does not exist, but the slot {slot} does and cannot decode changes from"
-            " before a publication. Name an existing one in source.publication or, if no change in the slot"
-            f" is needed, run SELECT pg_drop_replication_slot({quote_literal(slot)}) and start again."
+            " before a publication. Name an existing one in source.publication; or set source.lost_slot to"
+            " compare, and ingest creates the publication and copies what differs; or, if no change in the"
+            f" slot is needed, run SELECT pg_drop_replication_slot({quote_literal(slot)}) and start again."
         )
     scope = plan_scope(connection, config)
     if scope is None:

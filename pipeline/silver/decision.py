@@ -210,6 +210,6 @@ def _awaits_keys(name: TableName) -> str:
 
 def _awaits_comparison(facts: TableFacts) -> str:
     return (
-        f"Table {facts.name} waits for its comparison with the source after the rewrite or type"
-        f" change before {facts.rewrite}. Run pgdelta ingest to complete it."
+        f"Table {facts.name} waits for its comparison with the source, where rows changed without a message"
+        f" before {facts.rewrite}. Run pgdelta ingest to complete it."
     )

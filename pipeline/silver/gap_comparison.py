@@ -10,7 +10,7 @@ key does not identify the rows, or if its mode does not allow a copy of keys.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 
 from pipeline.bronze.adoptions import Adoption
@@ -60,10 +60,8 @@ class GapComparer:
             applied = _applied(name, registered, manifest)
             start = history.gaps[-1].start if rewrite is None else rewrite
             if applied < start and (rewrite is not None or not _has_earlier_gap(name, history, applied)):
-                what = "gap" if rewrite is None else "rewrite or type change"
-                found[name] = (
-                    f"Silver is not complete up to the {what} at {start} yet. Run apply, then ingest again."
-                )
+                place = f"the gap at {start}" if rewrite is None else str(start)
+                found[name] = f"Silver is not complete up to {place} yet. Run apply, then ingest again."
         return found
 
     def compare(
@@ -130,7 +128,7 @@ class GapComparer:
     ) -> GapVerdict:
         rule = self._config.rule_for(table.name)
         assert rule is not None
-        if before is None or _shape(before.columns) != _shape(source_columns(read.relation, read.catalog)):
+        if before is None or not _continues(before, source_columns(read.relation, read.catalog)):
             return GapVerdict.whole("Its columns changed meanwhile.")
         if (before.oid, before.replica_identity) != (read.relation.oid, read.relation.replica_identity):
             return GapVerdict.whole("It was created again, or its replica identity changed, meanwhile.")
@@ -189,7 +187,15 @@ def _relation_at(name: TableName, relations: Collection[SourceRelation], lsn: LS
     return max(found, key=lambda relation: relation.lsn, default=None)
 
 
-def _shape(columns: tuple[SourceColumn, ...]) -> list[tuple[object, ...]]:
+def _continues(before: SourceRelation, columns: tuple[SourceColumn, ...]) -> bool:
+    """Return whether columns are those of a relation version, or less: silver keeps what is not sent."""
+    numbers = {column.attribute_number for column in columns}
+    kept = [column for column in before.columns if column.attribute_number in numbers]
+    has_same_key = [c.name for c in before.columns if c.is_key] == [c.name for c in columns if c.is_key]
+    return has_same_key and _shape(kept) == _shape(columns)
+
+
+def _shape(columns: Iterable[SourceColumn]) -> list[tuple[object, ...]]:
     return [
         (c.name, c.attribute_number, c.is_key, c.type, c.type_oid, c.element_base_oid, c.output)
         for c in columns

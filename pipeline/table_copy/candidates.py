@@ -15,14 +15,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.bronze.adoptions import Adoption
-from pipeline.bronze.copies import dropped_row
-from pipeline.bronze.copy_states import CopyHistory, CopyRequest, CopyState, rewritten_before
+from pipeline.bronze.copies import compared_row, dropped_row
+from pipeline.bronze.copy_states import Comparison, CopyHistory, CopyRequest, CopyState, rewritten_before
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
+from pipeline.errors import SourceError
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
+from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.postgres.open_transactions import (
     OpenTransactions,
@@ -30,12 +32,15 @@ from pipeline.postgres.open_transactions import (
     read_writers,
     write_wal_past_now,
 )
-from pipeline.postgres.publication import Membership, list_existing, list_published
+from pipeline.postgres.publication import Membership, describe_published, list_existing, list_published
+from pipeline.postgres.publication_edits import PublicationEdits
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
+from pipeline.postgres.watched_tables import list_existing_columns
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.attempts import CopyAttempts
 from pipeline.table_copy.capture_state import CaptureState
+from pipeline.table_copy.catalog_changes import kept_columns
 from pipeline.table_copy.catalog_watch import CatalogWatch
 from pipeline.table_copy.comment_watch import CommentWatch
 from pipeline.table_copy.protected_tables import ProtectedTables
@@ -46,6 +51,12 @@ from pipeline.table_name import TableName
 PATIENCE = 600.0  # seconds until a table that waits counts as one that cannot be copied
 
 
+_WAIT_FOR_WRITERS = 60.0  # seconds for which a run that ends by itself waits after an edit
+_KEPT = "The publication has another entry for the table, and no change was missed."
+_COMPARED = (
+    "The table left the publication and came back, or its row filter or column list changed. Changes of that"
+    " time may be missing until it is compared with the source, and what differs is copied."
+)
 _REPUBLISHED = (
     "The table left the publication and came back, or its row filter changed. Changes of that time are "
     "missing until its resync, which starts automatically, is complete."
@@ -56,7 +67,8 @@ _REPUBLISHED = (
 class Candidate:
     """A table that needs a copy: the requests for it; all rows if it has no key ranges.
 
-    One that `compares` is compared with silver first: after a gap, or after a `rewrite` before that LSN.
+    One that `compares` is compared with silver first: after a gap, or after rows changed without a message
+    before the LSN of `rewrite`.
     """
 
     requests: tuple[CopyRequest, ...] = ()
@@ -68,6 +80,11 @@ class Candidate:
     def request_ids(self) -> tuple[str, ...]:
         """The ids of the requests."""
         return tuple(request.id for request in self.requests)
+
+    @property
+    def follows_publication(self) -> bool:
+        """Whether all requests follow a change of the publication."""
+        return bool(self.requests) and all(request.entry is not None for request in self.requests)
 
     @property
     def adoption(self) -> Adoption | None:
@@ -103,11 +120,14 @@ class CopyCandidates:
         self._is_continuous = is_continuous
         self._connection: Connection | None = None
         self._upkeep = PublicationUpkeep(config, writer.bronze.lake, summary)
-        self._catalog = CatalogWatch(config, writer.bronze, state)
+        self._edits = PublicationEdits(config)
+        self._catalog = CatalogWatch(config, writer.bronze, state, self._edits, self._writers_end)
         self._comments = CommentWatch(config, writer.bronze.lake)
         self._protected = ProtectedTables(config.source.publication, writer, protection)
         self._shapes = ShapeWatch(config, writer, state, protection, is_continuous=is_continuous)
         self._new_tables = NewTables()
+        self._written_tables = NewTables()  # at an edit of the publication
+        self._published: Mapping[TableName, Membership] = {}  # at the last poll
         self._republished: set[TableName] = set()  # an event is recorded for them
         self._failures: Mapping[TableName, str] = {}  # events are recorded for them
         self.attempts = CopyAttempts()
@@ -115,7 +135,8 @@ class CopyCandidates:
         self.writers_end_lsn = INVALID  # all transactions that were waited for have ended before
 
     def close(self) -> None:
-        """End the session."""
+        """End the sessions."""
+        self._edits.close()
         if self._connection is not None:
             self._connection.close()
 
@@ -132,24 +153,32 @@ class CopyCandidates:
         if self._connection is None or self._connection.closed:
             self._connection = connect(config.source.conninfo, application_name=COPY_SESSIONS)
         self._upkeep.poll(self._connection)
+        if self._is_continuous:
+            self._edits.hold()
         published = list_published(self._connection, config.source.publication)
         self._protected.record(self._connection, published)
+        self._published = published
         self._catalog.poll(self._connection, names & published.keys())  # before a copy of what changes begins
         self._comments.poll(self._connection, published, copies.read().moves)
         self._shapes.poll(self._connection, published)
         polled_lsn = read_flush_lsn(self._connection)
         published = {name: now for name, now in published.items() if name not in self._upkeep.refused}
         under_old_name = self._renew_names(published, polled_lsn)
+        undecided = self._settle_republished(self._connection, under_old_name, polled_lsn)
         history = copies.read()
         candidates: dict[TableName, Candidate] = {}
         missing: set[TableName] = set()
         if config.source.copy == "initial":
             for name, now in published.items():
+                if self._is_compared(name, now, history) and name not in under_old_name:
+                    continue
                 if name in under_old_name or not history.is_complete(name, now.relation_id, now.entry):
                     candidates[name] = Candidate()
                     self._record_republished(name, now, history)
             missing = {name for name in names - published.keys() if not history.is_dropped(name)}
         for name, requests in history.open_requests().items():
+            if name in undecided:
+                continue
             member = published.get(name)
             compared = self._comparison(name, member, requests, history) if member else None
             if compared is not None:
@@ -182,8 +211,11 @@ class CopyCandidates:
         self._new_tables.keep(published)
         waiting = self._wait_for_writers(self._connection, {n: published[n] for n in candidates}, history)
         waiting |= {n for n, each in candidates.items() if not self.attempts.is_due(n, each.request_ids)}
-        self.is_waiting = bool(waiting)
-        return {name: candidate for name, candidate in candidates.items() if name not in waiting}
+        self.is_waiting = bool(waiting or undecided) or self._written_tables.is_waiting_briefly
+        ready = {name: candidate for name, candidate in candidates.items() if name not in waiting}
+        if ready:
+            self._edits.release()  # what follows may take long
+        return ready
 
     def record_failures(self, lsn: LSN) -> bool:
         """Record why tables cannot be copied unless their newest event does; return whether any cannot."""
@@ -213,15 +245,18 @@ class CopyCandidates:
         if not all(each.compares for each in requests):
             return None
         last = history.last(name)
-        if history.open_gap(name, last.copy if last else None) is None:
+        gap = history.open_gap(name, last.copy if last else None)
+        if gap is None:
             rewrite = rewritten_before(requests)
-            if rewrite is None or not history.is_complete(name, now.relation_id, now.entry):
+            is_same = history.is_complete(name, now.relation_id, now.entry)
+            if rewrite is None or not (is_same or self._is_compared(name, now, history)):
                 return None
             return Candidate(tuple(requests), compares=True, rewrite=rewrite)
-        after_gap = tuple(each for each in requests if each.closes_gap)
+        after_gap = tuple(each for each in requests if each.closes_gap or (each.rewrite or gap.end) < gap.end)
         is_copied = self._config.source.copy == "never" or not history.is_dropped(name)
-        is_same = history.membership(name) == (now.relation_id, now.entry)
-        if self._config.source.lost_slot == "resync" or not after_gap or not is_copied:
+        is_same = history.membership(name)[0] == now.relation_id
+        closes_gap = any(each.closes_gap for each in after_gap)
+        if self._config.source.lost_slot == "resync" or not closes_gap or not is_copied:
             return None
         is_comparable = last is None or is_same or history.is_moved(name, now.relation_id)
         return Candidate(after_gap, compares=True) if is_comparable else None
@@ -249,21 +284,123 @@ class CopyCandidates:
         self, connection: Connection, published: Mapping[TableName, Membership], history: CopyHistory
     ) -> set[TableName]:
         """Return the tables that some transaction was writing to when they joined, and still is."""
-        joined = {n: now for n, now in published.items() if is_new(now, history.states.get(n, ()))}
-        found = self._new_tables.poll(connection, joined)
+        joined = {
+            n: now
+            for n, now in published.items()
+            if is_new(now, history.states.get(n, ())) and history.membership(n)[1] != now.entry
+        }
+        found, is_over = self._poll_writers(connection, self._new_tables, joined)
         waiting = {name for name, table in found.items() if table.is_waiting}
         for name in waiting:
             self._summary.copies[name] = CopyProgress(failure=found[name].sentence(time.monotonic()))
+        return waiting if is_over else set(published)
+
+    def _poll_writers(
+        self, connection: Connection, tables: NewTables, joined: Mapping[TableName, Membership]
+    ) -> tuple[dict[TableName, NewTable], bool]:
+        """Return the state of tables that joined, and whether the stream's session knows those ready."""
+        found = tables.poll(connection, joined)
+        waiting = {name for name, table in found.items() if table.is_waiting}
         if ready := [t for name, t in found.items() if name not in waiting and not t.is_in_session]:
             self.writers_end_lsn = write_wal_past_now(connection, self._state.stop_copies.is_set)
             self._state.require(self.writers_end_lsn)
             # A server that keeps stale entries does not send the table to a session that began before.
             is_stale = keeps_stale_entries(connection.info.server_version)
             if is_stale and not self._state.request_session(self.writers_end_lsn):
-                return set(published)
+                return found, False
             for table in ready:
                 table.is_in_session = True
-        return waiting
+        return found, True
+
+    def _writers_end(self, connection: Connection, names: Collection[TableName], xmin: int) -> LSN | None:
+        """Return an LSN after all transactions that may have written before an edit of the publication.
+
+        The edit gave the publication an xmin. Returns None while such transactions are open.
+        """
+        joined = {n: Membership(self._published[n].relation_id, xmin) for n in names if n in self._published}
+        found, is_over = self._poll_writers(connection, self._written_tables, joined)
+        has_ended = is_over and not any(table.is_waiting for table in found.values())
+        return max(self.writers_end_lsn, read_flush_lsn(connection)) if has_ended else None
+
+    def _settle_republished(
+        self, connection: Connection, under_old_name: Collection[TableName], polled_lsn: LSN
+    ) -> set[TableName]:
+        """Settle tables with another entry in the publication; return those that are not decided yet.
+
+        An entry that is proved to be the former one's successor is recorded. Other tables are compared,
+        once the transactions have ended that were writing to them when the entry was first seen.
+        """
+        history = self._bronze.copies.read()
+        changed = {
+            name: now
+            for name, now in self._published.items()
+            if name not in under_old_name and self._is_comparable(name, now, history)
+        }
+        kept = [
+            compared_row(name, Comparison(INVALID, polled_lsn, now.relation_id, now.entry, (), _KEPT))
+            for name, now in changed.items()
+            if self._edits.keeps_entry(history.membership(name)[1], now.entry)
+        ]
+        if kept:
+            self._state.require(polled_lsn)
+            self._writer.record_copies(kept)
+            history = self._bronze.copies.read()
+        new = {
+            name: now
+            for name, now in changed.items()
+            if history.membership(name)[1] != now.entry and not self._is_compared(name, now, history)
+        }
+        found, is_over = self._poll_writers(connection, self._new_tables, new)
+        undecided = {name for name, table in found.items() if not is_over or table.is_waiting}
+        if ready := sorted(new.keys() - undecided):
+            lsn = max(polled_lsn, self.writers_end_lsn)
+            self._state.require(lsn)
+            records = Records(self._bronze.lake)
+            records.ensure()
+            records.events.record(
+                [
+                    Event(*n, lsn, "evolved", f"{_COMPARED}{kept_columns(self._unsent(connection, n))}")
+                    for n in ready
+                ]
+            )
+            self._bronze.copies.request(
+                [CopyRequest.after_publication(name, lsn, new[name].entry) for name in ready]
+            )
+        return undecided
+
+    def _unsent(self, connection: Connection, name: TableName) -> list[str]:
+        """Return the columns that bronze has of a table, and that exist and are not published any more."""
+        found = [each for each in self._bronze.source_relations().values() if each.name == name]
+        try:
+            relation = describe_published(connection, self._config.source.publication, name).relation
+            catalog = read_relation(connection, relation)
+            existing = list_existing_columns(connection, relation.oid)
+        except SourceError:  # locked, or gone meanwhile
+            return []
+        known = max(found, key=lambda each: each.lsn, default=None)
+        if known is None or catalog is None:
+            return []
+        unsent = existing - {column.attribute_number for column in catalog.columns}
+        return [column.name for column in known.columns if column.attribute_number in unsent]
+
+    def _is_comparable(self, name: TableName, now: Membership, history: CopyHistory) -> bool:
+        """Return whether a table that silver has got another entry, and is to be compared."""
+        last = history.last(name)
+        return (
+            self._config.source.copy == "initial"
+            and self._config.rule_for(name) is not None
+            and self._catalog.policy(name) == "compare"
+            and history.republished_since(name, now.relation_id, now.entry) is not None
+            and history.open_gap(name, last.copy if last else None) is None
+            and not history.is_moved(name, now.relation_id)
+        )
+
+    def _is_compared(self, name: TableName, now: Membership, history: CopyHistory) -> bool:
+        """Return whether a comparison is requested that follows the change to a table's entry of now."""
+        requests = history.open_requests().get(name, ())
+        return any(request.entry == now.entry for request in requests) and (
+            history.republished_since(name, now.relation_id, now.entry) is not None
+        )
 
     def _renew_names(self, published: Mapping[TableName, Membership], polled_lsn: LSN) -> set[TableName]:
         """Return the tables that the stream had under an old name, once a new session has begun.
@@ -324,6 +461,12 @@ class NewTables:
     """The tables that joined during one run."""
 
     tables: dict[tuple[TableName, Membership], NewTable] = field(default_factory=dict)
+
+    @property
+    def is_waiting_briefly(self) -> bool:
+        """Return whether a table waits that has not waited for long."""
+        now = time.monotonic()
+        return any(t.is_waiting and now - t.since < _WAIT_FOR_WRITERS for t in self.tables.values())
 
     def keep(self, published: Mapping[TableName, Membership]) -> None:
         """Remove the tables that are no longer published or whose publication entry changed."""

@@ -7,7 +7,7 @@ can tell.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.metadata.catalog import CatalogState, Partition, Root, SourceType, TableFile
@@ -24,8 +24,8 @@ class RootChanges:
 
 
 def is_publication_changed(before: CatalogState, now: CatalogState) -> bool:
-    """Return whether the row of the same publication was written again."""
-    return before.publication_id == now.publication_id and before.publication_xmin != now.publication_xmin
+    """Return whether the publication's row was written again, maybe of one that was created again."""
+    return (before.publication_id, before.publication_xmin) != (now.publication_id, now.publication_xmin)
 
 
 def compare_roots(before: Root, now: Root) -> RootChanges:
@@ -95,3 +95,13 @@ def without_expressions(
     """Return the numbers of columns that are not generated any more, by the OID of their table."""
     found = {oid: before[oid].generated - table.generated for oid, table in now.items() if oid in before}
     return {oid: numbers for oid, numbers in found.items() if numbers}
+
+
+def kept_columns(names: Sequence[str]) -> str:
+    """Return a sentence about columns that left a table's column list, none if no column did."""
+    if not names:
+        return ""
+    return (
+        f" Columns that are not published any more: {', '.join(names)}. Silver keeps their values, also in"
+        " rows that are updated; rows that are inserted or copied from now on have NULL there."
+    )

@@ -9,10 +9,11 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import timedelta
 
+from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.sql import EPOCH
@@ -21,7 +22,9 @@ from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Roo
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection
+from pipeline.postgres.publication_edits import PublicationEdits
 from pipeline.postgres.watched_tables import WatchedTables, list_with_pages, read_watched_tables
+from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.altered_types import AlteredTypes
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.catalog_changes import (
@@ -30,19 +33,39 @@ from pipeline.table_copy.catalog_changes import (
     leaves_below,
     without_filenodes,
 )
-from pipeline.table_copy.rewrites import Rewrites
+from pipeline.table_copy.rewrites import MISSING, Rewrites, remedy
 from pipeline.table_name import TableName
 
 REFRESH = timedelta(hours=1)  # until a state that did not change is recorded again
 _MOST_SENTENCES = 5
 _FIRST_WITH_FRESH_ENTRIES = 150000
-_EFFECT = "No message carries this, so silver may lack rows, or keep rows that the source does not have."
+
+
+def record_publication(bronze: Bronze, seen: WatchedTables, publication: str) -> None:
+    """Record a publication as it was before the end of a gap, which has what it left out until then."""
+    table = CatalogTable(bronze.lake)
+    if (before := table.read()) is not None:
+        now = replace(before, publication_id=seen.publication_id, publication_xmin=seen.publication_xmin)
+        table.replace(now, publication)
 
 
 class CatalogWatch:
     """Compares the catalog with its recorded state, for one run of ingest."""
 
-    def __init__(self, config: Config, bronze: Bronze, state: CaptureState) -> None:
+    def __init__(
+        self,
+        config: Config,
+        bronze: Bronze,
+        state: CaptureState,
+        edits: PublicationEdits,
+        writers_end: Callable[[Connection, Collection[TableName], int], LSN | None],
+    ) -> None:
+        """`writers_end` returns an LSN after the transactions that wrote to tables at an edit, None before.
+
+        The edit is that which gave the publication an xmin.
+        """
+        self._edits = edits
+        self._writers_end = writers_end
         self._config = config
         self._bronze = bronze
         self._state = state
@@ -128,13 +151,16 @@ class CatalogWatch:
     ) -> tuple[CatalogState, bool]:
         """Record events and requests; return the state to record, and whether a root lost a partition."""
         events: list[Event] = []
-        if is_publication_changed(before, now):
-            sentence = (
-                f"The settings or the owner of the publication {self._config.source.publication} were"
-                f" changed, maybe for a time: operations that it left out meanwhile are missing. {_EFFECT}"
-            )
-            names = sorted(name for name in published if self._config.rule_for(name) is not None)
-            events += [Event(*name, now.lsn, "resync", f"{sentence} {_remedy(name)}") for name in names]
+        requests: list[CopyRequest] = []
+        if is_publication_changed(before, now) and not self._is_harmless(before, now):
+            names = [name for name in published if self._config.rule_for(name) is not None]
+            lsn = self._writers_end(connection, names, now.publication_xmin)
+            if lsn is None:  # what they wrote before the edit may not be in the stream
+                now = replace(
+                    now, publication_id=before.publication_id, publication_xmin=before.publication_xmin
+                )
+            else:
+                events, requests = self._rewrites.settle_publication(names, lsn, is_whole=is_whole)
         rewritten, unknown = self._rewrites.find(connection, before, now)
         roots = dict(now.roots)
         is_smaller = False
@@ -150,18 +176,18 @@ class CatalogWatch:
                 cut = [f"Partition {n} was truncated, or rewritten: no earlier row is left." for n in names]
                 rewritten[root.name] = _join(cut)
             if sentences:
-                sentence = f"{_join(sentences)} {_EFFECT} {_remedy(root.name)}"
+                sentence = f"{_join(sentences)} {MISSING} {remedy(root.name)}"
                 events.append(Event(*root.name, now.lsn, "resync", sentence))
             roots[root_id] = without_filenodes(root, old, undecided)
             unknown |= undecided
             is_smaller = is_smaller or bool(old.partitions.keys() - root.partitions.keys())
         texts = self._types.find(connection, before, now)
         changed = texts.sentences | rewritten
-        settled, requests = self._rewrites.settle(changed, texts.lsn, is_whole=is_whole)
+        settled, more = self._rewrites.settle(changed, texts.lsn, is_whole=is_whole)
         if events := [*events, *settled]:
             self._records.ensure()
             self._records.events.record(events)
-        self._bronze.copies.request(requests)
+        self._bronze.copies.request([*requests, *more])
         tables = {
             oid: replace(
                 before.tables[oid] if oid in unknown else each, writers_xid=texts.writers.get(oid, 0)
@@ -172,6 +198,15 @@ class CatalogWatch:
         if unknown:  # which rows are older than that is asked again
             recorded = replace(recorded, oldest_xid=before.oldest_xid, lsn=before.lsn)
         return recorded, is_smaller
+
+    def policy(self, name: TableName) -> str:
+        """Return what `silver.rewrites` says of a table all of whose operations are published."""
+        return self._rewrites.policy(name, is_whole=True)
+
+    def _is_harmless(self, before: CatalogState, now: CatalogState) -> bool:
+        """Return whether it is proved that the publication left out nothing when it was changed."""
+        is_same = before.publication_id == now.publication_id
+        return is_same and self._edits.is_harmless(before.publication_xmin, now.publication_xmin)
 
     def _sentences(self, connection: Connection, old: Root, root: Root) -> list[str]:
         """Return what changed the rows of a root without a message."""
@@ -186,10 +221,6 @@ class CatalogWatch:
                 if not filled.isdisjoint(leaves[oid])
             ),
         ]
-
-
-def _remedy(name: TableName) -> str:
-    return f"Run {name.command('resync')}."
 
 
 def _join(sentences: list[str]) -> str:

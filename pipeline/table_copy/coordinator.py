@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -163,7 +163,8 @@ class CopyCoordinator:
                 if tables:
                     self._copy(keeper.snapshot, tables)
             if equal and self._state.wait_past(keeper.snapshot.lsn):
-                self._writer.record_copies(self._closing_rows(equal))
+                quiet = {name for name in equal if candidates[name].follows_publication}
+                self._writer.record_copies(self._closing_rows(equal, quiet))
         self._count_attempts(candidates)
         # A failed table is tried again in a continuous run only: elsewhere the scheduler runs again.
         return not self._candidates.record_failures(keeper.snapshot.lsn)
@@ -210,8 +211,10 @@ class CopyCoordinator:
         self._summary.compared.update(waiting)
         return {name: candidate for name, candidate in candidates.items() if name not in waiting}
 
-    def _closing_rows(self, comparisons: Mapping[TableName, Comparison]) -> list[CopyRow]:
-        """Return the rows that record comparisons, and record an event of each.
+    def _closing_rows(
+        self, comparisons: Mapping[TableName, Comparison], quiet: Collection[TableName] = ()
+    ) -> list[CopyRow]:
+        """Return the rows that record comparisons, and record an event of each that is not quiet.
 
         A row whose key changed after the gap may have got values that were not sent from a row that differed:
         its table is copied completely instead.
@@ -232,7 +235,7 @@ class CopyCoordinator:
         records = Records(self._bronze.lake)
         records.ensure()
         records.events.record(
-            [Event(*name, each.lsn, "evolved", each.sentence) for name, each in closed.items()]
+            [Event(*n, each.lsn, "evolved", each.sentence) for n, each in closed.items() if n not in quiet]
         )
         return [compared_row(name, comparison) for name, comparison in closed.items()]
 

@@ -116,6 +116,8 @@ class CopyPlanner:
         now = self._memberships[name]
         end = self._history.gaps[-1].end if candidate.rewrite is None else candidate.rewrite
         what = f"gap up to {end}" if candidate.rewrite is None else f"rewrite or type change before {end}"
+        if candidate.follows_publication:
+            what = f"change of the publication before {end}"
         sentence = f"The table was compared with the source after the {what}. {sentence}"
         return Comparison(
             end,

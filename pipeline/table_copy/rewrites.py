@@ -38,10 +38,20 @@ _TRUNCATED = (
 _WITHOUT_EXPRESSION = (
     "A generated column became an ordinary one (DROP EXPRESSION): no message carries its earlier values."
 )
+_PUBLICATION_CHANGED = (
+    "The settings or the owner of the publication {} were changed, maybe for a time: operations that it left"
+    " out meanwhile are missing."
+)
+MISSING = "No message carries this, so silver may lack rows, or keep rows that the source does not have."
 _BRONZE_KEEPS = (
     "Bronze keeps earlier values until retention or pgdelta forget removes them, also if the change was to"
     " anonymise."
 )
+
+
+def remedy(name: TableName) -> str:
+    """Return what a person does about a table that may lack rows."""
+    return f"Run {name.command('resync')}."
 
 
 class Rewrites:
@@ -103,12 +113,10 @@ class Rewrites:
         """
         events, requests = [], []
         for name, sentence in sorted(found.items()):
-            rule = self._config.rule_for(name)
-            if rule is None:
+            if self._config.rule_for(name) is None:
                 continue
-            policy = self._config.silver.rewrites
-            is_comparable = is_whole and rule.is_comparable and self._config.source.copy != "never"
-            if policy == "compare" and is_comparable:
+            policy = self.policy(name, is_whole=is_whole)
+            if policy == "compare":
                 outcome, kind = "It is compared with the source, and what differs is copied.", "evolved"
                 requests.append(CopyRequest.after_rewrite(name, lsn))
             elif policy == "resync":
@@ -117,11 +125,42 @@ class Rewrites:
                     CopyRequest.of(name, f"The table was rewritten, or a type altered, before {lsn}.")
                 )
             else:
-                outcome, kind = f"Run {name.command('resync')}.", "resync"
+                outcome, kind = remedy(name), "resync"
             events.append(Event(*name, lsn, kind, f"{sentence} {outcome} {_BRONZE_KEEPS}"))
         if requests:
             self._state.require(lsn)  # silver is compared from there on
         return events, requests
+
+    def settle_publication(
+        self, names: Iterable[TableName], lsn: LSN, *, is_whole: bool
+    ) -> tuple[list[Event], list[CopyRequest]]:
+        """Return the events and the requests of tables whose publication was changed before an LSN.
+
+        Tables that are compared have no event unless they differ.
+        """
+        events, requests = [], []
+        sentence = _PUBLICATION_CHANGED.format(self._config.source.publication)
+        for name in sorted(names):
+            policy = self.policy(name, is_whole=is_whole)
+            if policy == "compare":
+                requests.append(CopyRequest.after_publication(name, lsn))
+            elif policy == "resync":
+                requests.append(CopyRequest.of(name, f"The publication was changed before {lsn}."))
+                events.append(Event(*name, lsn, "evolved", f"{sentence} All its rows are copied."))
+            else:
+                events.append(Event(*name, lsn, "resync", f"{sentence} {MISSING} {remedy(name)}"))
+        if requests:
+            self._state.require(lsn)
+        return events, requests
+
+    def policy(self, name: TableName, *, is_whole: bool) -> str:
+        """Return what `silver.rewrites` says of a table, `event` if it cannot be compared.
+
+        `is_whole` is whether all operations are published.
+        """
+        rule, policy = self._config.rule_for(name), self._config.silver.rewrites
+        is_comparable = rule is not None and rule.is_comparable and self._config.source.copy != "never"
+        return "event" if policy == "compare" and not (is_whole and is_comparable) else policy
 
 
 def find_truncates(changes: LakeTable, name: TableName, xids: Collection[int], lsn: LSN) -> set[int]:

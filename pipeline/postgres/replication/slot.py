@@ -22,7 +22,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
 from pipeline.config.config import Config
-from pipeline.errors import GapError, SlotGapError, SlotWaitStopped, SourceError
+from pipeline.errors import GapError, PublicationGapError, SlotGapError, SlotWaitStopped, SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.replication.options import PLUGIN, negotiate
 from pipeline.postgres.replication.slot_creation import create_waiting
@@ -329,12 +329,12 @@ def skipped_changes_error(name: str, slot_lsn: LSN, shown_lsn: LSN) -> GapError:
     )
 
 
-def unpublished_error(name: str, message: str) -> SourceError:
-    """Return the error for a slot that holds changes from before its publication was created."""
-    return SourceError(
-        f"The slot {name} holds changes from before the publication existed ({message}), which cannot be"
-        " decoded. If none of them are needed, drop the slot and start over. Create a publication before its"
-        " slot."
+def unpublished_error(name: str, message: str) -> PublicationGapError:
+    """Return the error for a slot that holds changes of a time at which its publication did not exist."""
+    return PublicationGapError(
+        f"The slot {name} holds changes of a time without the publication ({message}), which cannot be"
+        " decoded: it was dropped and created again, it was renamed, or the slot is older."
+        f" {RESYNC_ADVICE}"
     )
 
 

@@ -44,7 +44,7 @@ ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
     "comparison awaited": (
         replace(AT_REST, rewrite=LSN(30)),
         Step.WAIT,
-        "waits for its comparison with the source after the rewrite or type change before 0/1E.",
+        "waits for its comparison with the source, where rows changed without a message before 0/1E.",
     ),
     "guards": (replace(AT_REST, counts=NONE | {"D": 5}, guards=Guards(deletes=4)), Step.HOLD, "5"),
     "rows lost": (
