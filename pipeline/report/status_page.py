@@ -494,9 +494,7 @@ def _limit(source: SourceStatus, rate: float | None) -> str:
         return f"{limit}; the server does not report how much is left"
     if source.safe_size <= 0:
         return f"{limit} is reached. The slot can be lost at the next checkpoint."
-    seconds = seconds_until_limit(source, rate)
-    if seconds is not None:
+    forecast = "time remaining unknown (no recent WAL rate)" if rate is None else "no WAL is written"
+    if (seconds := seconds_until_limit(source, rate)) is not None:
         forecast = f"{format_duration(seconds)} at this rate"
-    else:
-        forecast = "time remaining unknown (no recent WAL rate)" if rate is None else "no WAL is written"
     return f"{limit}; {format_size(source.safe_size)} left; {forecast}"

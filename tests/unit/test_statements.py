@@ -39,7 +39,9 @@ SAFE = {
     },
     "pipeline/silver/clone.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/silver/duckdb_sql.py": {"name", "self.with_defined(query)"},  # names and texts of `fold_sql`
-    "pipeline/silver/query_session.py": {"schema", "table", "rows_of"},  # quoted names of DuckDB's views
+    "pipeline/silver/query_session.py": {  # quoted names of DuckDB's views
+        *("DEFAULT_SCHEMA", "DUCKDB.quoted(name.schema)", "quoted(name)", "rows"),
+    },
     "pipeline/silver/base_rows.py": {  # numbers, constants, and numbered columns of `fold_sql`
         *("number", "table", "target.version", "keys", "texts", "unsent", "folded", "new", "condition"),
         *("int(copy.lsn)", "version", "ended"),
