@@ -25,11 +25,12 @@ from pipeline.config.config import Config
 from pipeline.delta.fence import raise_if_fenced
 from pipeline.delta.locks import claim_table
 from pipeline.delta.table_log import look_at
-from pipeline.errors import report_error
+from pipeline.errors import LakeError, report_error
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, STOPPED_BY_RECORD, Decision, Step, TableFacts, decide
+from pipeline.silver.foreign_commits import refuse_foreign_commits, refuse_removed_columns
 from pipeline.silver.lake_facts import LakeFacts, TableLog
 from pipeline.silver.shared_tables import SharedTables, silver_path
 from pipeline.table_name import TableName
@@ -306,6 +307,7 @@ class Planner:
             raise_if_fenced(error, self.path(name))
             self.expected_versions.forget(name)
             return TableLog(unreadable=report_error(error))
+        registered = known.registered.get(name)
         folder = TableLog(version.offset)
         if change is not TableChange.SAME:
             sentence = describe_change(name, self.path(name), change)
@@ -313,6 +315,13 @@ class Planner:
                 folder.taken = sentence
             else:
                 folder.offset, folder.lost = INVALID, sentence
+        elif entry is not None and registered is not None and version.version > entry.version >= 0:
+            table = self.bronze.lake.table_at(self.path(name))
+            try:
+                refuse_foreign_commits(table, name, entry.version)
+                refuse_removed_columns(table, name, registered)
+            except LakeError as error:
+                folder.foreign = str(error)
         base = bases.lsn_of(name)
         # without newer changes a table shows what the manifest says
         shown = max(folder.offset, _recorded_offset(name, known)) if entry else folder.offset
@@ -389,7 +398,7 @@ def _has_news(
             return True
         if decision.step is Step.SKIP and tables[name].is_behind:
             return True  # a run that ended before its manifest has applied it
-        if decision.row in ("log unreadable", *STOPPED_BY_RECORD) and name in shown:
+        if (decision.step is Step.FAIL or decision.row in STOPPED_BY_RECORD) and name in shown:
             return True  # the manifest must record that the table is behind
     return False
 

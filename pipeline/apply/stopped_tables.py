@@ -11,7 +11,7 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest
 from pipeline.progress import TableState
 from pipeline.protocol.lsn import INVALID
-from pipeline.silver.decision import STOPPED_BY_RECORD, Decision
+from pipeline.silver.decision import STOPPED_BY_RECORD, Decision, Step
 from pipeline.table_name import TableName
 
 
@@ -26,7 +26,7 @@ def stopped_tables(
     states = {name: replace(state, paused=None) for name, state in shown.items() if state.paused}
     events = []
     for name, decision in decisions.items():
-        if decision.row == "log unreadable":
+        if decision.step is Step.FAIL:
             states[name] = TableState(behind.get(name, INVALID), failure=decision.sentence)
         elif decision.row == "paused":
             before, applied = shown.get(name, TableState()), behind.get(name, manifest.lsn)

@@ -76,6 +76,7 @@ class TableFacts:
     unreadable: str | None = None  # its log cannot be read
     folder: str | None = None  # its folder belongs to another table, or another table was put there
     lost: str | None = None  # its folder lacks rows that were written
+    foreign: str | None = None  # another writer changed its rows, or removed columns
     copy: CompleteCopy | None = None  # the newest complete copy, if the table has not started from it yet
     past: str | None = None  # it has rows that a copy would remove
     other_mode: str | None = None  # its rows are kept in another mode than the configuration's
@@ -162,6 +163,7 @@ TABLE = (
     Row(
         "rows lost", lambda t: t.lost and (t.has_changes or t.partial_copies), Step.REBUILD, lambda t: t.lost
     ),
+    Row("foreign commit", lambda t: t.foreign, Step.FAIL, lambda t: t.foreign),
     Row("keys complete", lambda t: t.partial_copies, Step.PARTIAL_RESYNC),
     Row("written recently", lambda t: t.is_early, Step.POSTPONE, lambda t: _awaits_interval(t)),
     Row("changes pending", lambda t: t.has_changes, Step.APPLY),

@@ -35,6 +35,7 @@ class TableLog:
     unreadable: str | None = None
     taken: str | None = None
     lost: str | None = None
+    foreign: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class LakeFacts:
             unreadable=log.unreadable if log else None,
             folder=log.taken if log else None,
             lost=log.lost if log else None,
+            foreign=log.foreign if log else None,
             copy=starts,
             past=self._past(rule, table, starts) if rule and table and offset > INVALID else None,
             other_mode=_other_mode(table, rule) if offset > INVALID else None,

@@ -1,4 +1,4 @@
-"""Commits of other writers to a table on this machine: they alter its columns, or undo that."""
+"""Commits of other writers to a table on this machine: they alter its columns or rows, or undo that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pipeline.delta.definition import Definition
 from pipeline.delta.features import Feature
-from pipeline.delta.native_commit import Operation, commit_version
+from pipeline.delta.native_commit import Operation, commit_version, remove_action
 from pipeline.delta.table import LakeTable
 
 Change = Callable[[Definition], Definition]
@@ -34,6 +34,13 @@ def drop(table: LakeTable, *columns: str) -> int:
 def rename(table: LakeTable, column: str, to: str) -> int:
     """Rename a column; return the version."""
     return alter(table, "RENAME COLUMN", lambda definition: definition.renamed(column, to))
+
+
+def delete_rows(table: LakeTable) -> int:
+    """Delete all rows; return the version."""
+    snapshot = table.snapshot()
+    actions = [remove_action(add) for add in snapshot.files.values()]
+    return commit_version(table.folder, snapshot.version, actions, Operation("DELETE"))
 
 
 def restore(table: LakeTable, version: int) -> None:

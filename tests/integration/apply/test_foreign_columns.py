@@ -23,7 +23,7 @@ from pipeline.progress import ApplySummary
 from pipeline.silver.clone import pin_table
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
-from tests.support.foreign_commits import alter, drop, rename, restore
+from tests.support.foreign_commits import alter, delete_rows, drop, rename, restore
 from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import MakePipeline, with_writer
 from tests.support.servers import Database
@@ -73,30 +73,33 @@ def assert_equal(shop: NativePipeline, *tables: str) -> None:
 @pytest.mark.promise("foreign changes")
 def test_a_removed_column_is_a_foreign_change(database: Database, tmp_path: Path) -> None:
     removed = {"ends": ["last"], "keyed": ["id", "a"], "own": ["_commit_lsn"], "texts": ["day__text"]}
-    tables = [*removed, "renamed", "quiet", "fine"]
+    removed["resting"] = ["last"]
+    tables = [*removed, "renamed", "emptied", "fine"]
     shop = make_shop(database, tmp_path, *tables)
     versions = {table: drop(silver(shop, table), *columns) for table, columns in removed.items()}
     versions["renamed"] = rename(silver(shop, "renamed"), "day__text", "texts")
-    drop(silver(shop, "quiet"), "last")
     removed["renamed"] = ["day__text"]
-    change(shop, *versions, "fine")
+    change(shop, *(versions.keys() - {"resting"}), "fine")
+    versions["emptied"] = delete_rows(silver(shop, "emptied"))
 
-    operations = dict.fromkeys(removed, "DROP COLUMNS") | {"renamed": "RENAME COLUMN"}
+    operations = dict.fromkeys(removed, "DROP COLUMNS") | {"renamed": "RENAME COLUMN", "emptied": "DELETE"}
+    effects = {
+        table: f"removed column{'s' if len(columns) > 1 else ''} {', '.join(sorted(columns))}"
+        for table, columns in removed.items()
+    } | {"emptied": "changed rows"}
     expected = {
-        table: f"A foreign commit ({operations[table]} at version {version}) removed column"
-        f"{'s' if len(removed[table]) > 1 else ''} {', '.join(sorted(removed[table]))} of silver table "
-        f"public.{table}. RESTORE it to version {version - 1}, or run pgdelta resync --table public.{table}, "
+        table: f"A foreign commit ({operations[table]} at version {version}) {effects[table]} of silver "
+        f"table public.{table}. RESTORE it to version {version - 1}, or run pgdelta resync --table public.{table}, "
         f"or remove file:{silver(shop, table).path} to rebuild it from bronze."
         for table, version in versions.items()
     }
     refused = LiveReader(shop.config).read().refused
-    assert {each.table for each in refused} == {*expected, "quiet"}
-    assert {each.table: refused[each] for each in refused if each.table in expected} == expected
+    assert {each.table: refused[each] for each in refused} == expected
     planned = {each.name.table: each.failure for each in make_plan(shop.config).tables if each.failure}
     assert planned == expected
     lake = Lake(shop.config.storage)
     bronze, registered = Bronze(lake, shop.config.pipeline), Records(lake).tables.read()
-    for table in ("ends", "keyed", "own", "quiet"):
+    for table in ("ends", "keyed", "own", "resting"):
         with pytest.raises(LakeError, match="removed column"):  # as reconcile does
             pin_table(bronze, registered[name(table)], None)
     for _ in range(2):
@@ -106,8 +109,8 @@ def test_a_removed_column_is_a_foreign_change(database: Database, tmp_path: Path
     restore(silver(shop, "ends"), versions["ends"] - 1)
     restore(silver(shop, "texts"), versions["texts"] - 1)
     shutil.rmtree(silver(shop, "own").folder)
-    run_resync(shop.config, ["public.keyed", "public.renamed"])
-    assert run_rebuild(shop.config, ["public.quiet"]).rebuilt == [name("quiet")]
+    run_resync(shop.config, ["public.keyed", "public.renamed", "public.emptied"])
+    assert run_rebuild(shop.config, ["public.resting"]).rebuilt == [name("resting")]
     summary = shop.catch_up("UPDATE fine SET a = 'later'")
     assert summary.exit_code(strict=True) == 0, summary.lines()
     assert_equal(shop, *tables)

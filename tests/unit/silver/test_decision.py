@@ -52,6 +52,7 @@ ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
         Step.REBUILD,
         "gone",
     ),
+    "foreign commit": (replace(AT_REST, foreign="A foreign commit."), Step.FAIL, "A foreign commit."),
     "keys complete": (replace(AT_REST, partial_copies=(KEYS,)), Step.PARTIAL_RESYNC, None),
     "written recently": (
         replace(AT_REST, counts={"I": 1}, min_interval=30, since_write=29.9),
