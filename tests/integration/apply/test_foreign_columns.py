@@ -89,7 +89,8 @@ def test_a_removed_column_is_a_foreign_change(database: Database, tmp_path: Path
     } | {"emptied": "changed rows"}
     expected = {
         table: f"A foreign commit ({operations[table]} at version {version}) {effects[table]} of silver "
-        f"table public.{table}. RESTORE it to version {version - 1}, or run pgdelta resync --table public.{table}, "
+        f"table public.{table}. RESTORE it to version {version - 1}, or run pgdelta resync --table "
+        f"public.{table}, "
         f"or remove file:{silver(shop, table).path} to rebuild it from bronze."
         for table, version in versions.items()
     }

@@ -21,7 +21,7 @@ from deltalake.schema import PrimitiveType
 
 from pipeline.apply.job import run_apply
 from pipeline.config.config import Config
-from pipeline.delta.table import Lake
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.ingest.job import run_ingest
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.replication.options import Route
@@ -30,6 +30,7 @@ from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.comparable.delta_rs import open_table
 from tests.support.comparable.source import Connection, snapshot, source_columns, source_rows
+from tests.support.foreign_commits import drop
 from tests.support.servers import Database
 from tests.support.source_life.programs import Program, Step
 from tests.support.threads import in_threads
@@ -270,6 +271,9 @@ def _analyse(table: DeltaTable, kind: str) -> None:
         case "add column":
             if "analyst" not in {each.name for each in table.schema().fields}:
                 table.alter.add_columns(Field("analyst", PrimitiveType("string")))
+        case "drop column":
+            silver = LakeTable(table.table_uri)
+            drop(silver, [each.name for each in table.schema().fields if not each.name.startswith("_")][-1])
         case "set property":
             table.alter.set_table_properties({"delta.logRetentionDuration": "interval 20 days"})
 

@@ -330,15 +330,6 @@ def inherit(life: Life, table: LifeTable) -> list[str]:
     ]
 
 
-def unlogged_partition(life: Life, table: LifeTable) -> list[str]:
-    if not table.partitions:
-        return []
-    n = life.rng.randrange(len(table.partitions))
-    old, table.partitions[n] = table.partitions[n], f"{table.name}_u{life.number()}"
-    made = partition(table, n, "CREATE UNLOGGED TABLE {} PARTITION OF {}")
-    return [f"DROP TABLE {old}", made, *insert(life, table)]
-
-
 def change_composite(life: Life, table: LifeTable) -> list[str]:
     """Use a composite type in the identity, and give it another attribute."""
     name, column = f"pair_{life.number()}", f"c{life.number()}"
