@@ -48,6 +48,11 @@ def crash(*arguments: object, **options: object) -> Any:
     raise Crash
 
 
+def assert_nothing_stopped(summary: ApplySummary) -> None:
+    """Raise AssertionError if a table failed, is held or is not in the catalog; some may be in doubt."""
+    assert replace(summary, doubts={}).exit_code(strict=True) == 0, summary.lines()
+
+
 @dataclass(slots=True)
 class Pipeline:
     """A configuration with what its jobs need; `source` is an ordinary session of the superuser.
@@ -114,7 +119,7 @@ class Pipeline:
         assert ingested.exit_code(strict=not unpublished) == 0, ingested.lines()
         assert {name.table for name in ingested.unpublished or ()} == set(unpublished), ingested.lines()
         summary = self.apply()
-        assert replace(summary, doubts={}).exit_code(strict=True) == 0, summary.lines()
+        assert_nothing_stopped(summary)
         return summary
 
     def assert_equal(self, *tables: str | TableName, **options: Any) -> None:

@@ -145,6 +145,7 @@ def test_other_changes_of_columns_are_harmless(database: Database, tmp_path: Pat
     assert shop.columns("wider")["last"] == "BIGINT"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.promise("foreign changes")
 def test_spark_and_reconcile_refuse_a_removed_column(make_pipeline: MakePipeline) -> None:

@@ -302,12 +302,11 @@ def opened_bytes(pipeline: Pipeline, condition: str) -> int:
     return int(filtered._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
-@pytest.mark.sample(1)
 @pytest.mark.spark
 @pytest.mark.promise("clustered silver")
 @pytest.mark.parametrize(
     ("writer", "mode"),
-    [("native", "mirror"), ("spark", "history")],
+    [("native", "mirror"), pytest.param("spark", "history", marks=pytest.mark.slow)],
 )
 def test_files_are_sorted_by_the_configured_columns(
     make_pipeline: MakePipeline, writer: WriterSetting, mode: RowMode

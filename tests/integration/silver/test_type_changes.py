@@ -15,7 +15,14 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
-from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.pipelines import (
+    Crash,
+    MakePipeline,
+    Pipeline,
+    assert_nothing_stopped,
+    with_rules,
+    with_writer,
+)
 
 pytestmark = pytest.mark.postgres
 
@@ -73,7 +80,7 @@ def test_a_type_change_copies_the_table_again_with_what_using_computed(
         Applier(pipeline.spark, pipeline.config).apply_pending()
     for _ in range(2):  # the second time by the decision
         summary = pipeline.apply()
-        assert summary.exit_code(strict=True) == 0, summary.lines()
+        assert_nothing_stopped(summary)
         assert (values(pipeline), is_behind(pipeline), requests(pipeline)) == (before, True, 1)
     pipeline.assert_equal("kept")
     [planned] = make_plan(pipeline.config, ["public.t"]).tables
@@ -96,11 +103,11 @@ def test_a_table_that_waits_for_its_copy_may_be_rebuilt_or_held_instead(make_pip
     pipeline = fill(make_pipeline)
     pipeline.run("ALTER TABLE t ALTER v TYPE int USING v::int", "UPDATE t SET v = 5 WHERE id = 5")
     pipeline.ingest()
-    assert pipeline.apply().exit_code(strict=True) == 0
+    assert_nothing_stopped(pipeline.apply())
     held = with_rules(pipeline, TableRule("*.*"))
     assert "Set type_changes to rebuild or resync" in str(held.apply().tables[NAME].held)
     rebuilt = run_rebuild(pipeline.config, ["public.t"])
-    assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
+    assert_nothing_stopped(rebuilt)
     pipeline.assert_equal("t")
     assert not is_behind(pipeline)
     pipeline.run("UPDATE t SET v = 6 WHERE id = 6")

@@ -334,11 +334,13 @@ def change_composite(life: Life, table: LifeTable) -> list[str]:
     """Use a composite type in the identity, and give it another attribute."""
     name, column = f"pair_{life.number()}", f"c{life.number()}"
     table.names.add(column)
-    identity = [f"ALTER TABLE {table.name} REPLICA IDENTITY FULL"] if not table.partitions else []
+    if table.partitions:
+        return []
+    table.identity = "FULL"
     return [
         f"CREATE TYPE {name} AS (a int, b int)",
         f"ALTER TABLE {table.name} ADD COLUMN {column} {name} DEFAULT '(1,2)'",
-        *identity,
+        f"ALTER TABLE {table.name} REPLICA IDENTITY FULL",
         f"UPDATE {table.name} SET {column} = '(3,4)'",
         f"ALTER TYPE {name} ADD ATTRIBUTE c int",
         f"DELETE FROM {table.name} WHERE {column} IS NOT NULL",
@@ -361,7 +363,7 @@ def rename_label(life: Life, table: LifeTable) -> list[str]:
 
 
 def change_column_list(life: Life, table: LifeTable) -> list[str]:
-    if life.publication == "all" or table.partitions or not table.key:
+    if life.publication == "all" or table.partitions or not table.key or table.identity == "FULL":
         return []
     listed = f"ALTER PUBLICATION {{publication}} {{}} TABLE {table.name}"
     kept = ", ".join(column.quoted for column in table.columns[:-1])
