@@ -80,6 +80,7 @@ def test_the_demo_without_spark_ends_with_every_table_equal(
 ) -> None:
     monkeypatch.setattr(demo, "_PIPELINE", f"{demo._PIPELINE}silver: {{{{writer: native}}}}\n")
     monkeypatch.setattr(demo, "compare_at_rest", judged)
+    monkeypatch.chdir(tmp_path)  # its query names pgdelta by a path from there
     root = tmp_path / "demo"
     assert run_demo(str(root), 3, as_json=True, stop=threading.Event()) == 0
     assert "paid" in assert_ended_well(root, json.loads(capfd.readouterr().out))

@@ -370,7 +370,7 @@ def test_a_session_that_is_lost_between_two_polls_is_no_failure(
             "AND application_name = %s",
             (COPY_SESSIONS,),
         ).fetchall()
-        assert ended == [(True,)]
+        assert {*ended} == {(True,)}
         count = len(polls)
         wait_until(lambda: len(polls) > count + 1)
         pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")

@@ -161,7 +161,7 @@ class Logs:
         self._offsets = offsets
 
     def check(self, name: TableName, entry: ManifestEntry | None) -> tuple[Any, TableChange]:
-        return SimpleNamespace(offset=self._offsets.get(name, INVALID)), TableChange.SAME
+        return SimpleNamespace(offset=self._offsets.get(name, INVALID), version=-1), TableChange.SAME
 
     def __contains__(self, name: TableName) -> bool:
         return True
