@@ -74,11 +74,18 @@ NOT_NULL = {
 # Domains are resolved to their base type; only the innermost domain, or the column, has a modifier. A true
 # array has the output function array_out: int2vector and oidvector have elements but no braces.
 _COLUMNS = """
-WITH RECURSIVE attribute AS (
+WITH RECURSIVE storage (oid) AS (
+    SELECT %(oid)s::bigint::oid
+    UNION ALL
+    SELECT i.inhrelid
+    FROM storage JOIN pg_catalog.pg_class c ON c.oid = storage.oid AND c.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = storage.oid
+), missing (attname, value) AS ({missing}
+), attribute AS (
     SELECT attnum, attname, atttypid, atttypmod, {not_null} AS not_null,
            atthasdef OR attidentity <> '' OR EXISTS (
                SELECT FROM pg_catalog.pg_type WHERE pg_type.oid = atttypid AND typdefault IS NOT NULL
-           ) AS has_default, {missing}
+           ) AS has_default
     FROM pg_catalog.pg_attribute a
     WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
 ), unrolled (attnum, is_element, type_oid, modifier, depth) AS (
@@ -104,9 +111,10 @@ WITH RECURSIVE attribute AS (
 SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnum::integer, n.nspname::text, t.typname::text,
        t.typtype::text, base.type_oid::bigint, coalesce({money}, element.modifier, base.modifier),
        element.type_oid::bigint, kind.typtype::text,
-       element.base_oid::bigint, output.prosrc, kind.typdelim::text, a.has_missing,
-       a.missing_value, a.not_null, a.has_default
+       element.base_oid::bigint, output.prosrc, kind.typdelim::text,
+       missing.value IS NOT NULL, missing.value, a.not_null, a.has_default
 FROM attribute a
+LEFT JOIN missing ON missing.attname = a.attname
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 JOIN base ON base.attnum = a.attnum
@@ -120,9 +128,15 @@ ORDER BY a.attnum
 _MONEY = """CASE WHEN value.oid = 790 THEN nullif(pg_catalog.length((('x' || pg_catalog.encode(
     pg_catalog.cash_send('1'::pg_catalog.money), 'hex'))::bit(64)::bigint)::text) - 1, 2) END"""
 _XID_MASK = 0xFFFFFFFF
+#: The value that rows have in a column that was added after them; a partitioned table has it in partitions.
 _MISSING = {
-    11: "atthasmissing AS has_missing, pg_catalog.array_to_string(attmissingval, '') AS missing_value",
-    10: "false AS has_missing, NULL::text AS missing_value",
+    11: """
+    SELECT a.attname, pg_catalog.min(pg_catalog.array_to_string(a.attmissingval, ''))
+    FROM storage JOIN pg_catalog.pg_attribute a ON a.attrelid = storage.oid
+    WHERE a.atthasmissing AND NOT a.attisdropped GROUP BY a.attname
+    HAVING pg_catalog.min(pg_catalog.array_to_string(a.attmissingval, ''))
+         = pg_catalog.max(pg_catalog.array_to_string(a.attmissingval, ''))""",
+    10: "SELECT NULL::name, NULL::text WHERE false",
 }
 
 _PRIMARY_KEY = """

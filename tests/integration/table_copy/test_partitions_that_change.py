@@ -149,6 +149,13 @@ def test_partitions_below_a_partition_are_followed(sales: Pipeline) -> None:
     sales.catch_up()
     assert resyncs(sales) == []
     sales.assert_equal("sales")
+    sales.run(
+        "ALTER TABLE sales ADD COLUMN added text DEFAULT 'it''s' NOT NULL",
+        "ALTER TABLE sales ALTER added DROP NOT NULL, ALTER added DROP DEFAULT",
+        FILL.format(346, 348),
+    )
+    sales.catch_up()
+    sales.assert_equal("sales")  # earlier rows have the default, which only the partitions have
     sales.run("TRUNCATE s4")
     catch_up_twice(sales)
     assert "s41 was truncated" in resyncs(sales)[0]
