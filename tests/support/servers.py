@@ -179,6 +179,11 @@ def serve_database(directory: Path, major: int | None = None) -> Iterator[Databa
         yield Database(started, "postgres", started.conninfo)
 
 
+def with_older(*majors: int) -> list[Any]:
+    """Return parameters of a fixture: older majors, which only the slow tier runs, and 18."""
+    return [*(pytest.param(major, marks=pytest.mark.slow) for major in majors), 18]
+
+
 def new_database(started: EmbeddedServer) -> Iterator[Database]:
     """Give a fresh database of a server, and drop it afterwards."""
     name = f"shop_{next(_numbers)}"

@@ -21,7 +21,7 @@ from pipeline.report.alert_rules import find_alerts
 from pipeline.report.alerts import read_facts
 from pipeline.verify.audit import run_audit
 from tests.support.native_pipelines import NativePipeline
-from tests.support.servers import Database, MakeServer
+from tests.support.servers import Database, MakeServer, with_older
 
 pytestmark = pytest.mark.postgres
 
@@ -69,7 +69,7 @@ def test_a_renamed_database_is_the_same_source(
             other.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-@pytest.mark.parametrize("major", [pytest.param(10, marks=pytest.mark.slow), 18])
+@pytest.mark.parametrize("major", with_older(10))
 def test_a_slot_that_another_lake_reads_is_refused(
     major: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

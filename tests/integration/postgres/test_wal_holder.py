@@ -22,7 +22,7 @@ from pipeline.report.alert_rules import find_alerts
 from pipeline.report.alerts import read_facts
 from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.servers import Database, MakeServer
+from tests.support.servers import Database, MakeServer, with_older
 
 pytestmark = pytest.mark.postgres
 
@@ -30,7 +30,7 @@ ALERTS = Alerting(on=("slot", "wal > 1 MB"))
 FILL = "INSERT INTO item SELECT g, repeat('x', 500) FROM generate_series(1, 4000) g"
 
 
-@pytest.fixture(params=[pytest.param(10, marks=pytest.mark.slow), 18])
+@pytest.fixture(params=with_older(10))
 def shop(request: pytest.FixtureRequest, make_pipeline: MakePipeline, monkeypatch: Any) -> Pipeline:
     """Give a pipeline with a table, which names a transaction of any age."""
     monkeypatch.setattr(wal_holder, "SHORTEST_AGE", timedelta(0))

@@ -17,7 +17,7 @@ from pipeline.progress import IngestSummary
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
-from tests.support.servers import Database, new_database, serve_database
+from tests.support.servers import Database, new_database, serve_database, with_older
 
 pytestmark = pytest.mark.postgres
 
@@ -65,7 +65,7 @@ HYPERTABLES = (
 )
 
 
-@pytest.fixture(scope="module", params=[*(pytest.param(old, marks=pytest.mark.slow) for old in (13, 15)), 18])
+@pytest.fixture(scope="module", params=with_older(13, 15))
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Give servers of several versions."""
     yield from serve_database(tmp_path_factory.mktemp("odd"), request.param)

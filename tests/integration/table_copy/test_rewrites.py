@@ -20,7 +20,7 @@ from pipeline.report.status_page import CURRENT, IN_DOUBT
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
-from tests.support.servers import Database, new_database, serve_database
+from tests.support.servers import Database, new_database, serve_database, with_older
 
 pytestmark = pytest.mark.postgres
 
@@ -47,7 +47,7 @@ HARMLESS = (
 )
 
 
-@pytest.fixture(scope="module", params=[pytest.param(13, marks=pytest.mark.slow), 18])
+@pytest.fixture(scope="module", params=with_older(13))
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Give a server of an old and of a new version."""
     yield from serve_database(tmp_path_factory.mktemp("rewrites"), request.param)
