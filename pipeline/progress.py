@@ -190,7 +190,7 @@ class IngestSummary:
     unpublished: Mapping[TableName, str] | None = None  # matching ones that it lacks, and why; None: unknown
     unfollowed: Mapping[TableName, str] = field(default_factory=dict)  # that are no tables to follow, and why
     passed_over: Mapping[TableName, str] = field(default_factory=dict)  # of them those that no rule names
-    partial: Mapping[TableName, str] = field(default_factory=dict)  # of which silver has some rows only
+    partial: Mapping[TableName, str] = field(default_factory=dict)  # silver lacks rows, and why
 
     @property
     def has_copies(self) -> bool:

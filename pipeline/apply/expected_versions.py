@@ -20,7 +20,7 @@ from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.metadata.registry import TableRegistry
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.foreign_commits import refuse_foreign_commits, refuse_removed_columns
+from pipeline.silver.foreign_commits import refuse_foreign_changes
 from pipeline.silver.swap import is_copied
 from pipeline.silver.versions import manifest_entry, read_state, resolve_path, version_and_id
 from pipeline.table_name import TableName
@@ -56,9 +56,7 @@ class ManifestEntries:
         """
         table = self._lake.table_at(self._path(name))
         entry = manifest_entry(table, name, applied, self._txn, is_behind=is_behind)
-        refuse_foreign_commits(table, name, since)
-        if (registered := self._registry.read().get(name)) is not None:
-            refuse_removed_columns(table, name, registered)
+        refuse_foreign_changes(table, name, since, self._registry.read().get(name))
         return replace(entry, copied_version=self._copied_version(table, name, entry))
 
     def _copied_version(self, table: LakeTable, name: TableName, entry: ManifestEntry) -> int | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalog_registrar import CatalogRegistrar
 from pipeline.apply.first_batches import LOOK_SECONDS, FirstBatches
-from pipeline.apply.status_writer import StatusWriter
+from pipeline.apply.status_writer import StatusWriter, read_doubts
 from pipeline.config.config import Config
 from pipeline.delta.filesystem import remove_folder
 from pipeline.delta.locks import lock_apply
@@ -27,10 +27,7 @@ from pipeline.delta.store.store import WITHOUT_SPARK, parts_of
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.due import Candidate
 from pipeline.maintenance.job_tables import own_candidates, silver_candidates
-from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.progress import ApplyProgress, ApplySummary, StreamProgress
-from pipeline.silver.doubts import find_doubts
-from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,21 +136,10 @@ def _apply(
         applier.apply_pending()
     if status is not None:
         status.write()
+    else:
+        applier.summary.doubts = read_doubts(applier.bronze, applier.records, config)
     registrar.finish(stop)
-    applier.summary.doubts = _doubts(applier, config)
     return applier.summary
-
-
-def _doubts(applier: Applier, config: Config) -> dict[TableName, str]:
-    """Return the sentences of the tables in doubt for which no copy is requested."""
-    history, events = applier.bronze.copies.read(), applier.records.events.history()
-    waiting = history.open_requests()
-    verified = Reconciliations(applier.lake).verified() if find_doubts(events, history, {}) else {}
-    return {
-        name: doubt.sentence
-        for name, doubt in find_doubts(events, history, verified).items()
-        if name not in waiting and config.rule_for(name) is not None
-    }
 
 
 def _needs_spark(config: Config) -> bool:

@@ -30,7 +30,7 @@ from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, STOPPED_BY_RECORD, Decision, Step, TableFacts, decide
-from pipeline.silver.foreign_commits import refuse_foreign_commits, refuse_removed_columns
+from pipeline.silver.foreign_commits import refuse_foreign_changes
 from pipeline.silver.lake_facts import LakeFacts, TableLog
 from pipeline.silver.shared_tables import SharedTables, silver_path
 from pipeline.table_name import TableName
@@ -318,8 +318,7 @@ class Planner:
         elif entry is not None and registered is not None and version.version > entry.version >= 0:
             table = self.bronze.lake.table_at(self.path(name))
             try:
-                refuse_foreign_commits(table, name, entry.version)
-                refuse_removed_columns(table, name, registered)
+                refuse_foreign_changes(table, name, entry.version, registered)
             except LakeError as error:
                 folder.foreign = str(error)
         base = bases.lsn_of(name)

@@ -11,11 +11,15 @@ from pipeline.apply.applier import Applier
 from pipeline.bronze.activity import commit_times_of
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
+from pipeline.metadata.reconciliations import Reconciliations
+from pipeline.metadata.registry import Records
 from pipeline.metadata.status import FAILED, StatusTable
 from pipeline.progress import TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_tables, with_lag
-from pipeline.report.status_page import IN_DOUBT, TableStatus
+from pipeline.report.status_page import TableStatus
+from pipeline.silver.doubts import find_doubts
+from pipeline.table_name import TableName
 
 EVERY_SECONDS = 60.0
 
@@ -37,7 +41,8 @@ class StatusWriter:
             self.write()
 
     def write(self, *, always: bool = False) -> None:
-        """Write if a batch has run since the last write, or `always`."""
+        """Find the tables in doubt, and write if a batch has run since the last write, or `always`."""
+        self._applier.summary.doubts = read_doubts(self._bronze, self._applier.records, self._config)
         batches = self._applier.summary.batches
         manifest, point = self._applier.manifest, self._bronze.captured_offset()
         self._written_at = time.monotonic()
@@ -47,9 +52,6 @@ class StatusWriter:
         tables = read_tables(
             self._config, self._bronze, self._applier.records, manifest, point, self._applier.relations
         )
-        self._applier.summary.doubts = {
-            table.name: str(table.sentence) for table in tables if table.state == IN_DOUBT
-        }
         behind = {table.applied for table in tables} - {manifest.lsn}
         times = commit_times_of(self._applier.lake, behind)
         now = datetime.now(timezone.utc)
@@ -59,6 +61,20 @@ class StatusWriter:
             for table in tables
         ]
         self._statuses.replace(rows)
+
+
+def read_doubts(bronze: Bronze, records: Records, config: Config) -> dict[TableName, str]:
+    """Return the sentences of the tables in doubt for which no copy is requested."""
+    history, events = bronze.copies.read(), records.events.history()
+    doubts = find_doubts(events, history, {})
+    if doubts:
+        doubts = find_doubts(events, history, Reconciliations(bronze.lake).verified())
+    waiting = history.open_requests() if doubts else {}
+    return {
+        name: doubt.sentence
+        for name, doubt in doubts.items()
+        if name not in waiting and config.rule_for(name) is not None
+    }
 
 
 def _row(table: TableStatus, state: TableState | None, captured: LSN, now: datetime) -> dict[str, object]:

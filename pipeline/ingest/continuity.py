@@ -123,10 +123,10 @@ def cross_gap(
     if is_moved:
         refuse_unknown_prepared(connection, config.source.slot, prepared.open())
     is_new = before is None or before.is_lost
-    seen = read_watched_tables(connection, config.source.publication)
+    seen = read_watched_tables(connection, config.source.publication) if is_new else None
     slot = renew_slot(connection, config, should_stop)
     end = max(offset, slot.confirmed_flush_lsn)
-    if is_new and seen is not None:
+    if seen is not None:
         record_publication(bronze, seen, config.source.publication)
     writer.record_copies([gap_row(offset, end, sentence)])
     names = followed_tables(connection, config)

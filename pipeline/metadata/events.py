@@ -61,7 +61,7 @@ class NewestEvents:
     """The newest event of each table's rows or columns, and why tables are not published.
 
     `unpublished` has the tables that were not published when ingest last polled, each with the reason, and
-    `partial` those of which silver has some rows only.
+    `partial` those whose rows silver shows in part.
     """
 
     tables: Mapping[TableName, Event]

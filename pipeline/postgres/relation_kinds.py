@@ -147,7 +147,7 @@ class MatchedRelations:
         }
 
     def passed_over(self, published: Collection[TableName] = ()) -> dict[TableName, Reason]:
-        """Return the relations that a wildcard matches, and that nobody expects to be followed, and why."""
+        """Return the relations that only a wildcard matches and that are not followed, and why."""
         return {
             facts.name: self._reason(facts, kind)
             for facts, kind in self._unfollowed(published)

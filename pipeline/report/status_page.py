@@ -97,7 +97,7 @@ class TableStatus:
     copy_share: float | None = None
     awaits_copy: bool = False
     catalog: CatalogEntry | None = None
-    partial: str | None = None  # why silver has some rows only
+    partial: str | None = None  # which rows silver lacks, and why
 
     @property
     def attention(self) -> tuple[int, bool, int, TableName]:

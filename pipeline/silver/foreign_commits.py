@@ -136,6 +136,15 @@ def refuse_removed_columns(
         raise commit.error(what, table, name)
 
 
+def refuse_foreign_changes(
+    table: LakeTable, name: TableName, since_version: int, registered: RegisteredTable | None
+) -> None:
+    """Raise LakeError if a foreign commit changed rows since a version, or removed a registered column."""
+    refuse_foreign_commits(table, name, since_version)
+    if registered is not None:
+        refuse_removed_columns(table, name, registered)
+
+
 def has_lost_offset(table: LakeTable, txn: TxnId) -> bool:
     """Return whether a table has rows, but records no offset.
 

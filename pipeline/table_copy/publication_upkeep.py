@@ -2,7 +2,7 @@
 
 Each poll adds the tables that match and are not published, if ingest may add them. The others are in the
 summary of the run, and an event is recorded once for each change: `published`, `unpublished`, or `detached`
-for an unpublished table that is gone, and `partial` or `whole` for one of which silver has some rows only. A
+for an unpublished table that is gone, and `partial` or `whole` for one that silver shows in part. A
 run that dies between the addition and its event records none; the table is copied all the same.
 """
 
@@ -84,7 +84,7 @@ class PublicationUpkeep:
         self._sentences = sentences
 
     def _record_partial(self, connection: Connection, partial: Mapping[TableName, str]) -> None:
-        """Record of which tables silver has some rows only, and of which it has all again."""
+        """Record which tables silver shows in part, and which it shows whole again."""
         before = self._records.events.newest().partial if self._partial is None else self._partial
         changed = {table: text for table, text in partial.items() if before.get(table) != text}
         whole = sorted(before.keys() - partial.keys())

@@ -40,6 +40,7 @@ from pipeline.postgres.publication import (
     plan_scope,
     read_publication,
 )
+from pipeline.postgres.relation_kinds import MatchedRelations
 from pipeline.postgres.replication.options import negotiate
 from pipeline.postgres.replication.slot import (
     REPLICATION_ADVICE,
@@ -101,8 +102,9 @@ def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
     if config.source.route == "walsender":
         yield _check_walsender(connection, config)
     publication = read_publication(connection, config.source.publication)
-    yield from _check_publication(connection, config, publication)
-    yield from check_relations(connection, config, publication)
+    relations = read_relations(connection, config)
+    yield from _check_publication(connection, config, publication, relations)
+    yield from check_relations(connection, config, publication, relations)
     yield from check_tables(connection, config, publication)
     yield from check_copies(connection, config, publication)
     yield _check_slot(connection, config)
@@ -160,13 +162,13 @@ def _check_walsender(connection: Connection, config: Config) -> Check:
 
 
 def _check_publication(
-    connection: Connection, config: Config, publication: Publication | None
+    connection: Connection, config: Config, publication: Publication | None, relations: MatchedRelations
 ) -> Iterator[Check]:
     name = config.source.publication
     tables = list_configured(connection, config)
     if publication is None:
         yield _check_missing_publication(connection, config)
-        yield from _check_published(connection, config, None, len(tables))
+        yield from _check_published(connection, config, None, relations, len(tables))
         return
     yield Check("publication", True, f"The publication {name} exists.")
     # PostgreSQL 10 has no message for TRUNCATE.
@@ -183,15 +185,18 @@ def _check_publication(
         f" {effects}.",
         fix=f"Run ALTER PUBLICATION {quote_identifier(name)} SET (publish = '{', '.join(required)}').",
     )
-    yield from _check_published(connection, config, publication, len(tables))
+    yield from _check_published(connection, config, publication, relations, len(tables))
 
 
 def _check_published(
-    connection: Connection, config: Config, publication: Publication | None, table_count: int
+    connection: Connection,
+    config: Config,
+    publication: Publication | None,
+    relations: MatchedRelations,
+    table_count: int,
 ) -> Iterator[Check]:
     """Yield whether every matching table is published; a check for each reason why one is not."""
     name = config.source.publication
-    relations = read_relations(connection, config)
     reasons = group_by_reason(find_unpublished(connection, config, publication, relations))
     added = reasons.pop(None, [])
     if added:

@@ -74,7 +74,7 @@ class SourceFacts:
     """A server, a database and a role on it; the sizes are in bytes.
 
     `passed_over` are relations that no rule with a wildcard follows, and why; some of `tables` are among
-    them. `partial` says of which tables silver would have some rows only.
+    them. `partial` says which rows of a table silver would lack.
     """
 
     database: str

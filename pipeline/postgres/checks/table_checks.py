@@ -12,11 +12,11 @@ from pipeline.config.config import Config
 from pipeline.postgres.binary_format import UNREADABLE_FIX, find_unreadable, unreadable_sentence
 from pipeline.postgres.column_rules import find_unusable_rules
 from pipeline.postgres.connection import Connection
-from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import (
     Publication,
     list_configured,
 )
+from pipeline.postgres.relation_kinds import MatchedRelations
 from pipeline.postgres.replica_identities import (
     IdentityFault,
     find_unsafe_identities,
@@ -82,10 +82,9 @@ def check_tables(connection: Connection, config: Config, publication: Publicatio
 
 
 def check_relations(
-    connection: Connection, config: Config, publication: Publication | None
+    connection: Connection, config: Config, publication: Publication | None, relations: MatchedRelations
 ) -> Iterator[Check]:
     """Yield what of the relations that rules match is not followed, and why."""
-    relations = read_relations(connection, config)
     published = frozenset() if publication is None else publication.tables
     refused, passed_over = relations.refused(published), relations.passed_over(published)
     for is_expected, found in ((True, refused), (False, passed_over)):

@@ -52,8 +52,8 @@ class SourceStatus:
     `keep_size` is max_slot_wal_keep_size in bytes, None for no limit. `unpublished` are the tables that match
     the configuration and are not published, each with a sentence. `holder` is what keeps the slot's
     restart_lsn back, None if that retains little. A slot that has no reader for `idle_timeout` is lost.
-    `partial` are the tables of which silver has some rows only, each with a sentence; `passed_over` are
-    relations that a wildcard matches and that are not followed, and why.
+    `partial` says which rows of a table silver lacks; `passed_over` are relations that a wildcard matches and
+    that are not followed, and why.
     """
 
     now: datetime
