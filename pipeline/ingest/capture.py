@@ -92,6 +92,7 @@ class Capture:
         if self._progress:
             self._progress(self._summary)
         self._state.set_captured_offset(self._spool.offset)
+        self._state.interrupt = self._interrupt
         self._copier.start()
         with _fewer_collections(), ThreadPoolExecutor(1, thread_name_prefix="land") as lander:
             try:
@@ -144,6 +145,9 @@ class Capture:
         self._is_full = False
         return self._stream.read(_READ_TIMEOUT)
 
+    def _interrupt(self) -> None:
+        self._stream.interrupt()
+
     @property
     def _is_landing(self) -> bool:
         return self._landing is not None and not self._landing[1].done()
@@ -184,7 +188,9 @@ class Capture:
 
     def _submit(self, lander: ThreadPoolExecutor, staged: StagedTransactions) -> None:
         self._sealed_at = time.monotonic()
-        self._landing = staged, lander.submit(self._writer.land, staged, self._staging)
+        landing = lander.submit(self._writer.land, staged, self._staging)
+        landing.add_done_callback(lambda _: self._interrupt())
+        self._landing = staged, landing
 
     def _settle(self) -> None:
         """Wait for the landing in progress and acknowledge what it committed."""

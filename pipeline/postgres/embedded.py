@@ -32,6 +32,7 @@ _SETTINGS: Mapping[str, str] = {
     "max_prepared_transactions": "10",
     "shared_buffers": "128MB",
     "fsync": "off",
+    "wal_writer_delay": "10ms",
     "full_page_writes": "off",
     "timezone": "UTC",
     "log_timezone": "UTC",

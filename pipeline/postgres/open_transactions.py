@@ -53,7 +53,7 @@ ORDER BY 6, 1
 """
 # Major → the first minor release in which an open transaction notices that a table was published.
 _NOTICES_NEW_TABLES_SINCE = {13: 21, 14: 18, 15: 13, 16: 9, 17: 5}
-_POLL_INTERVAL = 0.05
+_POLL_INTERVAL = 0.01
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pipeline.bronze.relations import RelationVersion
 from pipeline.postgres.publication import Membership
@@ -29,6 +29,8 @@ class CaptureState:
         self.required_lsn = INVALID
         """The LSN up to which capture must read, so that what was copied is complete."""
         self.stop_copies = threading.Event()
+        self.interrupt: Callable[[], None] = lambda: None
+        """Ends capture's wait for the server, so that it reads this state; capture sets it."""
         self._changed = threading.Condition()
         self._names: dict[int, TableName] = {}  # by oid
         self._session_requests: Counter[tuple[int, TableName, TableName]] = Counter()
@@ -71,7 +73,9 @@ class CaptureState:
 
     def require(self, lsn: LSN) -> None:
         """Require capture to read up to an LSN before the run ends."""
-        self.required_lsn = max(self.required_lsn, lsn)
+        if lsn > self.required_lsn:
+            self.required_lsn = lsn
+            self.interrupt()
 
     def wait_past(self, lsn: LSN) -> bool:
         """Wait until bronze is complete past an LSN; return whether it is."""
@@ -98,6 +102,7 @@ class CaptureState:
         """Request a session that begins at an LSN or later, and wait for it; return whether it has begun."""
         with self._changed:
             self._session_lsn = start_lsn
+            self.interrupt()
             while self._session_lsn is not None and not self.stop_copies.is_set():
                 self._changed.wait(_WAIT)
             return self._session_lsn is None

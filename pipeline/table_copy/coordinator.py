@@ -78,6 +78,7 @@ class CopyCoordinator:
         self._is_continuous = is_continuous
         self._recorded_at = 0.0
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
+        self._has_ended = False
         self._throttle = Throttle(config.source.copying.rate_limit)
         self._candidates = CopyCandidates(
             config, writer, summary, state, protection, is_continuous=is_continuous
@@ -90,7 +91,7 @@ class CopyCoordinator:
     @property
     def is_done(self) -> bool:
         """Return whether there is nothing more to copy; in a continuous run never."""
-        return not self._thread.is_alive()
+        return self._has_ended
 
     def close(self) -> None:
         """End the thread; the next run reads the chunks in progress again."""
@@ -105,6 +106,8 @@ class CopyCoordinator:
             self._copy_until_stopped()
         finally:
             self._candidates.close()
+            self._has_ended = True
+            self._state.interrupt()
 
     def _copy_until_stopped(self) -> None:
         stop = self._state.stop_copies

@@ -61,6 +61,9 @@ class ChangeStream(Protocol):
     def read(self, timeout: float) -> list[bytes]:
         """Return the next messages in order; none if `timeout` seconds passed or only received_lsn moved."""
 
+    def interrupt(self) -> None:
+        """Let read() return at once, the one in progress or the next; any thread may call this."""
+
     def acknowledge(self, lsn: LSN) -> None:
         """Let the server discard changes committed up to `lsn` (inclusive); refuse one not received yet."""
 

@@ -32,6 +32,7 @@ from psycopg.pq.abc import PGresult
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe, read_flush_lsn, use_raw_encoding
 from pipeline.postgres.replication.change_stream import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn
+from pipeline.postgres.replication.interrupt import Interrupt
 from pipeline.postgres.replication.options import options_array
 from pipeline.postgres.replication.slot import lost_session_error, notice_error, require_slot, slot_error
 from pipeline.postgres.replication.slot_lock import BusyRetry, is_in_use
@@ -101,6 +102,7 @@ class SqlPolling:
         self._failure: SourceError | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._peeking.pgconn.socket, selectors.EVENT_READ)
+        self._interrupt = Interrupt(self._selector)
         self._peeking.add_notice_handler(self._receive_notice)
         self._peek: Peek | None = None
         self._poll_count = 0
@@ -133,10 +135,14 @@ class SqlPolling:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return messages
-            if is_polling:
-                self._selector.select(remaining)
-            else:
-                time.sleep(min(_READ_INTERVAL, remaining))
+            self._selector.select(remaining if is_polling else min(_READ_INTERVAL, remaining))
+            if self._interrupt.clear() and not is_polling:
+                self._next_poll = 0.0
+                return messages
+
+    def interrupt(self) -> None:
+        """Let read() return at once and start a poll without a pause; any thread may call this."""
+        self._interrupt.set()
 
     def ping(self) -> None:
         """Do nothing: each poll reads the server's flush LSN itself."""
@@ -149,6 +155,7 @@ class SqlPolling:
                 self._peeking.cancel_safe(timeout=5)
             self._failure = self._failure or SourceError(f"The stream of the slot {self._slot} is closed.")
             self._selector.close()
+            self._interrupt.close()
             self._sessions.close()
 
     def _may_start_poll(self) -> bool:
@@ -214,6 +221,7 @@ class SqlPolling:
     def _fail(self, failure: SourceError) -> NoReturn:
         # Decoding must not continue in a session after an error in it.
         self._failure = failure
+        self._interrupt.close()
         self._sessions.close()
         raise failure
 

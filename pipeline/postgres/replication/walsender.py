@@ -36,6 +36,7 @@ from pipeline.postgres.replication.copy_both import (
     decode_keepalive,
     encode_status_update,
 )
+from pipeline.postgres.replication.interrupt import Interrupt
 from pipeline.postgres.replication.options import start_command
 from pipeline.postgres.replication.slot import (
     lost_session_error,
@@ -159,6 +160,7 @@ class Walsender:
         self._idle = IdleTimeout(idle_timeout)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pgconn.socket, selectors.EVENT_READ)
+        self._interrupt = Interrupt(self._selector)
         self._is_closing = threading.Event()
         connection.add_notice_handler(self._receive_notice)
         self._thread = threading.Thread(target=self._send_updates, name="standby status", daemon=True)
@@ -185,6 +187,7 @@ class Walsender:
         byte_count = 0
         received_lsn = self._received_lsn
         has_arrived = False  # a part of a message, which may take long
+        is_interrupted = False
         while True:
             count = len(messages)
             with self._lock:
@@ -198,14 +201,21 @@ class Walsender:
             remaining = deadline - time.monotonic()
             is_idle = len(messages) == count
             is_full = len(messages) >= BATCH_MESSAGES or byte_count >= BATCH_BYTES
-            if is_full or remaining <= 0 or (is_idle and (messages or received_lsn > self._received_lsn)):
+            has_news = messages or is_interrupted or received_lsn > self._received_lsn
+            if is_full or remaining <= 0 or (is_idle and has_news):
                 self._received_lsn = received_lsn
                 return messages
             if is_idle:
-                has_arrived = bool(self._selector.select(remaining))
+                ready = self._selector.select(remaining)
+                is_interrupted = self._interrupt.clear()
+                has_arrived = len(ready) > is_interrupted
             else:
                 has_arrived = False
                 time.sleep(min(_BATCH_DELAY, remaining))
+
+    def interrupt(self) -> None:
+        """Let read() return at once, the one in progress or the next; any thread may call this."""
+        self._interrupt.set()
 
     def acknowledge(self, lsn: LSN) -> None:
         """Report `lsn` as flushed; refuse an LSN not received yet."""
@@ -252,6 +262,7 @@ class Walsender:
         with self._lock:
             self._failure = self._failure or SourceError(f"The stream of the slot {self._slot} is closed.")
             self._selector.close()
+            self._interrupt.close()
             self._connection.close()
 
     def _pull(self, messages: list[bytes], byte_count: int) -> tuple[int, LSN]:
@@ -354,6 +365,7 @@ class Walsender:
     def _fail(self, failure: SourceError) -> NoReturn:
         # Decoding must not continue in a session after an error in it.
         self._failure = failure
+        self._interrupt.close()
         self._connection.close()
         raise failure
 

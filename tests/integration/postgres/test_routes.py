@@ -6,6 +6,7 @@ plugin as they are. Reading a slot by SQL polls it repeatedly, and ends at the r
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 
 import psycopg
@@ -85,6 +86,23 @@ def test_messages_are_whole_transactions_in_commit_order(database: Database, rou
     commits = [m.commit_lsn for m in decode_all(messages) if isinstance(m, Commit)]
     assert commits == sorted(commits)
     assert commits == [m.final_lsn for m in decode_all(messages) if isinstance(m, Begin)]
+
+
+@both_routes
+def test_an_interrupt_ends_a_read_that_waits_or_begins_later(database: Database, route: str) -> None:
+    make_items(database)
+    config = database.config()
+    prepare(config)
+    with closing(start(config, route)) as stream, ThreadPoolExecutor(1) as pool:
+        stream.interrupt()
+        assert stream.read(600) == []
+        reading = pool.submit(stream.read, 600)
+        while not reading.done():  # what the server says by itself may have ended it, too
+            stream.interrupt()
+            wait([reading], 0.1)
+        assert reading.result() == []
+        database.run("INSERT INTO item (id) VALUES (1)")
+        assert kinds(read_through(stream, database.flush_lsn())) == "BRIC"
 
 
 def test_sql_passes_are_bounded_by_a_count(database: Database) -> None:

@@ -74,8 +74,10 @@ def test_a_copy_waits_until_bronze_is_beyond_an_lsn_or_the_run_stops() -> None:
     assert found == [True, False]
 
 
-def test_what_a_copy_requires_only_grows() -> None:
-    state = CaptureState()
+def test_what_a_copy_requires_only_grows_and_is_known_to_capture_at_once() -> None:
+    state, seen = CaptureState(), list[LSN]()
+    state.interrupt = lambda: seen.append(state.required_lsn)
     for lsn in (LSN(50), LSN(70), LSN(60)):
         state.require(lsn)
     assert state.required_lsn == LSN(70)
+    assert seen == [LSN(50), LSN(70)]

@@ -36,6 +36,9 @@ class Fed:
         self.received_lsn = LSN(2**40)
         return []
 
+    def interrupt(self) -> None:
+        pass
+
     def acknowledge(self, lsn: LSN) -> None:
         self.acknowledged.append(lsn)
 
