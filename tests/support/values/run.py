@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MODES = ("text", "binary")
 BINARY = Protocol(binary=True, written=frozenset({"binary"}))
+REALS = ("float4", "float8")
 KEY_COLUMNS = 28  # an index has 32 at most
 Families = Mapping[str, list[Kind]]
 
@@ -84,9 +85,19 @@ class Lane:
 
 
 def carry(
-    carried: Carried, database: Database, families: Families, bags: Families, spark: SparkSession, root: str
+    carried: Carried,
+    database: Database,
+    families: Families,
+    bags: Families,
+    spark: SparkSession,
+    root: str,
+    *,
+    with_array_keys: bool,
 ) -> None:
-    """Take the families, and some types as rows without a key, through both pipelines and judge them."""
+    """Take the families, and some types as rows without a key, through both pipelines and judge them.
+
+    Tables whose keys are arrays, which Spark writes, are in bronze always, and in silver on request.
+    """
     with database.connect() as source:
         install(source)
         tables = tables_of(source, families, bags)
@@ -97,6 +108,8 @@ def carry(
         for mode in MODES:
             published = [table for table in tables if mode == "text" or is_binary(table)]
             in_silver = [table for table in published if mode == "text" or table.role == "plain"]
+            if not with_array_keys:
+                in_silver = [table for table in in_silver if "_arrays_" not in table.name]
             pipeline = make(database, source, spark, root, mode, published, in_silver)
             pipeline.ingest()
             lanes[mode] = Lane(pipeline, in_silver, carried.verdicts[mode])
@@ -117,8 +130,13 @@ def tables_of(connection: Connection, families: Families, bags: Families) -> lis
     for name, kinds in families.items():
         tables.append(ValueTable(name, "plain", kinds))
         keys = [kind for kind in kinds if can_be_key(connection, kind)]
-        for at in range(0, len(keys), KEY_COLUMNS):
-            tables.append(ValueTable(f"{name}_keys_{at}", "keys", keys[at : at + KEY_COLUMNS]))
+        arrays = [kind for kind in keys if kind.type.endswith("[]")]
+        others = [kind for kind in keys if kind not in arrays]
+        # Spark writes what has one of these in its key; the first of a table tell its rows apart
+        others.sort(key=lambda kind: kind.type in REALS)
+        for role, of_role in (("keys", others), ("arrays", arrays)):
+            for at in range(0, len(of_role), KEY_COLUMNS):
+                tables.append(ValueTable(f"{name}_{role}_{at}", "keys", of_role[at : at + KEY_COLUMNS]))
     return tables
 
 
