@@ -1,5 +1,9 @@
 """Fixtures of the whole test suite, by what they need."""
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -20,6 +24,16 @@ pytest_plugins = [  # those that others import come first
     "tests.support.silver.small_session",
     "tests.support.modes.workloads",
 ]
+
+_MEMORY = Path("/dev/shm")
+_LEAST_FREE = 8 << 30
+
+
+def pytest_configure() -> None:
+    """Keep the folders of tests in memory where it is large: all workers would wait for one disk to sync."""
+    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _LEAST_FREE:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
 
 # How long an example takes says more of the machine than of the code; `make bench` measures.
 settings.register_profile("unhurried", deadline=None)

@@ -36,6 +36,7 @@ _READABLE_FEATURES = frozenset(
         "vacuumProtocolCheck",
     }
 )
+_SMALL = 256 << 10  # bytes of a file that is read by one thread: others would take longer to start
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,9 @@ class _DataFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        self._is_small = action.get("size", _SMALL) < _SMALL
         try:
-            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=not self._is_small)
         except FileNotFoundError:
             raise LakeError(
                 f"The file {path} of version {snapshot.version} is missing: VACUUM removes what is older "
@@ -159,7 +161,7 @@ class _DataFile:
     def read(self, fields: Sequence[pa.Field]) -> pa.Table:
         """Return the rows that are not deleted."""
         with self._file, named_if_damaged(self._path):
-            found = self._file.read(columns=self._present(fields))
+            found = self._file.read(columns=self._present(fields), use_threads=not self._is_small)
             rows = self._conformed(found, self._file.metadata.num_rows, fields)
             return rows if self._mask is None else rows.filter(self._mask)
 
