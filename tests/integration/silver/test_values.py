@@ -1,7 +1,8 @@
 """Every type of PostgreSQL 18 with its extreme values: what goes in is in silver, equal, or is recorded.
 
 Each value travels as an insert, as an update of an earlier row, and as a key where the type can be one; in
-text and in binary format. Keys that are arrays, which Spark writes, are in silver in the slow tier. NULL in silver for a value means one row in misfits.
+text and in binary format. Keys that are arrays, which Spark writes, are in silver in the slow tier only. NULL
+in silver for a value means one row in misfits.
 """
 
 from __future__ import annotations
