@@ -181,6 +181,16 @@ class Create:
             json_schema_extra=_since(17),
         ),
     ] = False
+    via_partition_root: Annotated[
+        bool | None,
+        Flag,
+        Field(
+            description="Publish the rows of a partitioned table under its own name"
+            " (`publish_via_partition_root`), so that silver has one table for it; with `false`, each"
+            " partition is a table. A publication that exists is used as it is.",
+            json_schema_extra={**_since(13), "x-default": "`true`"},
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

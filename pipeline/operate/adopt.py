@@ -157,7 +157,7 @@ def run_adopt(
 def _find_table(connection: Connection, config: Config, glob: str) -> TableName:
     """Return the table of the source that a glob names; raise ConfigError if it is not one table."""
     matches = match_tables([glob])
-    names = [name for name in list_configured(connection, config) if matches(name)]
+    names = [name for name in list_configured(connection, config, via_root=False) if matches(name)]
     if len(names) != 1:
         found = f"{len(names)} tables match" if names else "No table matches"
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Read from the catalog what the relations are that are not just ordinary tables, by one query.
+"""Read from the catalog what the relations are that are not just ordinary tables.
 
-Ordinary tables have no row, so that the cost follows what is odd. A partition of a kind whose changes are not
-in the stream is read with the tables that it is a partition of, on all levels.
+Ordinary tables have no row, so that the cost follows what is odd or partitioned. Partitions are read with the
+tables that they are partitions of, on all levels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ import psycopg
 from pipeline.config.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe, for_server
-from pipeline.postgres.relation_kinds import CatalogFacts, MatchedRelations
+from pipeline.postgres.relation_kinds import (
+    FIRST_WITH_ROOTS,
+    CatalogFacts,
+    FamilyMember,
+    MatchedRelations,
+)
 from pipeline.table_name import TableName
 
 _RELATIONS = """
@@ -53,6 +58,22 @@ SELECT o.nspname::text, o.relname::text, o.relkind::text, o.relpersistence = 'u'
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE root.leaf = o.oid)
 FROM odd o ORDER BY 1, 2
 """
+_FAMILIES = """
+WITH RECURSIVE above (member, oid, level) AS (
+    SELECT i.inhrelid, i.inhparent, 1 FROM pg_catalog.pg_inherits i
+    JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition
+    UNION ALL
+    SELECT a.member, i.inhparent, a.level + 1 FROM above a
+    JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.oid
+)
+SELECT n.nspname::text, c.relname::text, c.relkind = 'p',
+       (SELECT pg_catalog.array_agg(ARRAY[s.nspname::text, t.relname::text] ORDER BY a.level)
+        FROM above a JOIN pg_catalog.pg_class t ON t.oid = a.oid
+        JOIN pg_catalog.pg_namespace s ON s.oid = t.relnamespace WHERE a.member = c.oid)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f') AND (c.relkind = 'p' OR c.relispartition)
+ORDER BY 1, 2
+"""
 # Access methods by another name may have heap's functions.
 _ACCESS_METHOD = {
     12: """(SELECT m.amname::text FROM pg_catalog.pg_am m WHERE m.oid = c.relam AND c.relkind = 'r'
@@ -79,6 +100,7 @@ def read_relations(connection: Connection, config: Config) -> MatchedRelations:
             is_odd_root=for_server(connection, {13: "false", 10: "true"}),
         )
         rows = connection.execute(query, {"names": names}).fetchall()
+        members = connection.execute(_FAMILIES).fetchall() if publishes_roots(connection) else []
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's relations: {describe(error)}.") from None
     facts = [
@@ -94,4 +116,13 @@ def read_relations(connection: Connection, config: Config) -> MatchedRelations:
         )
         for schema, table, relkind, is_unlogged, access_method, extension, is_hypertable, heirs, roots in rows
     ]
-    return MatchedRelations(facts, config, connection.info.server_version)
+    families = {
+        TableName(schema, table): FamilyMember(is_partitioned, [TableName(*name) for name in above or ()])
+        for schema, table, is_partitioned, above in members
+    }
+    return MatchedRelations(facts, config, connection.info.server_version, families)
+
+
+def publishes_roots(connection: Connection) -> bool:
+    """Return whether the server can publish partitioned tables."""
+    return connection.info.server_version >= FIRST_WITH_ROOTS

@@ -23,8 +23,9 @@ from pipeline.errors import SourceError, TableLockedError
 from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time
 from pipeline.postgres.key_conditions import KeyCondition
-from pipeline.postgres.matched_relations import read_relations
+from pipeline.postgres.matched_relations import publishes_roots, read_relations
 from pipeline.postgres.published_tables import FAMILY, IS_LOGGED, IS_PUBLISHED, PUBLISHED
+from pipeline.postgres.relation_kinds import MatchedRelations
 from pipeline.postgres.replica_identities import KEY_COLUMNS, find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.messages import Column, Relation
@@ -110,6 +111,8 @@ _ENTRIES = {15: f"{_ENTRY_OF_FAMILY}, {_ENTRY_OF_SCHEMA}", 13: _ENTRY_OF_FAMILY,
 _IS_USERS = f"{IS_LOGGED} AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'"
 #: The first server version that has FOR TABLES IN SCHEMA.
 PUBLISHES_SCHEMAS = 150000
+#: What CREATE PUBLICATION ends with, so that the rows of partitioned tables are sent under their names.
+VIA_ROOT = " WITH (publish_via_partition_root = true)"
 #: Whether the table `c` of the schema `n` can be published: temporary, unlogged and foreign tables, views and
 #: sequences have no changes in the WAL.
 IS_PUBLISHABLE = {13: f"c.relkind IN ('r', 'p') AND {_IS_USERS}", 10: f"c.relkind = 'r' AND {_IS_USERS}"}
@@ -274,13 +277,36 @@ def list_publishable(connection: Connection) -> list[TableName]:
     return [TableName(schema, table) for schema, table in rows]
 
 
-def list_configured(connection: Connection, config: Config) -> list[TableName]:
-    """Return the tables that can be followed and that a rule of the configuration matches, sorted."""
+def sends_roots(connection: Connection, config: Config, publication: Publication | None = None) -> bool:
+    """Return whether the publication sends partitioned tables under their own names, or will once created."""
+    if publication is not None:
+        return publication.via_root
+    return config.source.create.via_partition_root is not False and publishes_roots(connection)
+
+
+def list_configured(connection: Connection, config: Config, *, via_root: bool) -> list[TableName]:
+    """Return the tables that can be followed and that a rule of the configuration matches, sorted.
+
+    With `via_root` those are left out that are partitions of others of them.
+    """
+    names, relations = _list_matching(connection, config)
+    return relations.without_partitions(names) if via_root else names
+
+
+def list_followed(
+    connection: Connection, config: Config, publication: Publication | None
+) -> frozenset[TableName]:
+    """Return the tables of the publication or, if there is none, those that it will be created for."""
+    if publication is not None:
+        return publication.tables
+    return frozenset(list_configured(connection, config, via_root=sends_roots(connection, config)))
+
+
+def _list_matching(connection: Connection, config: Config) -> tuple[list[TableName], MatchedRelations]:
     relations = read_relations(connection, config)
     odd = relations.refused().keys() | relations.passed_over().keys()
-    return [
-        name for name in list_publishable(connection) if config.rule_for(name) is not None and name not in odd
-    ]
+    names = list_publishable(connection)
+    return [name for name in names if config.rule_for(name) is not None and name not in odd], relations
 
 
 def list_whole_schemas(connection: Connection, config: Config) -> list[str]:
@@ -308,7 +334,8 @@ def plan_scope(connection: Connection, config: Config) -> Scope | None:
     schemas, or of the database, are published one by one.
     """
     plan = config.source.create.publication
-    matching = list_publishable(connection) if plan == "all" else list_configured(connection, config)
+    matching, relations = _list_matching(connection, config)
+    matching = list_publishable(connection) if plan == "all" else matching
     unsafe = set(matching) & find_unsafe_identities(connection).keys()
     if plan == "all" and not unsafe:
         return Scope(all_tables=True)
@@ -316,7 +343,8 @@ def plan_scope(connection: Connection, config: Config) -> Scope | None:
     schemas = [schema for schema in whole if all(name.schema != schema for name in unsafe)]
     if not matching and not schemas:
         return None
-    tables = (name for name in matching if name not in unsafe and name.schema not in schemas)
+    own = relations.without_partitions(matching) if sends_roots(connection, config) else matching
+    tables = (name for name in own if name not in unsafe and name.schema not in schemas)
     return Scope(tuple(tables), tuple(schemas))
 
 
@@ -345,6 +373,8 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
     if publication is not None:
         return publication, False
     plan = config.source.create.publication
+    if fault := find_root_fault(connection, config):
+        raise SourceError(f"{fault[0]} {fault[1]}")
     if plan == "never":
         raise SourceError(
             f"The publication {name} does not exist, and source.create.publication is never. Run"
@@ -373,11 +403,22 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
     return publication, True
 
 
-def plan_publication(name: str, scope: Scope) -> sql.Composed:
+def find_root_fault(connection: Connection, config: Config) -> tuple[str, str] | None:
+    """Return why the server has no publication as it is written, and what to do, None if it may have one."""
+    if not config.source.create.via_partition_root or publishes_roots(connection):
+        return None
+    return (
+        "source.create.via_partition_root is true, and PostgreSQL publishes partitioned tables from 13 on.",
+        "Remove it: their partitions are tables then.",
+    )
+
+
+def plan_publication(name: str, scope: Scope, *, via_root: bool) -> sql.Composed:
     """Return the statement that creates the publication."""
     create = sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name))
     targets = [sql.SQL("ALL TABLES")] if scope.all_tables else targets_of(scope)
-    return create + sql.SQL(" FOR ") + sql.SQL(", ").join(targets) if targets else create
+    created = create + sql.SQL(" FOR ") + sql.SQL(", ").join(targets) if targets else create
+    return created + sql.SQL(VIA_ROOT) if via_root else created
 
 
 def targets_of(scope: Scope) -> list[sql.Composed]:
@@ -392,11 +433,11 @@ def targets_of(scope: Scope) -> list[sql.Composed]:
 
 
 def _create_publication(connection: Connection, config: Config, scope: Scope) -> None:
-    name = config.source.publication
+    name, via_root = config.source.publication, sends_roots(connection, config)
     try:
         with connection.transaction():
             limit_lock_time(connection)
-            connection.execute(plan_publication(name, scope))
+            connection.execute(plan_publication(name, scope, via_root=via_root))
             connection.execute(
                 sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
                     sql.Identifier(name), sql.Literal(managed_comment(config.pipeline))
@@ -412,10 +453,11 @@ def _create_publication(connection: Connection, config: Config, scope: Scope) ->
     except sqlstate.InsufficientPrivilege as error:
         owner = "a superuser" if scope.requires else "a role that owns the tables"
         short = scope if scope.requires else Scope(scope.tables[:1])
-        hint = plan_publication(name, short).as_string(connection)
+        hint = plan_publication(name, short, via_root=False).as_string(connection)
+        hint += ("" if short == scope else ", …") + (VIA_ROOT if via_root else "")
         raise SourceError(
             f"The role {connection.info.user} may not create the publication {name} ({describe(error)})."
-            f" Run {hint}{'' if short == scope else ', …'} as {owner} with CREATE on the database."
+            f" Run {hint} as {owner} with CREATE on the database."
         ) from None
     except psycopg.Error as error:
         raise SourceError(f"The publication {name} cannot be created: {describe(error)}.") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pipeline.config.config import Config
@@ -95,7 +96,7 @@ _BY_RELKIND = {
     "S": RelationKind.SEQUENCE,
     "f": RelationKind.FOREIGN_TABLE,
 }
-_FIRST_WITH_ROOTS = 130000
+FIRST_WITH_ROOTS = 130000
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +121,36 @@ class CatalogFacts:
         found = _BY_RELKIND.get(self.relkind)
         if found is None and self.is_unlogged:
             return RelationKind.UNLOGGED
-        if found is None and self.relkind == "p" and version < _FIRST_WITH_ROOTS:
+        if found is None and self.relkind == "p" and version < FIRST_WITH_ROOTS:
             return RelationKind.PARTITIONED
         if found is None and self.is_hypertable:
             return RelationKind.HYPERTABLE
         return RelationKind.ACCESS_METHOD if found is None and self.access_method else found
 
 
+@dataclass(frozen=True, slots=True)
+class FamilyMember:
+    """A partitioned table or a partition; `above` are the tables that it is a partition of, nearest first."""
+
+    is_partitioned: bool
+    above: Sequence[TableName] = ()
+
+
 class MatchedRelations:
     """The relations that rules match and that are not just ordinary tables, with what to say of each.
 
-    `published` are always the tables that the publication has.
+    `published` are always the tables that the publication has. `families` are partitioned tables and their
+    partitions, which have no members on servers that do not publish partitioned tables.
     """
 
-    def __init__(self, facts: Sequence[CatalogFacts], config: Config, version: int) -> None:
+    def __init__(
+        self,
+        facts: Sequence[CatalogFacts],
+        config: Config,
+        version: int,
+        families: Mapping[TableName, FamilyMember] = MappingProxyType({}),
+    ) -> None:
+        self.families = families
         self._facts = facts
         self._config = config
         self._version = version
@@ -185,6 +202,13 @@ class MatchedRelations:
             for name, sentences in found.items()
             if name in followed and self._config.rule_for(name) is not None
         }
+
+    def without_partitions(self, names: Collection[TableName]) -> list[TableName]:
+        """Return the names without those of partitions of other ones among them."""
+        known = set(names)
+        return [
+            name for name in names if name not in self.families or known.isdisjoint(self.families[name].above)
+        ]
 
     def _unfollowed(self, published: Collection[TableName]) -> Iterator[tuple[CatalogFacts, RelationKind]]:
         """Yield what rules match and ingest does not follow."""

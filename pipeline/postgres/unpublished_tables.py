@@ -25,6 +25,7 @@ from pipeline.postgres.publication import (
     list_publishable,
     list_whole_schemas,
     managed_comment,
+    sends_roots,
     targets_of,
 )
 from pipeline.postgres.published_tables import FAMILY
@@ -42,14 +43,15 @@ WITH RECURSIVE covered (oid, is_entry) AS (
     UNION
     SELECT i.inhrelid, false FROM covered f JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
 )
-SELECT c.oid::bigint, n.nspname::text, c.relname::text, pg_catalog.pg_has_role(c.relowner, 'USAGE')
+SELECT c.oid::bigint, n.nspname::text, c.relname::text, pg_catalog.pg_has_role(c.relowner, 'USAGE'),
+       {by_leaves}
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE {is_publishable} AND """
 _IS_COVERED = (
     "EXISTS (SELECT 1 FROM covered WHERE covered.oid = c.oid AND (covered.is_entry OR c.relispartition))"
 )
-_UNPUBLISHED = f"{_COVERED}NOT {{by_leaves}} AND NOT {_IS_COVERED} ORDER BY 2, 3"
+_UNPUBLISHED = f"{_COVERED}NOT {_IS_COVERED} ORDER BY 2, 3"
 # The entries of FOR ALL TABLES are the tables that it excludes (EXCEPT, from 19 on).
 _EXCLUDED = f"{_COVERED}{_IS_COVERED} ORDER BY 2, 3"
 _ENTRIES = (
@@ -91,6 +93,7 @@ class _Table:
     relation_id: int
     name: TableName
     is_owned: bool
+    is_in_parts: bool  # all of its partitions are published
 
 
 def find_unpublished(
@@ -105,7 +108,7 @@ def find_unpublished(
     leaves out when it creates it. Relations that are not followed are left out.
     """
     if publication is None:
-        return _find_left_out(connection, config)
+        return _find_left_out(connection, config, relations)
     if publication.all_tables:
         excluded = _exclusion_reason(publication.name)
         tables = _list(connection, publication)
@@ -115,11 +118,17 @@ def find_unpublished(
     odd = {*relations.refused(publication.tables)}
     if not takes_all:
         odd.update(relations.passed_over(publication.tables))
-    tables = [
-        t
+    # A root that ingest adds has the rows of its partitions from then on.
+    is_whole = publication.via_root and not refusal
+    found = {
+        t.name: t
         for t in _list(connection, publication)
-        if t.name not in odd and (takes_all or config.rule_for(t.name) is not None)
-    ]
+        if t.name not in odd
+        and (takes_all or config.rule_for(t.name) is not None)
+        and (is_whole or not t.is_in_parts)
+    }
+    names = relations.without_partitions(found.keys()) if publication.via_root else found.keys()
+    tables = [found[name] for name in names]
     if not tables:
         return {}
     faults: Mapping[TableName, IdentityFault] = {}
@@ -140,12 +149,19 @@ def find_unpublished(
     return reasons
 
 
-def _find_left_out(connection: Connection, config: Config) -> dict[TableName, Reason | None]:
+def _find_left_out(
+    connection: Connection, config: Config, relations: MatchedRelations
+) -> dict[TableName, Reason | None]:
     """Return the tables that match, and that ingest leaves out of the publication when it creates it."""
     name, plan = config.source.publication, config.source.create.publication
     if plan == "never":
         return {}
-    matching = list_publishable(connection) if plan == "all" else list_configured(connection, config)
+    via_root = sends_roots(connection, config)
+    if plan != "all":
+        matching = list_configured(connection, config, via_root=via_root)
+    else:
+        matching = list_publishable(connection)
+        matching = relations.without_partitions(matching) if via_root else matching
     faults = find_unsafe_identities(connection)
     return {table: _identity_reason(faults[table], name) for table in matching if table in faults}
 
@@ -276,7 +292,7 @@ def _list(connection: Connection, publication: Publication) -> list[_Table]:
         rows = connection.execute(query, {"publication": publication.name}).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
-    return [_Table(oid, TableName(schema, table), is_owned) for oid, schema, table, is_owned in rows]
+    return [_Table(oid, TableName(schema, table), *facts) for oid, schema, table, *facts in rows]
 
 
 def _add(connection: Connection, publication: str, scope: Scope) -> psycopg.Error | None:

@@ -9,6 +9,7 @@ run that dies between the addition and its event records none; the table is copi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
@@ -16,6 +17,7 @@ from pipeline.metadata.events import DETACHED, PARTIAL, PUBLISHED, UNPUBLISHED, 
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, read_flush_lsn
 from pipeline.postgres.matched_relations import read_relations
+from pipeline.postgres.partition_names import find_unfollowed
 from pipeline.postgres.publication import list_existing, read_publication
 from pipeline.postgres.relation_kinds import Reason
 from pipeline.postgres.unpublished_tables import (
@@ -61,11 +63,13 @@ class PublicationUpkeep:
         added = sorted(by_schema + by_name)
         unpublished = {table: why for table, why in found.items() if why is not None} | failed
         self._summary.published += [table for table in added if table not in self._summary.published]
-        listed = {*(publication.tables if publication else ()), *added}
-        self.refused = relations.refused(listed)
+        listed = frozenset({*(publication.tables if publication else ()), *added})
+        now = replace(publication, tables=listed) if publication else None
+        unfollowed = find_unfollowed(connection, self._config, now, relations, unpublished)
+        self.refused = unfollowed.refused
         self._summary.unpublished = {table: str(why) for table, why in unpublished.items()}
         self._summary.unfollowed = {table: str(why) for table, why in self.refused.items()}
-        self._summary.passed_over = {table: str(why) for table, why in relations.passed_over(listed).items()}
+        self._summary.passed_over = {table: str(why) for table, why in unfollowed.passed_over.items()}
         self._record_partial(connection, relations.notes(listed - self.refused.keys()))
         sentences = {table: unpublished_sentence(why) for table, why in unpublished.items()}
         sentences |= {table: unfollowed_sentence(why) for table, why in self.refused.items()}

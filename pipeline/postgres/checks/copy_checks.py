@@ -21,7 +21,7 @@ from pipeline.postgres.checks.table_checks import (
     list_tables,
 )
 from pipeline.postgres.connection import Connection, connect, describe, identify
-from pipeline.postgres.publication import Publication, list_configured
+from pipeline.postgres.publication import Publication, list_followed
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
@@ -62,8 +62,8 @@ def check_copies(connection: Connection, config: Config, publication: Publicatio
     if config.source.copy != "initial":
         return
     conninfo = config.source.copying.conninfo
-    published = list_configured(connection, config) if publication is None else publication.tables
-    names = sorted(name for name in published if config.rule_for(name) is not None)
+    followed = list_followed(connection, config, publication)
+    names = sorted(name for name in followed if config.rule_for(name) is not None)
     if conninfo is None:
         yield from _check_privileges(connection, names)
         return

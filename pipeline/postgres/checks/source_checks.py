@@ -36,9 +36,11 @@ from pipeline.postgres.publication import (
     PUBLISHES_SCHEMAS,
     Publication,
     Scope,
+    find_root_fault,
     list_configured,
     plan_scope,
     read_publication,
+    sends_roots,
 )
 from pipeline.postgres.relation_kinds import MatchedRelations
 from pipeline.postgres.replication.options import negotiate
@@ -165,7 +167,8 @@ def _check_publication(
     connection: Connection, config: Config, publication: Publication | None, relations: MatchedRelations
 ) -> Iterator[Check]:
     name = config.source.publication
-    tables = list_configured(connection, config)
+    via_root = sends_roots(connection, config, publication)
+    tables = list_configured(connection, config, via_root=via_root)
     if publication is None:
         yield _check_missing_publication(connection, config)
         yield from _check_published(connection, config, None, relations, len(tables))
@@ -232,6 +235,8 @@ def _check_missing_publication(connection: Connection, config: Config) -> Check:
             "Name an existing one in source.publication or, if no change in the slot is needed, drop the"
             f" slot {config.source.slot}, which cannot decode changes from before a publication.",
         )
+    if fault := find_root_fault(connection, config):
+        return Check("publication", False, *fault)
     if plan == "never":
         fix = f"Run CREATE PUBLICATION {quote_identifier(name)} FOR TABLE …, before the slot is created."
         return Check("publication", False, f"The publication {name} does not exist.", fix)

@@ -17,12 +17,13 @@ from pipeline.config.tables import TableRule
 from pipeline.errors import SourceError
 from pipeline.postgres.checks.copy_checks import Leaf, list_leaves
 from pipeline.postgres.connection import WAL_LEVEL, Connection, describe, for_server
-from pipeline.postgres.matched_relations import read_relations
-from pipeline.postgres.publication import IS_PUBLISHABLE
+from pipeline.postgres.matched_relations import publishes_roots, read_relations
+from pipeline.postgres.publication import IS_PUBLISHABLE, VIA_ROOT
 from pipeline.postgres.replica_identities import find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
 
+_PARTITION = "It is a partition: silver has its rows in the table {}."
 OBSTACLE = "{}, so UPDATE and DELETE would fail on it at the source"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _TABLES = """
@@ -93,6 +94,7 @@ class SourceFacts:
     tables: tuple[SourceTable, ...]
     passed_over: Mapping[TableName, str] = field(default_factory=dict)
     partial: Mapping[TableName, str] = field(default_factory=dict)
+    publishes_roots: bool = False  # a publication may send partitioned tables under their own names
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,12 @@ def read_facts(connection: Connection) -> SourceFacts:
         for schema, table, owner, is_owned, size, count, is_partitioned in rows
         for name in (TableName(schema, table),)
     )
+    passed_over = {name: str(reason) for name, reason in relations.passed_over().items()}
+    passed_over |= {
+        name: _PARTITION.format(member.above[-1])
+        for name, member in relations.families.items()
+        if member.above and name not in passed_over
+    }
     return SourceFacts(
         database=connection.info.dbname,
         user=connection.info.user,
@@ -145,8 +153,9 @@ def read_facts(connection: Connection) -> SourceFacts:
         slots=tuple(slot_names),
         publications=tuple(publications),
         tables=tables,
-        passed_over={name: str(reason) for name, reason in relations.passed_over().items()},
+        passed_over=passed_over,
         partial=relations.notes({table.name for table in tables}),
+        publishes_roots=publishes_roots(connection),
     )
 
 
@@ -191,10 +200,11 @@ def preparation(
         )
     elif publication not in facts.publications and not _may_publish(facts, tables):
         names = ", ".join(identifier(*table.name) for table in tables)
+        option = VIA_ROOT if facts.publishes_roots else ""
         yield Preparation(
             "The publication, by a role that owns the tables and has CREATE on the database. Tables that"
             " match later are added to it by that role.",
-            (f"CREATE PUBLICATION {identifier(publication)} FOR TABLE {names};",),
+            (f"CREATE PUBLICATION {identifier(publication)} FOR TABLE {names}{option};",),
         )
 
 

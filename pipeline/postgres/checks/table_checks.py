@@ -12,9 +12,11 @@ from pipeline.config.config import Config
 from pipeline.postgres.binary_format import UNREADABLE_FIX, find_unreadable, unreadable_sentence
 from pipeline.postgres.column_rules import find_unusable_rules
 from pipeline.postgres.connection import Connection
+from pipeline.postgres.partition_names import find_unfollowed
 from pipeline.postgres.publication import (
     Publication,
-    list_configured,
+    list_followed,
+    sends_roots,
 )
 from pipeline.postgres.relation_kinds import MatchedRelations
 from pipeline.postgres.replica_identities import (
@@ -23,7 +25,7 @@ from pipeline.postgres.replica_identities import (
     list_mismatched_leaves,
 )
 from pipeline.postgres.sql_text import quote_identifier
-from pipeline.postgres.unpublished_tables import group_by_reason
+from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
 from pipeline.table_name import TableName
 
 NAMED_TABLES = 5
@@ -62,9 +64,14 @@ def _list_names(names: list[str]) -> str:
 
 def check_tables(connection: Connection, config: Config, publication: Publication | None) -> Iterator[Check]:
     """Yield the checks of the tables that are published or, without a publication, that will be."""
-    tables = set(list_configured(connection, config)) if publication is None else set(publication.tables)
-    if publication is not None and publication.operations & {"update", "delete"}:
+    via_root = sends_roots(connection, config, publication)
+    tables = set(list_followed(connection, config, publication))
+    follows_changes = publication is None or publication.operations & {"update", "delete"}
+    if publication is not None and follows_changes:
         yield from _check_identities(connection, publication)
+    if via_root and follows_changes:
+        leaves = _check_leaves(connection, tables)
+        yield from [leaves] if publication is not None or not leaves.ok else []
     yield from _check_columns(connection, config, tables)
     if any(rule.columns for rule in config.tables):
         faults = list(find_unusable_rules(connection, config, tables))
@@ -85,9 +92,9 @@ def check_relations(
     connection: Connection, config: Config, publication: Publication | None, relations: MatchedRelations
 ) -> Iterator[Check]:
     """Yield what of the relations that rules match is not followed, and why."""
-    published = frozenset() if publication is None else publication.tables
-    refused, passed_over = relations.refused(published), relations.passed_over(published)
-    for is_expected, found in ((True, refused), (False, passed_over)):
+    unpublished = find_unpublished(connection, config, publication, relations)
+    unfollowed = find_unfollowed(connection, config, publication, relations, unpublished)
+    for is_expected, found in ((True, unfollowed.refused), (False, unfollowed.passed_over)):
         for reason, names in group_by_reason(found).items():
             assert reason is not None
             yield Check(
@@ -96,7 +103,7 @@ def check_relations(
                 f"Not followed, though a rule matches: {list_tables(names)}. {reason.why}",
                 reason.fix_for(list_identifiers(names)),
             )
-    followed = set(list_configured(connection, config)) if publication is None else published
+    followed = list_followed(connection, config, publication)
     for name, sentence in sorted(relations.notes(followed).items()):
         yield Check("relations", True, f"{name}: {sentence}")
 
@@ -114,8 +121,6 @@ def _check_identities(connection: Connection, publication: Publication) -> Itera
         fix="Add a primary key that is not deferrable to each, or run"
         f" {_alter_each(without, 'REPLICA IDENTITY FULL')}.",
     )
-    if publication.via_root:
-        yield _check_leaves(connection, set(publication.tables))
     if connection.info.server_version < 180000:
         return
     generated = sorted(name for name in publication.tables if faults.get(name) is IdentityFault.GENERATED)

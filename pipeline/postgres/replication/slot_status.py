@@ -31,6 +31,7 @@ from pipeline.postgres.connection import (
     shut_down_sessions,
 )
 from pipeline.postgres.matched_relations import read_relations
+from pipeline.postgres.partition_names import find_unfollowed
 from pipeline.postgres.publication import read_publication
 from pipeline.postgres.replication.slot import Slot, read_slot
 from pipeline.postgres.replication.wal_holder import WalHolder, find_wal_holder
@@ -130,8 +131,9 @@ def _read_status(connection: Connection, config: Config, seconds: float) -> Sour
     )
     published = publication.tables if publication else frozenset()
     found = find_unpublished(connection, config, publication, relations)
+    unfollowed = find_unfollowed(connection, config, publication, relations, found)
     unpublished = {name: unpublished_sentence(reason) for name, reason in found.items()} | {
-        name: unfollowed_sentence(reason) for name, reason in relations.refused(published).items()
+        name: unfollowed_sentence(reason) for name, reason in unfollowed.refused.items()
     }
     end = read_flush_lsn(connection)
     holder = find_wal_holder(connection, slot, end, config.alerts.held_wal_limit)
@@ -144,7 +146,7 @@ def _read_status(connection: Connection, config: Config, seconds: float) -> Sour
         holder,
         read_idle_timeout(connection),
         partial=relations.notes(published),
-        passed_over={name: str(why) for name, why in relations.passed_over(published).items()},
+        passed_over={name: str(why) for name, why in unfollowed.passed_over.items()},
     )
 
 

@@ -276,7 +276,7 @@ def test_partitions_that_their_root_or_each_other_cover_are_not_missing(make_pip
     pipeline.catch_up()
     pipeline.run("CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20)", "INSERT INTO p VALUES (11)")
     pipeline.catch_up()
-    pipeline.assert_equal("p_1", "p_2")
+    pipeline.assert_equal("p")
     assert not pipeline.ingest().published
     # A partition without an identity must not make the table fail at the source.
     pipeline.run(
@@ -284,7 +284,7 @@ def test_partitions_that_their_root_or_each_other_cover_are_not_missing(make_pip
         "CREATE TABLE q_1 PARTITION OF q FOR VALUES FROM (0) TO (10)",
         "ALTER TABLE q_1 REPLICA IDENTITY NOTHING",
     )
-    assert set(pipeline.ingest().unpublished or {}) == {("public", "q"), ("public", "q_1")}
+    assert set(pipeline.ingest().unpublished or {}) == {("public", "q")}
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ source:
   publication: Pub "1"
   slot: s_1
   route: sql
-  create: {publication: never, slot: false, failover: true}
+  create: {publication: never, slot: false, failover: true, via_partition_root: false}
   copy: never
   lost_slot: resync
   copying: {conninfo: host=standby, connections: 4, rate_limit: 20MB, range_size: 1GB}
@@ -77,7 +77,7 @@ tables:
         'Pub "1"',
         "s_1",
     )
-    assert (source.route, source.create) == ("sql", Create("never", False, True))
+    assert (source.route, source.create) == ("sql", Create("never", False, True, False))
     assert (source.copy, source.copying) == ("never", Copying("host=standby", 4, 20 << 20, 1 << 30))
     assert source.lost_slot == "resync"
     assert (source.protocol.version, source.protocol.streaming, source.protocol.messages) == (1, "off", False)
