@@ -80,10 +80,11 @@ def find_unsafe_identities(
     }
 
 
-def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, TableName]]:
+def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, TableName, bool]]:
     """Return partitioned tables, each with a leaf whose replica identity lacks columns of the table's.
 
-    Messages published via the root have the root's identity, but the old tuple in the WAL is the leaf's.
+    The flag is whether the table has no identity at all, while the leaf has one. Messages published via the
+    root have the root's identity, but the old tuple in the WAL is the leaf's.
     """
     if connection.info.server_version < 130000:
         return []
@@ -98,7 +99,8 @@ def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, Tabl
         "  WHERE i.indrelid = c.oid AND k.rank <= i.indnkeyatts AND i.indimmediate AND i.indisvalid"
         "  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)"
         " FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p') AND (c.relkind = 'p' OR c.relispartition))"
-        " SELECT n.nspname::text, c.relname::text, s.nspname::text, leaf.relname::text"
+        " SELECT n.nspname::text, c.relname::text, s.nspname::text, leaf.relname::text,"
+        " NOT declared.is_full AND declared.columns = '{}'"
         " FROM pg_catalog.pg_class c"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " JOIN identity declared ON declared.oid = c.oid"
@@ -106,12 +108,12 @@ def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, Tabl
         " JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind = 'r'"
         " JOIN pg_catalog.pg_namespace s ON s.oid = leaf.relnamespace"
         " JOIN identity logged ON logged.oid = leaf.oid"
-        " WHERE c.relkind = 'p' AND NOT logged.is_full"
-        " AND (declared.is_full OR NOT declared.columns <@ logged.columns)",
+        " WHERE c.relkind = 'p' AND (NOT logged.is_full"
+        " AND (declared.is_full OR NOT declared.columns <@ logged.columns)"
+        " OR NOT declared.is_full AND declared.columns = '{}'"
+        " AND (logged.is_full OR logged.columns <> '{}'))",
     )
-    return [
-        (TableName(schema, root), TableName(leaf_schema, leaf)) for schema, root, leaf_schema, leaf in rows
-    ]
+    return [(TableName(*row[:2]), TableName(*row[2:4]), row[4]) for row in rows]
 
 
 def _fetch(

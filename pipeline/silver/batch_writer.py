@@ -33,7 +33,7 @@ from pipeline.silver.native_session import (
     is_left_to_spark,
     session_of_rows,
 )
-from pipeline.silver.policies import Refusal, refusal_of, refused_value, refuses_natively, update_without_row
+from pipeline.silver.policies import Refusal, change_without_row, refusal_of, refused_value, refuses_natively
 from pipeline.silver.range_plan import RangePlan, Stop, WriteResult
 from pipeline.silver.schema_operations import Hold, NeedsRebuild, NeedsResync
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
@@ -129,7 +129,7 @@ class BatchWriter:
         surveys = self._without_cuts(surveys, is_later=start.is_later)
         stop: Stop | None = None
         if refusal := self._find_refusal(surveys, relations, start, end_lsn):
-            end_lsn, stop = refusal.commit_lsn, Stop(refusal.sentence, refusal.kind)
+            end_lsn, stop = refusal.commit_lsn, Stop(refusal.sentence, refusal.kind, refusal.copy_lsn)
             surveys = self._survey_before(start, end_lsn)
         evolution = self._schema.plan(surveys, relations, registered) if surveys else None
         if evolution and evolution.stop and isinstance(evolution.stop[1], Hold):
@@ -416,20 +416,20 @@ class BatchWriter:
         end_lsn: LSN,
     ) -> Refusal | None:
         column = refused_value(surveys, relations, self._rule, engine)
-        no_row = update_without_row(surveys, relations)
+        no_row = change_without_row(surveys, relations)
         if column is None and no_row is None:
             return None
         truncates = [s.last_truncate for s in surveys if s.last_truncate]
         first, last = max(truncates, default=(0, -1)), max(s.last for s in surveys)
         refused = f"SELECT commit_lsn, ordinal, {column or engine.null('STRING')} AS refused, "
-        refused += f"{no_row or 'false'} AS has_no_row FROM changes"
-        query = f"SELECT * FROM ({refused}) AS r WHERE refused IS NOT NULL OR has_no_row"
+        refused += f"{no_row or engine.null('BIGINT')} AS without_row FROM changes"
+        query = f"SELECT * FROM ({refused}) AS r WHERE refused IS NOT NULL OR without_row IS NOT NULL"
         opened = self._native_session if engine is DUCKDB else self._spark_session
         with opened(start, end_lsn, first, last) as session:
             if session.is_empty(query):
                 return None
             found = session.row(f"{query} ORDER BY commit_lsn, ordinal LIMIT 1")
-        return refusal_of(self._name, found.commit_lsn, found.refused)
+        return refusal_of(self._name, found.commit_lsn, found.refused, found.without_row, relations)
 
     def _reads_natively(
         self,

@@ -13,6 +13,7 @@ from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import Guards, TableRule
 from pipeline.engine import SPARK, Engine
+from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.types import column_type
 from pipeline.silver.write_plan import Identity, identity_of
@@ -26,6 +27,7 @@ class Refusal:
     commit_lsn: LSN
     sentence: str
     kind: str  # of the event
+    copy_lsn: LSN | None = None  # the same, if the cause is gone and only a copy is left to be done
 
 
 def refused_value(
@@ -64,39 +66,81 @@ def _refusing_columns(
     ]
 
 
-def update_without_row(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> str | None:
-    """Return SQL that is true for updates without an old row under REPLICA IDENTITY FULL, None if none is.
+def change_without_row(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> str | None:
+    """Return SQL for the relation version of a change that identifies no row, None if each identifies one.
 
-    A partition logs by its own replica identity, while the Relation message has the root's.
+    A partition logs by its own replica identity, while the Relation message has the root's: updates have no
+    old row, though that is FULL, or what they have is no key of the root, which has no identity at all.
     """
-    versions = [
-        str(survey.version)
-        for survey in surveys
-        if survey.without_old_row and identity_of(relations[survey.version]) is Identity.WHOLE_ROW
-    ]
-    if not versions:
+    found: dict[str, list[str]] = {}
+    for survey in surveys:
+        identity = identity_of(relations[survey.version])
+        if identity is Identity.WHOLE_ROW and survey.without_old_row:
+            found.setdefault("op = 'U' AND coalesce(old_kind, '') <> 'O'", []).append(str(survey.version))
+        elif identity is Identity.NONE and (survey.updates or survey.deletes):
+            found.setdefault("op IN ('U', 'D')", []).append(str(survey.version))
+    if not found:
         return None
-    return f"op = 'U' AND coalesce(old_kind, '') <> 'O' AND relation_version IN ({', '.join(versions)})"
+    cases = (
+        f"WHEN {what} AND relation_version IN ({', '.join(versions)}) THEN relation_version"
+        for what, versions in found.items()
+    )
+    return f"CASE {' '.join(cases)} END"
 
 
-def refusal_of(name: TableName, commit_lsn: int, column: str | None) -> Refusal:
-    """Return the refusal of a column's value or, without a column, of an update that identifies no row."""
+def refusal_of(
+    name: TableName,
+    commit_lsn: int,
+    column: str | None,
+    version: int | None,
+    relations: Mapping[int, SourceRelation],
+) -> Refusal:
+    """Return the refusal of a column's value or, without a column, of a change that identifies no row.
+
+    `version` is the relation version of that change. A table that has an identity by now is not held by what
+    it logged before: it waits for a copy.
+    """
     lsn = LSN(commit_lsn)
     if column is None:
-        return Refusal(
-            lsn,
-            f"Table {name} is held: an update in the transaction at {lsn} does not identify its row, "
-            "because a partition does not have the table's REPLICA IDENTITY FULL. Run ALTER TABLE … "
-            "REPLICA IDENTITY FULL for each partition (that of the partitioned table does not apply to "
-            f"them), then {name.command('resync')}.",
-            "held",
+        assert version is not None
+        relation = relations[version]
+        if identity_of(relation) is Identity.WHOLE_ROW:
+            return Refusal(
+                lsn,
+                f"Table {name} is held: an update in the transaction at {lsn} does not identify its row, "
+                "because a partition does not have the table's REPLICA IDENTITY FULL. Run ALTER TABLE … "
+                "REPLICA IDENTITY FULL for each partition (that of the partitioned table does not apply to "
+                f"them), then {name.command('resync')}.",
+                "held",
+            )
+        newest = max((r for r in relations.values() if r.oid == relation.oid), key=lambda r: r.lsn)
+        is_mended = identity_of(newest) is not Identity.NONE
+        sentence = (
+            f"Table {name} is held: an update or delete in the transaction at {lsn} does not identify its "
+            f"row, because the table has no replica identity, while a partition has one. {mend_root(name)}"
         )
+        if is_mended:
+            sentence = (
+                f"Table {name} waits for a copy: at {lsn} it had no replica identity, so that updates and "
+                "deletes did not identify their rows. The next ingest copies it."
+            )
+        return Refusal(lsn, sentence, "resync" if is_mended else "held", lsn if is_mended else None)
     return Refusal(
         lsn,
         f"Table {name} is held: the transaction at {lsn} has a value of column {column} that its silver "
         "type cannot hold, and the column's policy is error. Give the column another policy or type in "
         "`tables`, then run pgdelta apply. Until then bronze keeps the changes.",
         "refused",
+    )
+
+
+def mend_root(name: TableName) -> str:
+    """Return what to do with a partitioned table that has no replica identity."""
+    table = quote_identifier(*name)
+    return (
+        f"Run ALTER TABLE {table} ADD PRIMARY KEY (…) with the key of its partitions, or ALTER TABLE {table} "
+        "REPLICA IDENTITY FULL, and the same for each partition. It is copied once the stream has its next "
+        "change."
     )
 
 

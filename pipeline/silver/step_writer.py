@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 _MOST_MISFIT_BYTES = 16 << 20  # in memory; more are left to Spark
 
 
+class KeyNotSentError(LakeError):
+    """An update or delete was sent without its key, so that silver cannot find its row."""
+
+
 class Target(ABC):
     """A silver table as the target of a write; `session` has the relations that it reads."""
 
@@ -314,14 +318,17 @@ class StepWriter:
         return count
 
     def _refuse_lost_keys(self, found: _Found, texts: str, fold: Fold) -> None:
-        """Raise LakeError if rows have no key in silver; the relation `texts` has the key texts."""
+        """Raise LakeError if rows have no key in silver; the relation `texts` has the key texts.
+
+        It is a KeyNotSentError if an update or delete was sent without its key.
+        """
         if not found.lost_keys:
             return
         missing = " OR ".join(f"{key} IS NULL" for key in fold.key_names)
         if not self._session.is_empty(f"SELECT 1 AS one FROM {texts} WHERE op = 'D' AND ({missing})"):
-            raise LakeError(
-                f"Table {self._name}: an update or delete has no key, because a partition has another "
-                "replica identity than the table. Run ALTER TABLE … REPLICA IDENTITY FULL for each "
+            raise KeyNotSentError(
+                f"Table {self._name} is held: an update or delete has no key, because a partition has "
+                "another replica identity than the table. Run ALTER TABLE … REPLICA IDENTITY FULL for each "
                 f"partition that pgdelta check names, then {self._name.command('resync')}."
             )
         raise LakeError(

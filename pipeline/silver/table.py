@@ -7,7 +7,7 @@ LSN among the changes. If all rows are replaced, by a copy or a rebuild, the new
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from pipeline.silver.range_plan import RangePlan, WriteResult
 from pipeline.silver.rule_names import rule_in_silver, silver_names
 from pipeline.silver.schema_evolution import rule_for_rebuild
 from pipeline.silver.schema_operations import NeedsRebuild
+from pipeline.silver.step_writer import KeyNotSentError
 from pipeline.silver.swap import BufferedRecords, swap_in
 from pipeline.silver.write import KeyRangesUnusable, Write
 from pipeline.silver.write_plan import surveys_of_newest
@@ -131,7 +132,20 @@ class SilverTable:
         """Apply the changes from a start up to an LSN, or up to the change before which the table is held."""
         if start.offset == INVALID and start.copy is None:
             refuse_lost_offset(self.table, self.name, self._txn)
-        return self._writer.execute(self.plan(surveys, relations, registered, start, end_lsn))
+        plan = self.plan(surveys, relations, registered, start, end_lsn)
+        return self._or_held(lambda: self._writer.execute(plan))
+
+    def _or_held(self, write: Callable[[], WriteResult]) -> WriteResult:
+        """Return the result of a write; the table is held at its offset if a change was sent without its key.
+
+        A table that has no offset yet fails.
+        """
+        try:
+            return write()
+        except KeyNotSentError as error:
+            if self.offset == INVALID:
+                raise
+            return WriteResult(self.offset, str(error))
 
     def set_comments(self, registered: RegisteredTable) -> None:
         """Give the table the comments of the source, unless it has them."""
@@ -214,7 +228,7 @@ class SilverTable:
             partial = self.history.partial_copies(self.name, copy)
             written = self.apply_partial_copies(partial, relations, None, start, end_lsn)
         else:
-            written = self._rebuild(relations, registered, end_lsn, copy=copy)
+            written = self._or_held(lambda: self._rebuild(relations, registered, end_lsn, copy=copy))
         if written.held or written.uncompared:
             return written
         sentence, kind = "The table starts from a copy of the source's rows.", "evolved"

@@ -70,8 +70,8 @@ def check_tables(connection: Connection, config: Config, publication: Publicatio
     if publication is not None and follows_changes:
         yield from _check_identities(connection, publication)
     if via_root and follows_changes:
-        leaves = _check_leaves(connection, tables)
-        yield from [leaves] if publication is not None or not leaves.ok else []
+        found = _check_leaves(connection, tables)
+        yield from (each for each in found if publication is not None or not each.ok)
     yield from _check_columns(connection, config, tables)
     if any(rule.columns for rule in config.tables):
         faults = list(find_unusable_rules(connection, config, tables))
@@ -135,9 +135,20 @@ def _check_identities(connection: Connection, publication: Publication) -> Itera
     )
 
 
-def _check_leaves(connection: Connection, tables: set[TableName]) -> Check:
-    leaves = sorted(leaf for root, leaf in list_mismatched_leaves(connection) if root in tables)
-    return decide(
+def _check_leaves(connection: Connection, tables: set[TableName]) -> Iterator[Check]:
+    """Yield whether partitions log what identifies a row of the partitioned table that is published."""
+    found = [each for each in list_mismatched_leaves(connection) if each[0] in tables]
+    if bare := sorted({root for root, _, is_bare in found if is_bare}):
+        yield Check(
+            "identities of partitions",
+            False,
+            f"{len(bare)} partitioned tables have no replica identity, while their partitions have one, so"
+            f" silver is held at the first update or delete: {list_tables(bare)}.",
+            f"Run {_alter_each(bare, 'ADD PRIMARY KEY (…)')} with the key of the partitions, or"
+            " REPLICA IDENTITY FULL for it and each partition.",
+        )
+    leaves = sorted(leaf for _, leaf, is_bare in found if not is_bare)
+    yield decide(
         "identities of partitions",
         not leaves,
         passed="Every partition of a published table has the columns of the table's replica identity in its"
