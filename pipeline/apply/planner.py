@@ -221,7 +221,7 @@ class Planner:
     def _refused_at(self, name: TableName, known: LakeFacts) -> LSN | None:
         """Return since when a table is not followed, though the stream has its changes."""
         rule, last = self._config.rule_for(name), known.history.last(name)
-        is_refused = rule is not None and rule.inheritance == "refuse"
+        is_refused = rule is not None and (rule.inheritance == "refuse" or bool(rule.columns))
         return last.dropped_at if is_refused and last is not None and last.state == DROPPED else None
 
     def _with_effect(

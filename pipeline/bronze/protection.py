@@ -24,7 +24,6 @@ from pipeline.bronze.source_moves import SourceMoves
 from pipeline.bronze.source_relations import FIRST_USER_OID
 from pipeline.config.config import Config
 from pipeline.config.tables import LAST4, ColumnRules
-from pipeline.errors import ConfigError
 from pipeline.protected_columns import (
     EXCLUDE,
     HMAC_SHA256,
@@ -74,13 +73,30 @@ class Protection:
         """Return the protection of rows that were read without the columns that are left out."""
         return replace(self, rules=tuple(self.rules[i] for i in self.kept))
 
+    def loses_key(self, sent: Relation) -> bool:
+        """Return whether what is captured of a row does not identify it, because of a rule for its key.
+
+        A column of the key that only may be a protected one is no such rule.
+        """
+        guesses = {column.name for column in self.columns if column.is_guess}
+        return sent.replica_identity != "f" and any(
+            column.is_key
+            and rule is not None
+            and not rule.startswith(HMAC_SHA256)
+            and storable(column.name) not in guesses
+            for column, rule in zip(sent.columns, self.rules, strict=True)
+        )
+
     def hashes_key(self, sent: Relation) -> bool:
         """Return whether a column of the key is hashed."""
         return any(c.is_key and rule for c, rule in zip(sent.columns, self.rules, strict=True))
 
     def relation(self, sent: Relation) -> Relation:
-        """Return the relation as bronze has it."""
+        """Return the relation as bronze has it, without identity if its key is left out or masked."""
         columns = tuple(_column(sent.columns[i], self.rules[i]) for i in self.kept)
+        if self.loses_key(sent):
+            columns = tuple(replace(column, is_key=False) for column in columns)
+            return replace(sent, columns=columns, replica_identity="n")
         return replace(sent, columns=columns)
 
     def catalog(self, sent: Relation, found: CatalogRelation | None) -> CatalogRelation | None:
@@ -88,7 +104,8 @@ class Protection:
         if found is None or not self.is_known:
             return None
         names = {sent.columns[i].name for i in self.kept}
-        key = found.primary_key if names.issuperset(found.primary_key) else ()
+        is_whole = names.issuperset(found.primary_key) and not self.loses_key(sent)
+        key = found.primary_key if is_whole else ()
         columns = tuple(_catalog_column(found.columns[i], self.rules[i], self.key) for i in self.kept)
         return replace(found, columns=columns, primary_key=key)
 
@@ -213,10 +230,7 @@ class ColumnProtection:
             return self.is_configured and self._find(relation)[2] is not None
 
     def protect(self, relation: Relation, catalog: CatalogRelation | None) -> Protection | None:
-        """Return the protection of a relation that was read from the catalog, None if no rule concerns it.
-
-        Raises ConfigError if a column of its key is excluded or masked.
-        """
+        """Return the protection of a relation that was read from the catalog, None if no rule concerns it."""
         numbers = [[number] for number in catalog.attribute_numbers] if catalog else None
         return self._protect(relation, catalog, numbers, {})
 
@@ -225,8 +239,7 @@ class ColumnProtection:
     ) -> Protection | None:
         """Return the protection of a relation as a transaction that commits at an LSN sent it.
 
-        `table` was read for the transaction later; it is None if the table does not exist any more. Raises
-        ConfigError like `protect`.
+        `table` was read for the transaction later; it is None if the table does not exist any more.
         """
         names = [column.name for column in relation.columns]
         numbers = possible_numbers(names, table, self.horizons.before(lsn)) if table else None
@@ -250,7 +263,6 @@ class ColumnProtection:
             known = self._known.setdefault(self._moves.lake_id(relation.oid), known or _Known())
             found = self._protection(rules, relation, catalog, numbers, now, known)
             self._remember(known, name, relation, found)
-        _refuse_key(rules, relation, found)
         return found
 
     def _find(self, relation: Relation) -> tuple[TableName, _Known | None, ColumnRules | None]:
@@ -287,6 +299,9 @@ class ColumnProtection:
                 is_same = catalog is not None and catalog.attribute_numbers[i] == number
                 kind = _type_of(relation, catalog if is_same else None, i, rule)
                 columns.append(ProtectedColumn(name, configured, number, rule, *kind))
+        if all(rule == EXCLUDE for rule in found):  # a row has a column at least
+            found = [NULL_MASK for _ in found]
+            columns = [replace(c, rule=NULL_MASK) if c.rule == EXCLUDE else c for c in columns]
         is_known = numbers is not None and not any(column.is_guess for column in columns)
         present = {*(storable(c.name) for c in relation.columns), *(c.configured_name for c in columns)}
         columns += [ProtectedColumn(None, n, None, MISSING) for n in rules.names if n not in present]
@@ -375,22 +390,6 @@ def _strictness(rule: str) -> int:
 def fingerprint(key: bytes) -> str:
     """Return eight digits that tell one key from another, and do not give it away."""
     return hmac.digest(key, b"pgdelta hash_key", "sha256").hex()[:8]
-
-
-def _refuse_key(rules: ColumnRules, relation: Relation, protection: Protection) -> None:
-    """Raise ConfigError if a column of the key is excluded or masked, or no column is left.
-
-    A column that only may be a protected one is no fault of the configuration.
-    """
-    protected = {column.name: column for column in protection.columns}
-    has_key = relation.replica_identity != "f"
-    for column, rule in zip(relation.columns, protection.rules, strict=True):
-        if has_key and column.is_key and rule is not None and not rule.startswith(HMAC_SHA256):
-            found = protected[storable(column.name)]
-            if not found.is_guess:
-                raise ConfigError(rules.key_fault(found.configured_name, storable(relation.name)))
-    if not protection.kept:
-        raise ConfigError(rules.nothing_left(storable(relation.name)))
 
 
 def digest_of(protection: Protection) -> str:

@@ -148,19 +148,15 @@ class ColumnRules:
         return tuple(dict.fromkeys((*self.include, *self.exclude, *self.hash, *self.mask)))
 
     def key_fault(self, column: str, table: str) -> str:
-        """Return the error for a column of a table's key that is left out or masked."""
+        """Return why a table with a column of its key that is left out or masked cannot be followed."""
         what = "excluded" if self.excludes(column) else "masked"
         return (
-            f"{self._place(column)}: Column {column} is {what}, but it is part of the key of table {table}. "
-            "Hash it instead, or remove the rule."
+            f"{self._place(column)}: Column {column} is {what}, but it is part of the key of table {table}."
         )
 
     def nothing_left(self, table: str) -> str:
-        """Return the error for a table without a column that is captured."""
-        return (
-            f"{self._place('')}: No column of table {table} is captured. Name fewer columns in exclude, or "
-            "those of the table in include."
-        )
+        """Return why a table without a column that is captured cannot be followed."""
+        return f"{self._place('')}: No column of table {table} is captured."
 
     def _place(self, column: str) -> str:
         return self.places.get(column) or next(iter(self.places.values()), "tables[].columns")

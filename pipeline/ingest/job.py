@@ -29,7 +29,6 @@ from pipeline.ingest.repeated_transactions import check_repeated
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
-from pipeline.postgres.column_rules import refuse_unusable_rules
 from pipeline.postgres.connection import ServerIdentity, connect, identify, newer_server_sentence
 from pipeline.postgres.publication import ensure_publication, list_published, managed_comment
 from pipeline.postgres.replication.change_stream import ChangeStream
@@ -99,7 +98,6 @@ def _run(
         publication, is_marked = ensure_publication(connection, config)
         if config.source.protocol.binary:
             refuse_unreadable(connection, publication)
-        refuse_unusable_rules(connection, config, publication.tables)
         recorded = {"lake": uuid4().hex} if captured is None else bronze.metadata()
         source = {"slot": config.source.slot, **identity.facts}
         mark = None

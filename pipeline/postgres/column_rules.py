@@ -1,48 +1,47 @@
-"""Compare the rules for columns (`tables[].columns`) with the keys of the tables that they concern."""
+"""Compare the rules for columns (`tables[].columns`) with the columns and keys of their tables."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from pipeline.config.config import Config
-from pipeline.errors import ConfigError
 from pipeline.postgres.connection import Connection, for_server
+from pipeline.postgres.relation_kinds import Reason
 from pipeline.postgres.replica_identities import KEY_COLUMNS
 from pipeline.table_name import TableName
 
-_KEYS = """
-SELECT n.nspname::text, c.relname::text, pg_catalog.array_agg(a.attname::text)
-FROM pg_catalog.pg_index i
-JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
+_COLUMNS = """
+SELECT n.nspname::text, c.relname::text, pg_catalog.array_agg(a.attname::text ORDER BY a.attnum),
+       coalesce(pg_catalog.array_agg(a.attname::text ORDER BY a.attnum)
+                FILTER (WHERE a.attnum = ANY ({key})), ARRAY[]::text[])
+FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ({key})
-WHERE i.indimmediate AND i.indisvalid
-  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
+    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+WHERE c.relkind IN ('r', 'p') AND c.oid >= 16384
 GROUP BY 1, 2 ORDER BY 1, 2
 """
-
-
-def refuse_unusable_rules(connection: Connection, config: Config, tables: Collection[TableName]) -> None:
-    """Raise ConfigError for the first rule that leaves out or masks a column of a key."""
-    for fault in find_unusable_rules(connection, config, tables):
-        raise ConfigError(fault)
+_HASH = "Hash it instead, or remove the rule."
+_KEEP = "Name fewer columns in exclude, or those of the table in include."
 
 
 def find_unusable_rules(
     connection: Connection, config: Config, tables: Collection[TableName]
-) -> Iterable[str]:
-    """Return an error for each column of a key of these tables that a rule leaves out or masks."""
+) -> dict[TableName, Reason]:
+    """Return those of the tables whose rules leave out or mask a column of the key, or leave no column."""
     if not any(rule.columns for rule in config.tables):
-        return []
-    found = []
-    for schema, table, key in connection.execute(
-        _KEYS.format(key=for_server(connection, KEY_COLUMNS))
-    ).fetchall():
+        return {}
+    found = {}
+    rows = connection.execute(_COLUMNS.format(key=for_server(connection, KEY_COLUMNS))).fetchall()
+    for schema, table, columns, key in rows:
         name = TableName(schema, table)
         rule = config.rule_for(name)
-        if rule is None or name not in tables:
+        if rule is None or name not in tables or not rule.columns:
             continue
-        columns = rule.columns
-        unusable = (column for column in key if columns.excludes(column) or column in columns.mask)
-        found += [columns.key_fault(column, str(name)) for column in unusable]
+        rules = rule.columns
+        if unusable := [each for each in key if rules.excludes(each) or each in rules.mask]:
+            found[name] = Reason(rules.key_fault(unusable[0], str(name)), _HASH)
+        elif all(rules.excludes(column) for column in columns):
+            found[name] = Reason(rules.nothing_left(str(name)), _KEEP)
     return found

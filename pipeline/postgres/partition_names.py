@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.config.config import Config
+from pipeline.postgres.column_rules import find_unusable_rules
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.publication import (
     PUBLISHES_SCHEMAS,
@@ -28,11 +29,12 @@ class Unfollowed:
     """Relations that are not followed though rules match them, each with why.
 
     `refused` ones are named or missed; `passed_over` ones only a wildcard matches, or silver has their rows
-    under other names that match, too.
+    under other names that match, too. Of `unusable` ones, rules for columns leave no key or no column.
     """
 
     refused: Mapping[TableName, Reason]
     passed_over: Mapping[TableName, Reason]
+    unusable: Mapping[TableName, Reason]
 
 
 def find_unfollowed(
@@ -48,11 +50,12 @@ def find_unfollowed(
     """
     published = frozenset() if publication is None else publication.tables
     refused, passed_over = relations.refused(published), relations.passed_over(published)
+    unusable = find_unusable_rules(connection, config, published)
     sent = publication
     if sent is None and relations.families:
         sent = _plan_publication(connection, config, relations)
     if sent is None:
-        return Unfollowed(refused, passed_over)
+        return Unfollowed(refused, passed_over, unusable)
     below: dict[TableName, list[TableName]] = {}
     for name, member in relations.families.items():
         for above in member.above if not member.is_partitioned else ():
@@ -71,7 +74,7 @@ def find_unfollowed(
             is_in_silver = partitions and all(config.rule_for(each) is not None for each in partitions)
             found = passed_over if is_in_silver and not rule.is_exact else refused
             found[name] = _sent_by_partitions(sent, config)
-    return Unfollowed(refused, passed_over)
+    return Unfollowed(refused, passed_over, unusable)
 
 
 def _plan_publication(

@@ -117,7 +117,7 @@ def refusal_of(
         is_mended = identity_of(newest) is not Identity.NONE
         sentence = (
             f"Table {name} is held: an update or delete in the transaction at {lsn} does not identify its "
-            f"row, because the table has no replica identity, while a partition has one. {mend_root(name)}"
+            f"row, because {_why_bare(relation)}"
         )
         if is_mended:
             sentence = (
@@ -134,14 +134,18 @@ def refusal_of(
     )
 
 
-def mend_root(name: TableName) -> str:
-    """Return what to do with a partitioned table that has no replica identity."""
-    table = quote_identifier(*name)
-    return (
-        f"Run ALTER TABLE {table} ADD PRIMARY KEY (…) with the key of its partitions, or ALTER TABLE {table} "
-        "REPLICA IDENTITY FULL, and the same for each partition. It is copied once the stream has its next "
-        "change."
-    )
+def _why_bare(relation: SourceRelation) -> str:
+    """Return why a relation has no identity, and what to do."""
+    if relation.replica_identity == "n" and relation.protected:
+        why = "a rule leaves out or masks a column of its key. Hash the column instead, or remove the rule."
+    else:
+        table = quote_identifier(*relation.name)
+        why = (
+            "the table has no replica identity, while a partition has one. Run ALTER TABLE "
+            f"{table} ADD PRIMARY KEY (…) with the key of its partitions, or ALTER TABLE {table} REPLICA "
+            "IDENTITY FULL, and the same for each partition."
+        )
+    return f"{why} Then the table is copied after its next change."
 
 
 def find_excess(name: TableName, counts: Mapping[str, int], guards: Guards) -> str | None:

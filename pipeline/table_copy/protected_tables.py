@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import RelationVersion, relation_version
 from pipeline.bronze.writer import BronzeWriter
-from pipeline.errors import ConfigError, SourceError
+from pipeline.errors import SourceError
 from pipeline.postgres.attributes import read_horizon
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection, read_flush_lsn
@@ -65,7 +65,7 @@ def describe_version(
         if catalog is None:
             return None
         found = protection.protect(relation, catalog)
-    except (ConfigError, SourceError):  # a rule that cannot be applied is reported with the first change
+    except SourceError:
         if connection.closed:
             raise
         return None

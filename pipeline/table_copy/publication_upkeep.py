@@ -66,7 +66,7 @@ class PublicationUpkeep:
         listed = frozenset({*(publication.tables if publication else ()), *added})
         now = replace(publication, tables=listed) if publication else None
         unfollowed = find_unfollowed(connection, self._config, now, relations, unpublished)
-        self.refused = unfollowed.refused
+        self.refused = {**unfollowed.refused, **unfollowed.unusable}
         self._summary.unpublished = {table: str(why) for table, why in unpublished.items()}
         self._summary.unfollowed = {table: str(why) for table, why in self.refused.items()}
         self._summary.passed_over = {table: str(why) for table, why in unfollowed.passed_over.items()}

@@ -61,7 +61,7 @@ SAFE = {
     "pipeline/postgres/checks/source_facts.py": {
         "_TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE))",
     },
-    "pipeline/postgres/column_rules.py": {"_KEYS.format(key=for_server(connection, KEY_COLUMNS))"},
+    "pipeline/postgres/column_rules.py": {"_COLUMNS.format(key=for_server(connection, KEY_COLUMNS))"},
     "pipeline/postgres/connection.py": {"timeline"},
     "pipeline/postgres/snapshot/read_table.py": {
         "table.row_filter"

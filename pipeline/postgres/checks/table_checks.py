@@ -74,13 +74,14 @@ def check_tables(connection: Connection, config: Config, publication: Publicatio
         yield from (each for each in found if publication is not None or not each.ok)
     yield from _check_columns(connection, config, tables)
     if any(rule.columns for rule in config.tables):
-        faults = list(find_unusable_rules(connection, config, tables))
+        faults = find_unusable_rules(connection, config, tables)
+        why, fix = next(iter(faults.values()), ("", ""))
         yield decide(
             "protected columns",
             not faults,
             passed="No column of a key is excluded or masked.",
-            failed=faults[0] if faults else "",
-            fix="Hash the column instead, or remove the rule.",
+            failed=f"Tables that are not followed because of rules for columns: {list_tables(faults)}. {why}",
+            fix=fix,
         )
     if config.tables and publication is not None:
         yield from _check_unmatched(config, tables)

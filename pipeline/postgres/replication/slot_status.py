@@ -133,7 +133,8 @@ def _read_status(connection: Connection, config: Config, seconds: float) -> Sour
     found = find_unpublished(connection, config, publication, relations)
     unfollowed = find_unfollowed(connection, config, publication, relations, found)
     unpublished = {name: unpublished_sentence(reason) for name, reason in found.items()} | {
-        name: unfollowed_sentence(reason) for name, reason in unfollowed.refused.items()
+        name: unfollowed_sentence(reason)
+        for name, reason in {**unfollowed.refused, **unfollowed.unusable}.items()
     }
     end = read_flush_lsn(connection)
     holder = find_wal_holder(connection, slot, end, config.alerts.held_wal_limit)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.checks.table_checks import Check, check_tables
 from pipeline.postgres.connection import connect
+from pipeline.progress import IngestSummary
+from pipeline.report.status import read_status
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.files import places_of
@@ -300,13 +304,13 @@ def test_a_renamed_column_or_table_stays_protected(protected: Pipeline) -> None:
     assert places_of(Path(pipeline.root), SECRET) == []
 
 
-def test_a_masked_key_is_refused_and_an_unknown_column_is_an_event(protected: Pipeline) -> None:
+def test_a_masked_key_is_named_and_an_unknown_column_is_an_event(protected: Pipeline) -> None:
     pipeline = protected
     pipeline.run(*PERSON, insert("person", "1", 1))
     for rules in (ColumnRules(mask={"id": None}), ColumnRules(exclude=("id",)), ColumnRules(include=("n",))):
         refused = with_protection(pipeline, replace(rules, places={"id": "f.yaml:7: tables[0].columns.x"}))
-        with pytest.raises(ConfigError, match=r"f.yaml:7: .*Column id is .* part of the key"):
-            refused.ingest()
+        for text in refused.ingest().unfollowed.values():
+            assert re.match(r"f.yaml:7: .*Column id is .* part of the key", text), text
         [found] = [each for each in checks(refused) if each.name == "protected columns"]
         assert not found.ok
         assert "Column id is" in found.sentence
@@ -316,6 +320,78 @@ def test_a_masked_key_is_refused_and_an_unknown_column_is_an_event(protected: Pi
     assert "the rules of tables name: Mail of public.*" in missing.sentence
     [event] = [sentence for _, sentence in misnamed.events("person") if "Mail" in sentence]
     assert event.startswith("Table public.person has no column Mail")
+
+
+@pytest.mark.promise("protected columns")
+@pytest.mark.parametrize("copy", ["initial", pytest.param("never", marks=pytest.mark.slow)])
+def test_a_protected_column_that_joins_a_key_holds_its_table_alone(
+    make_pipeline: MakePipeline, copy: str
+) -> None:
+    """The others continue with exit code 0, no value gets into the lake, and the table is followed again."""
+    pipeline = make_pipeline("public.*", copy=copy)
+    rules = ColumnRules(mask={"mail": "***"}, places={"mail": "f.yaml:7: tables[0].columns.mask.mail"})
+    pipeline = with_protection(pipeline, rules)
+    name = pipeline.config.source.publication
+    pipeline.run(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, mail text NOT NULL, v int)" for t in ("joined", "other")),
+        f"CREATE PUBLICATION {name} FOR TABLE joined, other",
+    )
+    pipeline.ingest()
+    pipeline.run(*(f"INSERT INTO {t} VALUES (1, '{SECRET}', 1)" for t in ("joined", "other")))
+    catch_up_but(pipeline, held=())
+    pipeline.run(
+        "ALTER TABLE joined DROP CONSTRAINT joined_pkey, ADD PRIMARY KEY (id, mail)",
+        f"UPDATE joined SET mail = '{SECRET}2', v = 2",
+        "UPDATE other SET v = 2",
+        "CREATE TABLE late (mail text PRIMARY KEY, v int)",
+        f"INSERT INTO late VALUES ('{SECRET}', 1)",
+        f"ALTER PUBLICATION {name} ADD TABLE late",
+        f"UPDATE late SET mail = '{SECRET}3'",
+    )
+    why = (
+        "f.yaml:7: tables[0].columns.mask.mail: Column mail is masked, but it is part of the key of table"
+        " public.{}. Hash it instead, or remove the rule."
+    )
+    for statement in ("UPDATE other SET v = 3", f"DELETE FROM joined WHERE mail = '{SECRET}2'"):
+        summary = catch_up_but(pipeline, held=("joined", "late"))
+        assert {each.table: str(text) for each, text in summary.unfollowed.items()} == {
+            table: why.format(table) for table in ("joined", "late")
+        }
+        pipeline.run(statement)
+    [check] = [each for each in checks(pipeline) if each.name == "protected columns"]
+    tables = "Tables that are not followed because of rules for columns: public.joined, public.late."
+    assert (check.ok, f"{check.sentence} {check.fix}") == (False, f"{tables} {why.format('joined')}")
+    states = {table.name.table: table for table in read_status(pipeline.config).tables}
+    assert states["other"].state == "current"
+    for table in ("joined", "late"):
+        assert states[table].state in ("unpublished", "held")
+    assert places_of(Path(pipeline.root), SECRET) == []
+    pipeline = with_protection(pipeline, ColumnRules(hash={"mail": "hmac-sha256"}))
+    if copy == "never":
+        run_resync(pipeline.config, ["public.joined", "public.late"])
+    pipeline.run(
+        *(f"INSERT INTO {t} VALUES ({n}'{SECRET}4', 4)" for t, n in (("joined", "4, "), ("late", "")))
+    )
+    for _ in range(2):
+        pipeline.ingest()
+        pipeline.apply()
+        pipeline.run("UPDATE joined SET v = v + 1", "UPDATE late SET v = v + 1")
+    pipeline.ingest()
+    pipeline.apply()
+    for table in ("joined", "late"):
+        rows = pipeline.frame("silver", "public", table).select("mail", "v").collect()
+        mails = dict(pipeline.source.execute(f"SELECT mail, v FROM {table}").fetchall())
+        assert {tuple(row) for row in rows} == {(hashed(mail), v) for mail, v in mails.items()}
+
+
+def catch_up_but(pipeline: Pipeline, *, held: Collection[str]) -> IngestSummary:
+    """Run both jobs: the tables `held` are not followed, none fails, and the others continue."""
+    ingested = pipeline.ingest()
+    assert {name.table for name in ingested.unfollowed} == set(held)
+    assert [ingested.exit_code(strict=each) for each in (False, True)] == [0, int(bool(held))]
+    applied = pipeline.apply()
+    assert applied.exit_code(strict=False) == 0, applied.lines()
+    return ingested
 
 
 def checks(pipeline: Pipeline) -> list[Check]:

@@ -14,7 +14,6 @@ from pipeline.bronze.source_moves import MovedTable, SourceMoves, match_columns
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation, source_relation
 from pipeline.config.config import Config, Source
 from pipeline.config.tables import ColumnRules, TableRule
-from pipeline.errors import ConfigError
 from pipeline.postgres.attributes import Attribute, CatalogHorizon, TableAttributes
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
 from pipeline.protected_columns import EXCLUDE, LAST4_MASK, NULL_MASK, POSSIBLE
@@ -355,17 +354,17 @@ def test_only_named_columns_are_captured_with_include() -> None:
 @pytest.mark.parametrize(
     "rules", [ColumnRules(exclude=("id",)), ColumnRules(mask={"id": "x"}), ColumnRules(include=("mail",))]
 )
-def test_a_key_is_hashed_at_most(rules: ColumnRules) -> None:
-    protection = ColumnProtection(config(replace(rules, places={"id": "c.yaml:7: tables[0].columns.x"})))
-    with pytest.raises(ConfigError, match=r"Column id is .* part of the key of table t\. Hash it"):
-        protection.protect(relation(), catalog())
+def test_a_key_that_is_not_hashed_identifies_no_row(rules: ColumnRules) -> None:
+    found = recorded(ColumnProtection(config(rules)), relation(), catalog())
+    assert (found.key, found.replica_identity) == ((), "n")
     # the whole row identifies it
-    assert protection.protect(relation(identity="f"), catalog()) is not None
+    found = recorded(ColumnProtection(config(rules)), relation(identity="f"), catalog())
+    assert found.replica_identity == "f"
 
 
-def test_a_table_needs_a_column() -> None:
-    with pytest.raises(ConfigError, match="No column of table t is captured"):
-        ColumnProtection(config(ColumnRules(exclude=COLUMNS))).protect(relation(identity="f"), catalog())
+def test_a_row_without_a_column_is_of_nulls() -> None:
+    found = ColumnProtection(config(ColumnRules(exclude=COLUMNS))).protect(relation(), catalog())
+    assert rules_of(found) == [NULL_MASK] * len(COLUMNS)
 
 
 def test_names_without_a_column_are_recorded() -> None:

@@ -182,6 +182,11 @@ def test_a_source_that_is_ready_needs_nothing() -> None:
         ({"walsenders": 10}, "ALTER SYSTEM SET max_wal_senders = 15;", True),
         ({"may_replicate": False}, 'ALTER ROLE "pgdelta" REPLICATION;', False),
         ({"may_create": False}, 'CREATE PUBLICATION "shop" FOR TABLE "a"."x";', False),
+        (
+            {"may_create": False, "publishes_roots": True},
+            'CREATE PUBLICATION "shop" FOR TABLE "a"."x" WITH (publish_via_partition_root = true);',
+            False,
+        ),
     ],
 )
 def test_what_is_missing_is_a_statement(changes: dict[str, Any], statement: str, restarts: bool) -> None:
