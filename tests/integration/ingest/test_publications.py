@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pipeline.operate.resync import run_resync
-from pipeline.postgres.checks.source_checks import run_checks
-from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
@@ -105,53 +103,6 @@ def test_a_partition_with_another_key_than_its_root_is_refused_or_correct(
         pipeline.assert_equal("events")
     else:
         assert any("events" in line for line in summary.lines()), summary.lines()
-
-
-@pytest.mark.promise("updates without an old row")
-def test_a_root_without_identity_is_held_alone_and_followed_once_mended(make_pipeline: MakePipeline) -> None:
-    pipeline = make_pipeline(copy="initial")
-    pipeline.run(
-        "CREATE TABLE events (id int NOT NULL, kind text NOT NULL, v text) PARTITION BY LIST (kind)",
-        "CREATE TABLE events_a PARTITION OF events FOR VALUES IN ('a')",
-        "ALTER TABLE events_a ADD PRIMARY KEY (id, kind)",
-        "CREATE TABLE other (id int PRIMARY KEY)",
-        "INSERT INTO events VALUES (1, 'a', 'copied'), (2, 'a', 'copied')",
-    )
-    [check] = [each for each in run_checks(pipeline.config) if each.name == "identities of partitions"]
-    assert not check.ok
-    assert check.sentence.endswith("silver is held at the first update or delete: public.events.")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO events VALUES (3, 'a', 'added')", "INSERT INTO other VALUES (1)")
-    pipeline.catch_up()
-    pipeline.assert_equal("events", "other")
-    pipeline.run(
-        "INSERT INTO events VALUES (4, 'a', 'added')",
-        "UPDATE events SET v = 'x' WHERE id = 1",
-        "DELETE FROM events WHERE id = 2",
-        "INSERT INTO other VALUES (2)",
-    )
-    pipeline.ingest()
-    summary = pipeline.apply()
-    assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1), summary.lines()
-    pipeline.assert_equal("other")
-    assert len(pipeline.frame("silver", "public", "events").select("id").collect()) == 4
-    [(kind, sentence)] = [each for each in pipeline.events("events") if each[0] == "held"]
-    assert "does not identify its row, because the table has no replica identity" in sentence
-    assert 'Run ALTER TABLE "public"."events" ADD PRIMARY KEY (…) with the key of its partitions' in sentence
-    [table] = [each for each in read_status(pipeline.config).tables if each.name.table == "events"]
-    assert (table.state, table.sentence) == (kind, sentence)
-    pipeline.run(
-        "ALTER TABLE events_a DROP CONSTRAINT events_a_pkey",
-        "ALTER TABLE events ADD PRIMARY KEY (id, kind)",
-        "UPDATE events SET v = 'mended' WHERE id = 1",
-    )
-    pipeline.ingest()
-    summary = pipeline.apply()
-    assert summary.exit_code(strict=True) == 0, summary.lines()
-    pipeline.ingest()
-    pipeline.run("DELETE FROM events WHERE id = 3", "UPDATE other SET id = 3 WHERE id = 1")
-    pipeline.catch_up()
-    pipeline.assert_equal("events", "other")
 
 
 @pytest.mark.promise("updates without an old row")
