@@ -8,11 +8,11 @@ the same order, while a single key works with any type.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID = 16, 17, 20, 21, 23, 25, 26
-VARCHAR, DATE, NUMERIC, UUID = 1043, 1082, 1700, 2950
+VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID = 1043, 1082, 1114, 1184, 1700, 2950
 TEXTS = frozenset({TEXT, VARCHAR})  # both sides sort these by their bytes: under collation C at the source
 INTEGERS = frozenset({INT2, INT4, INT8})
 _INTEGERS = ("SMALLINT", "INT", "BIGINT")
@@ -30,39 +30,78 @@ _SAME_ORDER = {
     NUMERIC: ("DECIMAL",),
     UUID: ("STRING",),
 }
+# of bounds as the catalog prints them, and not as people write them: each has its zone
+_TIMES = {TIMESTAMP: ("TIMESTAMP_NTZ",), TIMESTAMPTZ: ("TIMESTAMP",)}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRange:
+    """The values of a key column from `first` to before `last`, None for no bound; to `last` if it is closed.
+
+    `position` is that of the column in the key, which is not known before the copy is planned.
+    """
+
+    name: str
+    first: str | None
+    last: str | None
+    is_closed: bool = False
+    position: int = -1
+
+    @property
+    def bounds(self) -> list[tuple[str, str]]:
+        """The comparisons that the values satisfy: operator and text."""
+        if self.first == self.last and self.first is not None:
+            return [("=", self.first)]
+        ends = ((">=", self.first), ("<=" if self.is_closed else "<", self.last))
+        return [(operator, text) for operator, text in ends if text is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
     """The keys from `first` to `last`, both inclusive; an empty tuple is no bound.
 
-    A bound has the text of each key column, or of the first ones.
+    A bound has the text of each key column, or of the first ones. A range of `columns` has no such bounds,
+    but the keys that have each of these columns in its range, such as those of a partition.
     """
 
     first: tuple[str, ...]
     last: tuple[str, ...]
+    columns: tuple[ColumnRange, ...] = ()
 
     @property
     def is_single(self) -> bool:
         """Whether the range is one value of the columns that it names."""
-        return self.first == self.last
+        return not self.columns and self.first == self.last
 
     @property
     def width(self) -> int:
         """The number of columns that the range names."""
-        return max(len(self.first), len(self.last))
+        return max(len(self.first), len(self.last), len(self.columns))
+
+    def placed(self, names: Sequence[str]) -> KeyRange:
+        """Return the range with the positions of its columns in a key."""
+        columns = (replace(each, position=names.index(each.name)) for each in self.columns)
+        return replace(self, columns=tuple(columns))
 
 
-def has_same_order(type_oid: int, ddl: str) -> bool:
-    """Return whether a silver type sorts the values of a PostgreSQL type as the server does."""
-    return ddl.partition("(")[0] in _SAME_ORDER.get(type_oid, ())
+def has_same_order(type_oid: int, ddl: str, *, with_times: bool = False) -> bool:
+    """Return whether a silver type sorts the values of a PostgreSQL type as the server does.
+
+    Times count with `with_times` only: their bounds must have a zone.
+    """
+    types = _SAME_ORDER | _TIMES if with_times else _SAME_ORDER
+    return ddl.partition("(")[0] in types.get(type_oid, ())
 
 
-def describe_unusable(key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str | None:
+def describe_unusable(
+    key_types: Sequence[int], ranges: Sequence[KeyRange], names: Sequence[str] = ()
+) -> str | None:
     """Return why ranges cannot select rows by a key of these types, and what to do; None if they can.
 
-    `key_types` are the type OIDs of the key's columns, for domains those of their base types.
+    `key_types` are the type OIDs of the key's columns, for domains those of their base types, and `names`
+    their names, which ranges of columns need.
     """
+    types = dict(zip(names, key_types, strict=False))
     if not key_types:
         return "The table has no key (REPLICA IDENTITY). Resync the whole table."
     for each in ranges:
@@ -70,7 +109,9 @@ def describe_unusable(key_types: Sequence[int], ranges: Sequence[KeyRange]) -> s
             return "The range has no bound. Give a first key or a last key."
         if each.width > len(key_types):
             return f"The range has {each.width} values, the key {len(key_types)} columns. Give fewer values."
-        if not each.is_single and not all(type_oid in _SAME_ORDER for type_oid in key_types[: each.width]):
+        used = [types.get(column.name) for column in each.columns] or key_types[: each.width]
+        known = _SAME_ORDER | _TIMES if each.columns else _SAME_ORDER
+        if not each.is_single and not all(type_oid in known for type_oid in used):
             return "The key has a type that source and silver sort differently. Give single keys."
     return None
 

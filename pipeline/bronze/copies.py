@@ -36,11 +36,14 @@ from pipeline.delta.new_rows import NewRows
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
-from pipeline.key_ranges import KeyRange
+from pipeline.key_ranges import ColumnRange, KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
-_KEY_RANGES = "key_ranges ARRAY<STRUCT<first: ARRAY<STRING>, last: ARRAY<STRING>>>"
+_KEY_RANGES = (
+    "key_ranges ARRAY<STRUCT<first: ARRAY<STRING>, last: ARRAY<STRING>, columns: ARRAY<STRUCT<"
+    "name: STRING, first: STRING, last: STRING, is_closed: BOOLEAN, position: INT>>>>"
+)
 COPIES = (
     "copy_id BIGINT, schema_name STRING, table_name STRING, relation_id BIGINT, membership BIGINT, "
     "relation_version BIGINT, state STRING, lsn BIGINT, running ARRAY<BIGINT>, chunks_before BIGINT, "
@@ -156,12 +159,22 @@ def _copy_key(state: CopyState, now: str) -> CopyRow:
     return {"copy_id": state.id, "schema_name": name.schema, "table_name": name.table, "state": now}
 
 
-def _key_range_rows(ranges: Sequence[KeyRange]) -> list[dict[str, list[str]]] | None:
-    return [{"first": list(each.first), "last": list(each.last)} for each in ranges] or None
+def _key_range_rows(ranges: Sequence[KeyRange]) -> list[dict[str, Any]] | None:
+    return [
+        {"first": list(each.first), "last": list(each.last), "columns": [asdict(c) for c in each.columns]}
+        for each in ranges
+    ] or None
 
 
 def _key_ranges(rows: Sequence[Mapping[str, Any]] | None) -> tuple[KeyRange, ...]:
-    return tuple(KeyRange(tuple(row["first"]), tuple(row["last"])) for row in rows or ())
+    return tuple(
+        KeyRange(
+            tuple(row["first"]),
+            tuple(row["last"]),
+            tuple(ColumnRange(**column) for column in row["columns"] or ()),
+        )
+        for row in rows or ()
+    )
 
 
 def _states(rows: Sequence[Mapping[str, Any]]) -> dict[TableName, list[CopyState]]:

@@ -36,6 +36,7 @@ from pipeline.config.tables import (
     PIPELINE_RETENTION,
     DetachedTables,
     DroppedColumns,
+    DroppedPartitions,
     Guards,
     History,
     Inheritance,
@@ -149,6 +150,16 @@ class Silver:
             " and unpublished tables with `source.copy: initial`."
         ),
     ] = "keep"
+    dropped_partitions: Annotated[
+        DroppedPartitions,
+        Field(
+            description="What happens to the rows of a partition that is dropped or detached from a table"
+            " that is published by its root: they leave silver, as they left `SELECT` on the root (`delete`),"
+            " they stay until the next copy or comparison of it (`keep`, with an event of kind `info`),"
+            " or the whole table is copied again (`resync`). `delete` goes by the bounds of the partition,"
+            " which ingest recorded, and copies no row."
+        ),
+    ] = "delete"
     inheritance: Annotated[
         Inheritance,
         Field(

@@ -34,6 +34,7 @@ Misfits = Annotated[Literal["null", "text", "clamp", "error"], Word]
 DroppedColumns = Annotated[Literal["keep", "drop"], Word]
 TypeChanges = Annotated[Literal["hold", "rebuild", "resync"], Word]
 DetachedTables = Annotated[Literal["keep", "archive"], Word]
+DroppedPartitions = Annotated[Literal["keep", "delete", "resync"], Word]
 Inheritance = Annotated[Literal["parent_only", "refuse"], Word]
 RowMode = Literal["mirror", "soft_delete", "append", "history"]
 SilverMode = Annotated[RowMode, Word]
@@ -47,6 +48,7 @@ INHERITED = (
     "dropped_columns",
     "type_changes",
     "detached_tables",
+    "dropped_partitions",
     "inheritance",
     "min_interval",
     "source_comments",
@@ -274,6 +276,14 @@ class TableRule:
             json_schema_extra={"x-default": "`silver.detached_tables`"},
         ),
     ] = "keep"
+    dropped_partitions: Annotated[
+        DroppedPartitions,
+        Field(
+            description="What happens to the rows of partitions that are dropped or detached from these"
+            " tables.",
+            json_schema_extra={"x-default": "`silver.dropped_partitions`"},
+        ),
+    ] = "delete"
     inheritance: Annotated[
         Inheritance,
         Field(

@@ -8,9 +8,10 @@ at its next start.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +19,14 @@ from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
+from pipeline.key_ranges import ColumnRange, KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 CATALOG = (
     "kind STRING, schema_name STRING, table_name STRING, relation_id BIGINT, row_xmin BIGINT, "
-    "root_id BIGINT, parent_id BIGINT, filenode BIGINT, lsn BIGINT, oldest_xid BIGINT, recorded_at TIMESTAMP"
+    "root_id BIGINT, parent_id BIGINT, filenode BIGINT, lsn BIGINT, oldest_xid BIGINT, "
+    "recorded_at TIMESTAMP, bounds STRING"
 )
 _PUBLICATION, _ROOT, _PARTITION = "publication", "root", "partition"
 _TABLE, _GENERATED = "table", "generated"
@@ -34,8 +37,10 @@ _TYPE, _PART = "type", "part"
 class Partition:
     """A partition on any level below a root: `attached_by` is the xmin of its row in pg_inherits.
 
-    `filenode` is 0 for one that is partitioned itself. What is only read from the source, and not recorded:
-    `is_born` is whether it was created as a partition, `row_xmin` the xmin of its row in pg_class.
+    `filenode` is 0 for one that is partitioned itself, and `ranges` have its rows among those of its parent,
+    None if its bounds do not give them. What is only read from the source, and not recorded: `is_born` is
+    whether it was created as a partition, `row_xmin` the xmin of its row in pg_class, and `is_alone` whether
+    no transaction could write to it while the one that attached it went on.
     """
 
     name: TableName
@@ -44,6 +49,8 @@ class Partition:
     filenode: int
     is_born: bool = field(default=False, compare=False)
     row_xmin: int = field(default=0, compare=False)
+    is_alone: bool = field(default=False, compare=False)
+    ranges: tuple[KeyRange, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,7 @@ def _rows(state: CatalogState, publication: str) -> list[dict[str, object]]:
         rows.append(_row(_ROOT, root.name, root_id))
         rows += [
             _row(_PARTITION, each.name, oid, each.attached_by, root_id, each.parent_id, each.filenode)
+            | {"bounds": _bounds(each.ranges)}
             for oid, each in root.partitions.items()
         ]
     for oid, table in state.tables.items():
@@ -157,7 +165,20 @@ def _row(
         "root_id": root_id,
         "parent_id": parent_id,
         "filenode": filenode,
+        "bounds": None,
     }
+
+
+def _bounds(ranges: tuple[KeyRange, ...] | None) -> str | None:
+    """Return ranges of columns as JSON."""
+    return None if ranges is None else json.dumps([[asdict(c) for c in each.columns] for each in ranges])
+
+
+def _ranges(bounds: str | None) -> tuple[KeyRange, ...] | None:
+    if bounds is None:
+        return None
+    columns = [tuple(ColumnRange(**column) for column in each) for each in json.loads(bounds)]
+    return tuple(KeyRange((), (), each) for each in columns)
 
 
 def _state(rows: list[dict[str, Any]]) -> CatalogState | None:
@@ -165,7 +186,11 @@ def _state(rows: list[dict[str, Any]]) -> CatalogState | None:
     for row in rows:
         if row["kind"] == _PARTITION:
             partitions.setdefault(row["root_id"], {})[row["relation_id"]] = Partition(
-                _name(row), row["parent_id"], row["row_xmin"], row["filenode"]
+                _name(row),
+                row["parent_id"],
+                row["row_xmin"],
+                row["filenode"],
+                ranges=_ranges(row["bounds"]),
             )
     roots = {
         row["relation_id"]: Root(_name(row), partitions.get(row["relation_id"], {}))

@@ -31,6 +31,8 @@ PARTIAL, WHOLE = "partial", "whole"
 """Kinds of events about whether silver is to show all rows that SELECT on the source does."""
 PAUSED, RESUMED = "paused", "resumed"
 """Kinds of events about what an operator lets apply write."""
+INFO = "info"
+"""The kind of the events that say what a policy kept as it was; nothing is to be done."""
 _MEMBERSHIP = (PUBLISHED, UNPUBLISHED, DETACHED)
 _ROWS = (PARTIAL, WHOLE)
 
@@ -42,7 +44,7 @@ class Event:
     """One event of a table.
 
     `kind` is evolved, refused, held, resync, diverged, published, unpublished, detached, partial, whole,
-    paused, resumed, maintenance or catalog.
+    paused, resumed, maintenance, catalog or info.
     """
 
     schema_name: str

@@ -27,7 +27,16 @@ def key_condition(names: Sequence[str], types: Sequence[int], ranges: Sequence[K
     ]
     parts: list[sql.Composable] = []
     singles: dict[int, list[tuple[str, ...]]] = {}
+    sorted_columns = dict(zip(names, ordered, strict=True))
     for each in ranges:
+        if each.columns:
+            spans = [
+                _compared([sorted_columns[column.name]], operator, (text,))
+                for column in each.columns
+                for operator, text in column.bounds
+            ]
+            parts.append(sql.SQL(" AND ").join(spans) if spans else sql.SQL("true"))
+            continue
         if each.is_single:
             singles.setdefault(each.width, []).append(each.first)
             continue

@@ -16,7 +16,9 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 
 from pipeline.errors import SourceError
+from pipeline.key_ranges import KeyRange
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time, read_flush_lsn
+from pipeline.postgres.partition_bounds import read_bounds
 from pipeline.postgres.published_tables import PUBLISHED
 from pipeline.postgres.watched_types import WatchedType, read_watched_types
 from pipeline.protocol.lsn import LSN
@@ -50,7 +52,9 @@ SELECT f.root::bigint, f.oid::bigint, n.nspname::text, c.relname::text, f.is_par
        f.attached_by, c.relfilenode::bigint, c.xmin::text::bigint,
        a.xmin::text::bigint = f.attached_by AND f.command - a.cmin::text::bigint = %(commands)s
        AND c.relfilenode IN (0, c.oid),
-       {generated}
+       {generated},
+       a.xmin::text::bigint = f.attached_by OR f.command = 0,
+       pg_catalog.pg_get_expr(c.relpartbound, c.oid), {columns}
 FROM family f
 JOIN pg_catalog.pg_class c
     ON c.oid = f.oid AND (f.parent IS NULL OR c.relkind = 'p' OR c.relpersistence = 'p')
@@ -59,6 +63,24 @@ LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1 AND 
 ORDER BY f.oid
 """
 # The row of a system column in pg_attribute never changes after CREATE TABLE.
+# Of a table whose rows have a key; NULL in place of what is no column, or is ordered or compared otherwise
+# than silver does.
+_COLUMNS = """ARRAY(SELECT CASE WHEN o.opcdefault AND {is_usable} THEN k.attname::text END
+             FROM pg_catalog.pg_partitioned_table t
+             CROSS JOIN pg_catalog.generate_series(0, t.partnatts - 1) n
+             JOIN pg_catalog.pg_opclass o ON o.oid = t.partclass[n]
+             LEFT JOIN pg_catalog.pg_collation l ON l.oid = t.partcollation[n]
+             LEFT JOIN pg_catalog.pg_attribute k ON k.attrelid = t.partrelid AND k.attnum = t.partattrs[n]
+             AND k.attnum > 0 WHERE t.partrelid = f.parent AND EXISTS (
+                 SELECT FROM pg_catalog.pg_class r JOIN pg_catalog.pg_index i ON i.indrelid = r.oid
+                 WHERE r.oid = f.root
+                 AND CASE r.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
+             ) ORDER BY n)"""
+_BY_BYTES = "(l.oid IS NULL OR l.collname IN ('C', 'POSIX'))"
+_IS_USABLE = {
+    12: f"CASE t.partstrat WHEN 'l' THEN coalesce(l.collisdeterministic, true) ELSE {_BY_BYTES} END",
+    10: f"(t.partstrat = 'l' OR {_BY_BYTES})",
+}
 _GENERATED = {
     12: """ARRAY(SELECT g.attnum::bigint FROM pg_catalog.pg_attribute g
              WHERE f.parent IS NULL AND g.attrelid = c.oid AND g.attgenerated <> '')""",
@@ -70,12 +92,15 @@ _GENERATED = {
 class Member:
     """A published table, whose `parent_id` is None, or a partition below it, as the catalog has it.
 
-    `generated` has the attribute numbers of a published table's generated columns.
+    `generated` has the attribute numbers of a published table's generated columns. `is_alone` is whether no
+    transaction but the one that attached it could write to the partition while that one went on. `ranges`
+    have its rows among those of its parent, None if its bounds do not give them.
     """
 
     root_id: int
     relation_id: int
     name: TableName
+    ranges: tuple[KeyRange, ...] | None
     is_partitioned: bool
     parent_id: int | None
     attached_by: int | None
@@ -83,6 +108,7 @@ class Member:
     row_xmin: int
     is_born: bool | None
     generated: Sequence[int]
+    is_alone: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +136,10 @@ def read_watched_tables(connection: Connection, publication: str) -> WatchedTabl
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             state = connection.execute(_STATE, (publication,)).fetchone()
             parameters = {"publication": publication, "commands": _COMMANDS_OF_CREATION}
+            columns = _COLUMNS.format(is_usable=for_server(connection, _IS_USABLE))
             published, generated = for_server(connection, PUBLISHED), for_server(connection, _GENERATED)
             rows = connection.execute(
-                _TABLES.format(published=published, generated=generated), parameters
+                _TABLES.format(published=published, generated=generated, columns=columns), parameters
             ).fetchall()
             types = read_watched_types(connection, publication)
     except psycopg.Error as error:
@@ -120,7 +147,8 @@ def read_watched_tables(connection: Connection, publication: str) -> WatchedTabl
     if state is None:
         return None
     members = (
-        Member(root, oid, TableName(schema, table), *facts) for root, oid, schema, table, *facts in rows
+        Member(root, oid, TableName(schema, table), read_bounds(bounds or "", columns), *facts)
+        for root, oid, schema, table, *facts, bounds, columns in rows
     )
     publication_id, xmin, oldest_xid, next_xid, is_whole = state
     lsn = read_flush_lsn(connection)
@@ -157,6 +185,23 @@ def list_with_pages(connection: Connection, relation_ids: Collection[int]) -> se
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the sizes of tables: {describe(error)}.") from None
     return {oid for (oid,) in rows}
+
+
+def count_by_xid(connection: Connection, name: TableName) -> Mapping[int, int] | None:
+    """Return how many rows of a table each transaction wrote, by xid; None if that cannot be read now."""
+    query = sql.SQL(
+        "SELECT t.xmin::text::bigint, pg_catalog.count(*) FROM ONLY {} t GROUP BY 1 LIMIT {}"
+    ).format(sql.Identifier(*name), sql.Literal(_MOST_ROWS + 1))
+    try:
+        with connection.transaction():
+            connection.execute("SET TRANSACTION READ ONLY")
+            limit_lock_time(connection)
+            found: dict[int, int] = dict(connection.execute(query).fetchall())
+    except psycopg.Error as error:
+        if connection.closed:
+            raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None
+        return None
+    return found if len(found) <= _MOST_ROWS else None
 
 
 def kept_rows(connection: Connection, name: TableName, oldest_xid: int) -> bool | None:

@@ -112,30 +112,40 @@ def _distinct(session: DuckSql, value: str | None, source: str) -> list[Any]:
     return sorted(found.column(0).to_pylist())
 
 
-def first_column_bounds(
+def column_bounds(
     session: DuckSql, fold: Fold, ranges: Sequence[KeyRange]
 ) -> dict[str, list[tuple[Any, Any]]]:
-    """Return the bounds of ranges of keys in the first key column, by its name, as `may_have` compares them.
+    """Return the bounds of ranges of keys in a column of all, by its name, as `may_have` compares them.
 
     None is no bound. Nothing is returned for a column whose statistics are not sure.
     """
-    column, engine = fold.columns[fold.key[0]], session.engine
+    places = [[column.position for column in each.columns] or [0] for each in ranges]
+    common = [place for place in places[0] if all(place in each for each in places)] if places else []
+    if not common:
+        return {}
+    column, engine = fold.columns[fold.key[common[0]]], session.engine
     bounds = [
         _value(f"({column.type.value(name, engine)})", column.type.ddl) for name in ("r.first", "r.last")
     ]
     if None in bounds:
         return {}
     texts = (
-        ", ".join(
-            engine.literal(side[0]) if side else engine.null("STRING") for side in (each.first, each.last)
-        )
-        for each in ranges
+        ", ".join(engine.null("STRING") if text is None else engine.literal(text) for text in ends)
+        for ends in (_ends(each, common[0]) for each in ranges)
     )
     rows = ", ".join(f"({each})" for each in texts)
     found = session.table(
         f"SELECT {bounds[0]} AS first, {bounds[1]} AS last FROM (VALUES {rows}) AS r(first, last)"
     )
     return {column.name: list(zip(*(each.to_pylist() for each in found.columns), strict=True))}
+
+
+def _ends(each: KeyRange, place: int) -> tuple[str | None, str | None]:
+    """Return the texts of the bounds of a range in a column of the key."""
+    for column in each.columns:
+        if column.position == place:
+            return column.first, column.last
+    return each.first[0] if each.first else None, each.last[0] if each.last else None
 
 
 def file_bounds(file: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[tuple[Any, Any], ...]:

@@ -26,9 +26,9 @@ from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.key_ranges import KeyRange
 from pipeline.silver.data_layout import (
     FileChoice,
+    column_bounds,
     file_bounds,
     file_size,
-    first_column_bounds,
     may_have,
     may_have_null,
 )
@@ -95,7 +95,7 @@ class NativeReads(Target):
 
     def define_keys(self, fold: Fold, ranges: Sequence[KeyRange]) -> None:
         """Define `silver`: the key columns of files that may have a key in ranges."""
-        found = first_column_bounds(self.session, fold, ranges)
+        found = column_bounds(self.session, fold, ranges)
         bounds = {self._physical[name]: each for name, each in found.items()}
         types = {self._physical[column.name]: column.type.ddl for column in fold.columns}
         times = [name for name in bounds if types[name] in TIMES]

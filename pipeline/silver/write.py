@@ -339,8 +339,12 @@ def key_range_condition(
     """
     key = [(engine.quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]
     for each in ranges:
-        pairs = zip(key_types, key[: each.width], strict=False)
-        if not each.is_single and not all(has_same_order(oid, kind.ddl) for oid, (_, kind) in pairs):
+        places = [column.position for column in each.columns] or range(min(each.width, len(key)))
+        pairs = [(key_types[place], key[place]) for place in places]
+        with_times = bool(each.columns)
+        if not each.is_single and not all(
+            has_same_order(oid, kind.ddl, with_times=with_times) for oid, (_, kind) in pairs
+        ):
             raise KeyRangesUnusable
     return " OR ".join(f"({_condition(key, each, engine)})" for each in ranges)
 
@@ -348,16 +352,27 @@ def key_range_condition(
 def bounds_are_values(fold: Fold, ranges: Sequence[KeyRange], engine: Engine = SPARK) -> str:
     """Return SQL that is true if the silver types can hold all bounds of the ranges."""
     kinds = [fold.columns[i].type for i in fold.key]
-    values = {
-        kind.value(engine.literal(text), engine)
+    texts = [
+        pair
         for each in ranges
-        for texts in (each.first, each.last)
-        for kind, text in zip(kinds, texts, strict=False)
-    }
-    return " AND ".join(f"({value}) IS NOT NULL" for value in sorted(values))
+        for bound in (each.first, each.last)
+        for pair in zip(kinds, bound, strict=False)
+    ]
+    columns = [column for each in ranges for column in each.columns]
+    texts += [(kinds[column.position], text) for column in columns for _, text in column.bounds]
+    values = {kind.value(engine.literal(text), engine) for kind, text in texts}
+    return " AND ".join(f"({value}) IS NOT NULL" for value in sorted(values)) or "true"
 
 
 def _condition(key: Sequence[Column], each: KeyRange, engine: Engine) -> str:
+    if each.columns:
+        spans = [
+            f"{name} {operator} {_value(kind, text, engine)}"
+            for column in each.columns
+            for name, kind in [key[column.position]]
+            for operator, text in column.bounds
+        ]
+        return " AND ".join(spans) or "true"
     if each.is_single:
         equal = "<=>" if engine is SPARK else "IS NOT DISTINCT FROM"
         return " AND ".join(

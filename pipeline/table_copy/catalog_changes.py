@@ -1,8 +1,7 @@
 """Compare two states of the source's catalog: what became of tables, partitions and the publication. Pure.
 
-A change of rows that no message carries has a sentence. A table or partition with another file node is a
-suspect: it was truncated, or it was rewritten, maybe with the same rows, which only its rows and the stream
-can tell.
+A table or partition with another file node is a suspect: it was truncated, or it was rewritten, maybe with
+the same rows, which only its rows and the stream can tell.
 """
 
 from __future__ import annotations
@@ -16,9 +15,13 @@ from pipeline.table_name import TableName
 
 @dataclass(frozen=True, slots=True)
 class RootChanges:
-    """What became of one root: sentences, partitions that may have joined with rows, and suspects, by OID."""
+    """What became of one root's partitions, by OID: gone, detached and attached again, joined, or suspects.
 
-    sentences: tuple[str, ...]
+    One that is gone, or that may have joined with rows, is given without those below it.
+    """
+
+    gone: tuple[int, ...]
+    returned: tuple[int, ...]
     joined: tuple[int, ...]
     suspects: tuple[int, ...]
 
@@ -30,21 +33,24 @@ def is_publication_changed(before: CatalogState, now: CatalogState) -> bool:
 
 def compare_roots(before: Root, now: Root) -> RootChanges:
     """Return what became of a root; the order is that of the partitions' OIDs."""
-    sentences = []
-    for oid, partition in sorted(before.partitions.items()):
-        found = now.partitions.get(oid)
-        if found is None:
-            sentences.append(f"Partition {partition.name} was dropped, detached or made unlogged.")
-        elif (found.attached_by, found.parent_id) != (partition.attached_by, partition.parent_id):
-            sentences.append(f"Partition {found.name} was detached and attached again.")
+    lost = before.partitions.keys() - now.partitions.keys()
+    gone = [oid for oid in lost if before.partitions[oid].parent_id not in lost]
+    returned = [
+        oid
+        for oid, partition in before.partitions.items()
+        if (found := now.partitions.get(oid)) is not None
+        and (found.attached_by, found.parent_id) != (partition.attached_by, partition.parent_id)
+    ]
     new = now.partitions.keys() - before.partitions.keys()
-    joined = [oid for oid in new if not now.partitions[oid].is_born]
+    joined = [
+        oid for oid in new if not now.partitions[oid].is_born and now.partitions[oid].parent_id not in new
+    ]
     suspects = [
         oid
         for oid, partition in now.partitions.items()
         if oid in before.partitions and partition.filenode != before.partitions[oid].filenode
     ]
-    return RootChanges(tuple(sentences), tuple(sorted(joined)), tuple(sorted(suspects)))
+    return RootChanges(*(tuple(sorted(each)) for each in (gone, returned, joined, suspects)))
 
 
 def leaves_below(root: Root, relation_id: int) -> Iterator[int]:

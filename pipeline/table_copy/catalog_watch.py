@@ -23,21 +23,16 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.publication_edits import PublicationEdits
-from pipeline.postgres.watched_tables import WatchedTables, list_with_pages, read_watched_tables
+from pipeline.postgres.watched_tables import WatchedTables, read_watched_tables
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.altered_types import AlteredTypes
 from pipeline.table_copy.capture_state import CaptureState
-from pipeline.table_copy.catalog_changes import (
-    compare_roots,
-    is_publication_changed,
-    leaves_below,
-    without_filenodes,
-)
-from pipeline.table_copy.rewrites import MISSING, Rewrites, remedy
+from pipeline.table_copy.catalog_changes import is_publication_changed, without_filenodes
+from pipeline.table_copy.partition_changes import PartitionChanges
+from pipeline.table_copy.rewrites import Rewrites
 from pipeline.table_name import TableName
 
 REFRESH = timedelta(hours=1)  # until a state that did not change is recorded again
-_MOST_SENTENCES = 5
 _FIRST_WITH_FRESH_ENTRIES = 150000
 
 
@@ -72,6 +67,7 @@ class CatalogWatch:
         self._records = Records(bronze.lake)
         self._table = CatalogTable(bronze.lake)
         self._rewrites = Rewrites(config, bronze, state)
+        self._partitions = PartitionChanges(config, bronze, state, self._rewrites)
         self._types = AlteredTypes(config, state)
         self._last: CatalogState | None = None
 
@@ -114,6 +110,8 @@ class CatalogWatch:
                     each.filenode,
                     bool(each.is_born),
                     each.row_xmin,
+                    bool(each.is_alone),
+                    each.ranges,
                 )
         roots = {
             root_id: Root(each.name, partitions.get(root_id, {}))
@@ -168,18 +166,13 @@ class CatalogWatch:
             old = before.roots.get(root_id)
             if old is None:
                 continue
-            sentences = self._sentences(connection, old, root)
-            suspects = {oid: root.partitions[oid] for oid in compare_roots(old, root).suspects}
-            unproven, undecided = self._rewrites.unproven(connection, root.name, suspects, before, now)
-            if unproven:
-                names = [root.partitions[oid].name for oid in sorted(unproven)]
-                cut = [f"Partition {n} was truncated, or rewritten: no earlier row is left." for n in names]
-                rewritten[root.name] = _join(cut)
-            if sentences:
-                sentence = f"{_join(sentences)} {MISSING} {remedy(root.name)}"
-                events.append(Event(*root.name, now.lsn, "resync", sentence))
-            roots[root_id] = without_filenodes(root, old, undecided)
-            unknown |= undecided
+            found = self._partitions.settle(connection, old, root, before, now)
+            events += found.events
+            requests += found.requests
+            if found.rewritten:
+                rewritten[root.name] = found.rewritten
+            roots[root_id] = without_filenodes(root, old, found.undecided)
+            unknown |= found.undecided
             is_smaller = is_smaller or bool(old.partitions.keys() - root.partitions.keys())
         texts = self._types.find(connection, before, now)
         changed = texts.sentences | rewritten
@@ -207,24 +200,3 @@ class CatalogWatch:
         """Return whether it is proved that the publication left out nothing when it was changed."""
         is_same = before.publication_id == now.publication_id
         return is_same and self._edits.is_harmless(before.publication_xmin, now.publication_xmin)
-
-    def _sentences(self, connection: Connection, old: Root, root: Root) -> list[str]:
-        """Return what changed the rows of a root without a message."""
-        changes = compare_roots(old, root)
-        leaves = {oid: list(leaves_below(root, oid)) for oid in changes.joined}
-        filled = list_with_pages(connection, {leaf for each in leaves.values() for leaf in each})
-        return [
-            *changes.sentences,
-            *(
-                f"Partition {root.partitions[oid].name} was attached and may have had rows."
-                for oid in changes.joined
-                if not filled.isdisjoint(leaves[oid])
-            ),
-        ]
-
-
-def _join(sentences: list[str]) -> str:
-    more = len(sentences) - _MOST_SENTENCES
-    return " ".join(sentences[:_MOST_SENTENCES]) + (
-        f" The same of {more} more partitions." if more > 0 else ""
-    )

@@ -24,7 +24,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import RelationVersion, relation_version
 from pipeline.config.config import Config
-from pipeline.key_ranges import describe_unusable
+from pipeline.key_ranges import KeyRange, describe_unusable
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.key_conditions import KeyCondition, accepts_keys, key_condition, orders_by_bytes
@@ -97,7 +97,7 @@ class CopyPlanner:
                 relation_id=table.relation.oid,
                 membership=membership,
                 relation_version=version.id,
-                key_ranges=candidate.key_ranges if keys and adopted is None else (),
+                key_ranges=_placed(candidate, version) if keys and adopted is None else (),
             )
             self._next_id += 1
             before = self._bronze.chunk_count(name)
@@ -165,11 +165,16 @@ class CopyPlanner:
         names, types = version.key
         if version.protection is not None and version.protection.hashes_key(version.sent):
             return None
-        if not candidate.key_ranges or describe_unusable(types, candidate.key_ranges):
+        if not candidate.key_ranges or describe_unusable(types, candidate.key_ranges, names):
             return None
         keys = key_condition(names, types, candidate.key_ranges)
         connection = self._connection
         return keys if orders_by_bytes(connection) and accepts_keys(connection, name, keys) else None
+
+
+def _placed(candidate: Candidate, version: RelationVersion) -> tuple[KeyRange, ...]:
+    names, _ = version.key
+    return tuple(each.placed(names) for each in candidate.key_ranges)
 
 
 def plan_chunks(

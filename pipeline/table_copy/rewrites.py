@@ -101,7 +101,7 @@ class Rewrites:
         if not self._state.wait_past(LSN(now.lsn - 1)):
             return set(), undecided | unproven
         xids = {suspects[oid].row_xmin for oid in unproven}
-        truncated = find_truncates(self._bronze.changes, name, xids, before.lsn)
+        truncated = count_changes(self._bronze.changes, name, xids, before.lsn, ("T",))
         return {oid for oid in unproven if suspects[oid].row_xmin not in truncated}, undecided
 
     def settle(
@@ -163,21 +163,31 @@ class Rewrites:
         return "event" if policy == "compare" and not (is_whole and is_comparable) else policy
 
 
-def find_truncates(changes: LakeTable, name: TableName, xids: Collection[int], lsn: LSN) -> set[int]:
-    """Return those of the transactions that truncated a table and committed about an LSN or later."""
-    condition = f"op = 'T' AND {was_running(sorted(xids), lsn)}"
+def count_changes(
+    changes: LakeTable, name: TableName, xids: Collection[int], lsn: LSN, ops: tuple[str, ...]
+) -> dict[int, int]:
+    """Return how many changes of a table transactions made that committed about an LSN or later, by xid.
+
+    Changes with unchanged TOAST do not count: they bring no complete row.
+    """
+    condition = f"op IN {_texts(ops)} AND unsent IS NULL AND {was_running(sorted(xids), lsn)}"
     path = changes.local_path
-    rows: Iterable[tuple[str, str, int]]
+    rows: Iterable[tuple[str, str, int, int]]
     if path is None:
-        found = changes.frame().where(condition).select("schema_name", "table_name", "xid")
-        rows = [tuple(row) for row in found.distinct().collect()]
+        frame = changes.frame().where(condition)
+        counts = frame.groupBy("schema_name", "table_name", "xid").count().collect()
+        rows = [tuple(row) for row in counts]
     else:
-        scan = ChangesScan(path, changes.snapshot(), ops=("T",), name=name, xids=frozenset(xids))
+        scan = ChangesScan(path, changes.snapshot(), ops=ops, name=name, xids=frozenset(xids))
         if scan.is_empty():
-            return set()
-        columns = ("schema_name", "table_name", "xid", "op", "commit_lsn")
+            return {}
+        columns = ("schema_name", "table_name", "xid", "op", "commit_lsn", "unsent")
         rows = scan.query(
-            f"SELECT DISTINCT schema_name, table_name, xid FROM changes WHERE {condition}",
+            f"SELECT schema_name, table_name, xid, count(*) FROM changes WHERE {condition} GROUP BY 1, 2, 3",
             columns,
         )
-    return {xid for schema, table, xid in rows if TableName(schema, table) == name}
+    return {xid: count for schema, table, xid, count in rows if TableName(schema, table) == name}
+
+
+def _texts(ops: tuple[str, ...]) -> str:
+    return f"({', '.join(map(repr, ops))})"

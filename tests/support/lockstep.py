@@ -124,9 +124,9 @@ class Lane:
         """Return columns of a silver table, in order."""
         return sorted((tuple(row) for row in self.frame(table).select(*columns).collect()), key=repr)
 
-    def records(self, kind: str, table: str) -> list[Any]:
-        """Return what a table under `_pgdelta` has of a table of the source."""
-        if not LakeTable(path := f"{self.base.storage.root}/_pgdelta/{kind}").exists():
+    def records(self, kind: str, table: str, folder: str = "_pgdelta") -> list[Any]:
+        """Return what a table under `_pgdelta`, or another folder, has of a table of the source."""
+        if not LakeTable(path := f"{self.base.storage.root}/{folder}/{kind}").exists():
             return []
         return Frame(path).where(f"schema_name = '{self.schema}' AND table_name = '{table}'").collect()
 
@@ -184,6 +184,7 @@ class Group:
 
     copy: str = "never"
     writers: tuple[WriterSetting, ...] = ("native",)
+    via_root: bool = False
     source: Mapping[str, Any] = field(default_factory=dict)
     silver: Mapping[str, Any] = field(default_factory=dict)
     scenarios: dict[str, tuple[Callable[[Lane], Steps], tuple[TableRule, ...]]] = field(default_factory=dict)
@@ -194,6 +195,9 @@ class Group:
     ) -> dict[str, BaseException]:
         """Run scenarios, and return the errors of those that fail; an error of a job is that of all."""
         with contextmanager(new_database)(server) as database, database.connect() as source:
+            if self.via_root:
+                of_all = f"CREATE PUBLICATION {database.name} FOR ALL TABLES"
+                source.execute(f"{of_all} WITH (publish_via_partition_root)".encode())
             made = database.config(root=root, create_publication="all", copy=self.copy, **self.source)
             base = replace(made, silver=replace(made.silver, writer=writer, **self.silver))
             lanes: dict[str, Lane] = {}

@@ -78,14 +78,15 @@ class NativePipeline:
 
     def events(self, table: str) -> list[tuple[str, str]]:
         """Return (kind, sentence) of the events of a table, but for those about a rewrite."""
-        found = ((r["kind"], r["sentence"]) for r in self._records("events") if r["table_name"] == table)
+        found = ((r["kind"], r["sentence"]) for r in self.records("events") if r["table_name"] == table)
         return [each for each in found if not is_about_rewrite(each[1])]
 
     def misfits(self, table: str) -> list[tuple[str, str, str]]:
         """Return (column, text, policy) of the misfits of a table."""
-        found = (r for r in self._records("misfits") if r["table_name"] == table)
+        found = (r for r in self.records("misfits") if r["table_name"] == table)
         return sorted((r["column_name"], r["raw_text"], r["policy"]) for r in found)
 
-    def _records(self, name: str) -> Iterator[dict[str, Any]]:
-        table = Lake(self.config.storage).table("_pgdelta", name)
+    def records(self, name: str, folder: str = "_pgdelta") -> Iterator[dict[str, Any]]:
+        """Yield the rows of a table of the lake that is no silver table."""
+        table = Lake(self.config.storage).table(folder, name)
         yield from table.rows().to_pylist() if table.exists() else ()

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "postgres": {"config", "key_ranges", "partition_folders", "private_files", "protocol", "units"},
     "delta": {"partition_folders", "private_files", "protocol"},
     "engine": {"delta"},
-    "metadata": {"delta", "protected_columns", "protocol"},
+    "metadata": {"delta", "key_ranges", "protected_columns", "protocol"},
     "progress": {"metadata", "protocol", "units"},
     "bronze": {"config", "delta", "key_ranges", "postgres", "private_files", "protected_columns", "protocol"},
     "table_copy": {

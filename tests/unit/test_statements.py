@@ -78,7 +78,9 @@ SAFE = {
     "pipeline/postgres/replication/slot_mark.py": {"quote_identifier(publication)", "quote_literal(text)"},
     "pipeline/postgres/snapshot/export.py": {"lsn_function"},
     "pipeline/postgres/replication/temporary_slot.py": {"create", "kind"},
-    "pipeline/postgres/watched_tables.py": {"_TABLES.format(published=published, generated=generated)"},
+    "pipeline/postgres/watched_tables.py": {
+        "_TABLES.format(published=published, generated=generated, columns=columns)"
+    },
     "pipeline/postgres/watched_types.py": {"_TYPES.format(published=published, multiranges=multiranges)"},
     "pipeline/postgres/binary_format.py": {"_COLUMNS.format(published=published, is_published=is_published)"},
 }

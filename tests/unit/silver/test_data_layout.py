@@ -16,8 +16,8 @@ from pipeline.key_ranges import KeyRange
 from pipeline.silver.data_layout import (
     FILE_SIZE,
     FileChoice,
+    column_bounds,
     file_size,
-    first_column_bounds,
     may_have,
     small_size,
 )
@@ -101,7 +101,7 @@ def test_bounds_of_key_ranges_are_those_of_statistics(
     fold = Fold((FoldColumn("k", kind, {1: 0}),), (0,), (1,))
     ranges = [KeyRange((first,) if first else (), (last,) if last else ()), KeyRange((), ())]
     expected = {} if bounds is None else {"k": [bounds, (None, None)]}
-    assert first_column_bounds(session, fold, ranges) == expected
+    assert column_bounds(session, fold, ranges) == expected
 
 
 @pytest.mark.parametrize(

@@ -42,25 +42,26 @@ def after(changes: dict[int, Partition | None]) -> RootChanges:
 
 def test_the_same_partitions_are_no_change() -> None:
     renamed = replace(partition(2), name=TableName("other", "name"), row_xmin=900)
-    assert after({2: renamed}) == RootChanges((), (), ())
+    assert after({2: renamed}) == RootChanges((), (), (), ())
 
 
-def test_a_partition_less_is_a_change() -> None:
-    assert after({2: None}).sentences == ("Partition public.p2 was dropped, detached or made unlogged.",)
+def test_a_partition_less_is_gone_with_those_below_it() -> None:
+    assert after({2: None}).gone == (2,)
+    assert after({3: None, 4: None}).gone == (3,)
 
 
 @pytest.mark.parametrize("changed", [partition(2, xmin=701), partition(2, parent=3)])
-def test_another_row_of_pg_inherits_is_a_change(changed: Partition) -> None:
-    assert after({2: changed}).sentences == ("Partition public.p2 was detached and attached again.",)
+def test_another_row_of_pg_inherits_is_a_return(changed: Partition) -> None:
+    assert after({2: changed}) == RootChanges((), (2,), (), ())
 
 
 def test_a_new_partition_may_have_had_rows_unless_it_was_created_as_one() -> None:
     born = replace(partition(5), is_born=True)
-    assert after({5: born, 6: partition(6)}) == RootChanges((), (6,), ())
+    assert after({5: born, 6: partition(6), 7: partition(7, parent=6)}).joined == (6,)
 
 
 def test_another_file_node_is_a_suspect() -> None:
-    assert after({4: partition(4, parent=3, filenode=40)}) == RootChanges((), (), (4,))
+    assert after({4: partition(4, parent=3, filenode=40)}) == RootChanges((), (), (), (4,))
 
 
 def test_what_is_not_decided_keeps_its_file_node() -> None:
