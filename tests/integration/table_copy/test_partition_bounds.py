@@ -66,6 +66,8 @@ def test_gone_and_emptied_partitions_leave_silver_by_bounds(lane: Lane) -> Steps
     emptied = "Partition m3 was truncated, or rewritten: no earlier row is left."
     assert events(lane)[1:] == [("evolved", f"{emptied} {BY_BOUNDS}")]
     assert copies(lane) == [(0, False), (1, False)]
+    lane.rebuild("t")
+    lane.assert_equal("t")
 
 
 @lockstep()

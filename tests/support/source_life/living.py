@@ -45,7 +45,7 @@ ROLE = (
     " EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"
 )
 #: Kinds of events after which a table may differ, and what their sentences, and those of states, name.
-EXCUSES = {"resync", "diverged", "held", "refused"}
+EXCUSES = {"resync", "diverged", "held", "refused", "info"}
 REMEDY = re.compile(r"[Rr]un |resync|rebuild|copied|compared|copies|REPLICA IDENTITY|RESTORE|next ingest")
 RUNS = 2  # of both jobs, until what the source has is settled
 MORE_RUNS = 4  # until what waits has been copied
@@ -95,7 +95,10 @@ class Living:
         root = str(self.folder / "lake")
         made = self.database.config("public.*", root=root, copy="initial", route=self.route)
         settings = {**self.program.settings, **({"rewrites": self.rewrites} if self.rewrites else {})}
-        return replace(made, silver=replace(made.silver, writer="native", **settings))  # type: ignore[arg-type]
+        silver = replace(made.silver, writer="native", **settings)  # type: ignore[arg-type]
+        dropped = self.program.dropped_partitions
+        rules = tuple(replace(rule, dropped_partitions=dropped) for rule in made.tables)
+        return replace(made, silver=silver, tables=rules)
 
     # The source and the jobs --------------------------------------------------------------------------------
 
@@ -174,7 +177,7 @@ class Living:
         excuses = self._excuses()
         silent = {name: found for name, found in faults.items() if name not in excuses}
         assert not silent, _report(f"{when}: silver differs and nothing says so", silent, self._states())
-        vague = {name: said for name, said in excuses.items() if not REMEDY.search(said)}
+        vague = {n: said for n, said in excuses.items() if not (REMEDY.search(said) or said in self._kept())}
         assert not vague, f"{when}: no remedy is named: {vague}"
         assert not (unnamed := self._unnamed()), f"{when}: not published, and nothing says so: {unnamed}"
         self.excused += len(faults)
@@ -231,6 +234,10 @@ class Living:
             if text := state.failure or state.held or state.waits:
                 said[name] = f"state: {text}"
         return said
+
+    def _kept(self) -> set[str]:
+        """Return what events say of rows that the policy keeps, for which there is no remedy."""
+        return {f"info: {event[4]}" for event in self._events() if event[3] == "info"}
 
     def _unnamed(self) -> set[str]:
         """Return the tables that match and are not published, without an event that says so."""

@@ -63,6 +63,7 @@ KINDS = (
     Kind(1, structure.change_column_list, since=15, apart=True),
     Kind(1, structure.own_publication_again, apart=True),
 )
+DROPPED_PARTITIONS: tuple[Literal["keep", "delete", "resync"], ...] = ("keep", "delete", "delete", "resync")
 #: What analysts do to silver tables.
 ANALYST = ("delete", "append", "compact", "add column", "set property", "drop column")
 
@@ -92,12 +93,13 @@ class Program:
     settings: dict[str, str]
     setup: tuple[str, ...]
     rounds: tuple[tuple[Step, ...], ...]
+    dropped_partitions: Literal["keep", "delete", "resync"]
 
     def __str__(self) -> str:
         root = "true" if self.via_root else "false"
         lines = [
             f"-- seed {self.seed}, PostgreSQL {self.major}, publication {self.publication}, {self.settings}",
-            f"-- publish_via_partition_root = {root}",
+            f"-- publish_via_partition_root = {root}, dropped_partitions: {self.dropped_partitions}",
             *(f"{each};" for each in self.setup),
         ]
         for number, steps in enumerate(self.rounds):
@@ -121,7 +123,8 @@ def make_program(seed: int, major: int, *, rounds: int = 3, steps: int = 6) -> P
         for statement in (*creation(table), *insert(life, table), *insert(life, table))
     ]
     made = tuple(tuple(_round(life, steps)) for _ in range(rounds))
-    return Program(seed, major, life.publication, life.via_root, settings, tuple(setup), made)
+    dropped = rng.choice(DROPPED_PARTITIONS)
+    return Program(seed, major, life.publication, life.via_root, settings, tuple(setup), made, dropped)
 
 
 def _round(life: Life, steps: int) -> Iterator[Step]:
