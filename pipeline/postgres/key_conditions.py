@@ -27,11 +27,12 @@ def key_condition(names: Sequence[str], types: Sequence[int], ranges: Sequence[K
     ]
     parts: list[sql.Composable] = []
     singles: dict[int, list[tuple[str, ...]]] = {}
-    sorted_columns = dict(zip(names, ordered, strict=True))
+    places = [dict(zip(names, each, strict=True)) for each in (ordered, columns)]
     for each in ranges:
         if each.columns:
+            # in the column's own collation, an equality is one that a partition's constraint may exclude
             spans = [
-                _compared([sorted_columns[column.name]], operator, (text,))
+                _compared([places[operator == "="][column.name]], operator, (text,))
                 for column in each.columns
                 for operator, text in column.bounds
             ]
