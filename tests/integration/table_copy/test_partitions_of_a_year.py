@@ -86,7 +86,7 @@ class Year:
             self.run(f"UPDATE {{0}} SET v = v || '!' WHERE id = {1 - self.loaded}")
 
     def change(self) -> None:
-        """Change rows of all months, some of which come to other months."""
+        """Change rows of all months, and move one to another month."""
         self.run("UPDATE {0} SET v = v || '.' WHERE id % 7 = 3")
         self.run("DELETE FROM {0} WHERE id % 31 = 5")
         at = "date_trunc('month', (SELECT max(at) FROM {0})) + interval '27 days'"
