@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from pipeline import crash_steps
@@ -30,6 +31,7 @@ def hold_up(moment: str) -> None:
         if seen == 3:
             seen += 1
             os.killpg(0, signal.SIGSTOP)
+            time.sleep(0.5)  # this thread may be stopped a moment after the others
 
     def observe(step: Step, when: str) -> None:
         nonlocal seen, has_changes
