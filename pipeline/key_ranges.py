@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from pipeline.units import format_count
+
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID = 16, 17, 20, 21, 23, 25, 26
 VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID = 1043, 1082, 1114, 1184, 1700, 2950
 TEXTS = frozenset({TEXT, VARCHAR})  # both sides sort these by their bytes: under collation C at the source
@@ -108,7 +110,10 @@ def describe_unusable(
         if each.width == 0:
             return "The range has no bound. Give a first key or a last key."
         if each.width > len(key_types):
-            return f"The range has {each.width} values, the key {len(key_types)} columns. Give fewer values."
+            return (
+                f"The range has {format_count(each.width, 'value')}, the key "
+                f"{format_count(len(key_types), 'column')}. Give fewer values."
+            )
         used = [types.get(column.name) for column in each.columns] or key_types[: each.width]
         known = _SAME_ORDER | _TIMES if each.columns else _SAME_ORDER
         if not each.is_single and not all(type_oid in known for type_oid in used):

@@ -303,7 +303,9 @@ def copied_line(copies: Sequence[tuple[TableName, CopyProgress]]) -> str:
     if len(copies) == 1:
         [(name, copy)] = copies
         return f"copied {one_line(str(name))}: {size}, {format_duration(copy.seconds)}"
-    return f"copied {len(copies):,} tables ({_name_tables([name for name, _ in copies])}): {size}"
+    return (
+        f"copied {format_count(len(copies), 'table')} ({_name_tables([name for name, _ in copies])}): {size}"
+    )
 
 
 def _name_tables(names: Sequence[TableName]) -> str:

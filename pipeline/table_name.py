@@ -25,18 +25,17 @@ class TableName(NamedTuple):
     table: str
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.table}"
+        """Return the glob that matches this table, and only this one unless its name contains `*` or `?`.
 
-    @property
-    def glob(self) -> str:
-        """The glob that matches this table, and only this one unless its name contains `*` or `?`."""
+        Every command prints it, and takes it as an argument.
+        """
         return ".".join(
             '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in self
         )
 
     def command(self, command: str) -> str:
         """Return a `pgdelta` command for this table, quoted for a shell."""
-        return f"pgdelta {command} --table {shlex.quote(self.glob)}"
+        return f"pgdelta {command} --table {shlex.quote(str(self))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +76,17 @@ def match_tables(globs: Sequence[str] | None) -> Callable[[TableName], bool]:
         if not glob.is_valid:
             raise ConfigError(
                 f"{glob.text} is not a `schema.table` glob. Write schema.table, and double-quote a part that"
-                " contains a dot."
+                f" contains a dot{_example(glob.text)}."
             )
     return lambda name: any(glob.matches(name) for glob in found)
+
+
+def _example(text: str) -> str:
+    """Return an example for a text that is no glob: with a schema, or the name after it in quotes."""
+    schema, dot, table = text.partition(".")
+    if '"' in text or not schema or (dot and not table):
+        return ""
+    return f", as in {TableName(schema, table) if dot else TableName('public', text)}"
 
 
 @lru_cache(maxsize=4096)

@@ -31,6 +31,7 @@ from pipeline.protocol.events import (
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS, LogicalMessage, Origin, Relation
 from pipeline.protocol.plain_transactions import PlainTransactions
+from pipeline.table_name import TableName
 
 MOST_OLD_VERSIONS = 256
 Transaction: TypeAlias = Began | Committed | BeganPrepare | StreamCommitted | StreamPrepared
@@ -162,7 +163,10 @@ def _row_columns(
 
     def name_of(row: int) -> str:
         version = versions[rows.versions[row]]
-        return f"for {version.schema_name}.{version.table_name} in the transaction {transaction_of(row)}"
+        return (
+            f"for {TableName(version.schema_name, version.table_name)} in the transaction "
+            f"{transaction_of(row)}"
+        )
 
     def name(name_of: Callable[[RelationVersion], str]) -> pa.Array:
         names = pa.array([name_of(v) for v in versions], pa.string())

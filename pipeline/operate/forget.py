@@ -63,6 +63,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.shared_tables import SharedTable, refresh_shared
 from pipeline.silver.versions import manifest_entry
 from pipeline.table_name import TableName
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -333,8 +334,10 @@ class _Forgetting:
                 left += is_log or self._has_keys(work, name, path)
         if rows or left or self._unreadable:
             raise LakeError(
-                f"The keys are not erased: {rows} rows and {left} old files have them still, and "
-                f"{len(self._unreadable)} files that no commit names cannot be read. End pgdelta optimize "
+                f"The keys are not erased: {format_count(rows, 'row')} and "
+                f"{format_count(left, 'old file')} have them still, and "
+                f"{format_count(len(self._unreadable), 'file')} that no commit names cannot be "
+                "read. End pgdelta optimize "
                 "and other writers, wait an hour, and run pgdelta forget again with the same keys."
             )
         return files

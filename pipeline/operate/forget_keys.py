@@ -122,7 +122,7 @@ def find_table(bronze: Bronze, glob: str) -> TableName:
     if not found:
         raise bronze.lake.no_match()
     if len(found) > 1:
-        raise ConfigError(f"{glob} matches {len(found)} tables. Name one, as schema.table.")
+        raise ConfigError(f"{glob} matches {format_count(len(found), 'table')}. Name one, as schema.table.")
     return found[0]
 
 

@@ -12,6 +12,7 @@ from pipeline.delta.ended_history import RemovedFiles
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from pipeline.terminal import print_list, print_paragraph
+from pipeline.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class ForgetReceipt:
         """Print the receipt."""
         rows = sum(place.rows for place in self.places)
         verb = "would be erased" if self.is_dry_run else "erased"
-        keys = f"{self.keys} key{'' if self.keys == 1 else 's'}"
-        print_paragraph(console, f"forget {self.table}: {keys}, {rows:,} rows {verb}")
+        keys = format_count(self.keys, "key")
+        print_paragraph(console, f"forget {self.table}: {keys}, {format_count(rows, 'row')} {verb}")
         console.print()
         counts = ("rows", "rewritten", "removed", "bytes")
         print_list(

@@ -148,8 +148,8 @@ def choose_tables(facts: SourceFacts, globs: Sequence[str]) -> Selection:
     if selection.left_out:
         table, reason = selection.left_out[0]
         raise ConfigError(
-            f"None of the {len(selection.left_out)} tables can be replicated as it is: {table.name} has"
-            f" {reason}. Add a primary key, or run ALTER TABLE … REPLICA IDENTITY FULL."
+            f"Of {format_count(len(selection.left_out), 'table')}, none can be replicated as it is:"
+            f" {table.name} has {reason}. Add a primary key, or run ALTER TABLE … REPLICA IDENTITY FULL."
         )
     where = f"in the database {facts.database}" + (" matches --table" if globs else "")
     raise ConfigError(f"No table {where}. Create one, or name another database or other tables.")

@@ -46,7 +46,7 @@ def select_tables(
     Those `by_name` are followed by a rule of their own only, so that a glob with a wildcard leaves them out.
     """
     globs = [TableGlob(text) for text in wanted]
-    named = {table.name for table in tables if any(glob.text == table.name.glob for glob in globs)}
+    named = {table.name for table in tables if any(glob.text == str(table.name) for glob in globs)}
     tables = [table for table in tables if table.name not in by_name or table.name in named]
     matched = [each for each in tables if not globs or any(glob.matches(each.name) for glob in globs)]
     left_out = [(each, each.obstacle) for each in matched if each.obstacle]
@@ -167,4 +167,4 @@ def _glob_of(name: TableName) -> TableGlob:
 
 def _part(part: str) -> str:
     """Return a part of a glob; the file would read `${` as a variable, so that `?` replaces its `$`."""
-    return TableName(part.replace("${", "?{"), "_").glob.removesuffix("._")
+    return str(TableName(part.replace("${", "?{"), "_")).removesuffix("._")

@@ -18,6 +18,7 @@ from pipeline.silver.range_plan import RangePlan
 from pipeline.silver.swap import BufferedRecords
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,7 +96,7 @@ class Live(Mapping[TableName, Any]):
         return len(self._found.tables)
 
     def __repr__(self) -> str:
-        return f"<live silver at {self.lsn}: {len(self)} tables, {len(self.refused)} refused>"
+        return f"<live silver at {self.lsn}: {format_count(len(self), 'table')}, {len(self.refused)} refused>"
 
     def __getitem__(self, name: TableName) -> Any:
         return self._rows(self.table(*name))

@@ -30,7 +30,7 @@ from pipeline.errors import LakeError, PgdeltaError
 from pipeline.postgres.checks.table_checks import Check
 from pipeline.postgres.connection import connect, limit_connect_time, read_idle_timeout
 from pipeline.terminal import plain, print_pairs, print_paragraph
-from pipeline.units import format_duration
+from pipeline.units import format_count, format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class CheckReport:
         print_pairs(console, self._pairs(console.width))
         console.print()
         count = len(self.checks)
-        verdict = f"{self.failure_count} of {count} checks failed" if self.failure_count else "ready"
+        failed = f"{self.failure_count} of {format_count(count, 'check')} failed"
+        verdict = failed if self.failure_count else "ready"
         print_paragraph(console, f"{self.pipeline}: {verdict}")
 
     def _pairs(self, width: int) -> Iterator[tuple[str | Text, str | Text]]:

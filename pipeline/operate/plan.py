@@ -34,6 +34,7 @@ from pipeline.silver.schema_operations import (
 from pipeline.silver.table_partitions import partitions_to_come
 from pipeline.silver.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables
+from pipeline.units import format_count
 
 _MOST_CHARACTERS = 100  # of a property's value or a comment
 
@@ -167,7 +168,7 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
         case Step.START_FROM_COPY:
             assert facts.copy is not None
             rows = facts.copy.row_count
-            cost = f"{rows} rows are written; readers see the previous rows until then"
+            cost = f"writes {format_count(rows, 'row')}; readers see the previous rows until then"
             step = PlanStep(facts.copy.end_lsn, "The table starts from a copy of the source's rows.", cost)
             try:
                 sql = _copy_sql(applier, pending, table) if has_sql else ()
@@ -178,8 +179,8 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
             steps = tuple(
                 PlanStep(
                     p.end_lsn,
-                    f"The copied rows of {len(p.key_ranges)} key ranges replace silver's.",
-                    f"{p.row_count} rows",
+                    f"The copied rows of {format_count(len(p.key_ranges), 'key range')} replace silver's.",
+                    format_count(p.row_count, "row"),
                 )
                 for p in facts.partial_copies
             )

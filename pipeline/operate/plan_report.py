@@ -89,9 +89,9 @@ class TablePlan:
             loss = ("loses values: ", "yellow") if losses else ""
             return Text.assemble(loss, plain(steps[0].sentence))
         if losses:
-            count = f"{len(losses)} of {len(steps)} steps "
+            count = f"{len(losses)} of {format_count(len(steps), 'step')} "
             return Text.assemble((f"{count}{'lose' if len(losses) > 1 else 'loses'} values", "yellow"))
-        return Text(f"{len(steps)} steps" if steps else "rows only")
+        return Text(format_count(len(steps), "step") if steps else "rows only")
 
     def as_json(self, *, has_sql: bool = False) -> dict[str, Any]:
         """Return the plan of the table as data."""

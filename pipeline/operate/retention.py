@@ -47,6 +47,7 @@ from pipeline.operate.retention_plan import (
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.base_rows import LOADED_COLUMNS, BaseCounts, BaseInput, BaseRows, NotCompacted
 from pipeline.table_name import TableName
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,14 +88,17 @@ class Compaction:
         """Yield sentences for people."""
         if self.removed_rows:
             yield (
-                f"bronze: {self.removed_rows:,} rows older than bronze.retention removed, "
+                f"bronze: {format_count(self.removed_rows, 'row')} older than bronze.retention removed, "
                 f"{self.removed_files} files written again as {self.added_files}"
             )
         for table in self.tables:
             if table.kept:
                 yield f"{table.table} keeps all its changes: {table.kept}"
             elif table.removed_rows:
-                yield f"{table.table}: {table.removed_rows:,} rows removed, complete from {table.lsn} on"
+                yield (
+                    f"{table.table}: {format_count(table.removed_rows, 'row')} removed, complete "
+                    f"from {table.lsn} on"
+                )
 
 
 @dataclass(slots=True)

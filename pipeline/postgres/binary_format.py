@@ -115,4 +115,4 @@ def _describe_unreadable(types: Types, rows: list[tuple[str, str, str, int]]) ->
         part = types.find_unreadable(oid)
         if part is not None:
             name = types.name_of(oid)
-            yield f"{schema}.{table}.{column} ({name if part == name else f'{part} in {name}'})"
+            yield f"{TableName(schema, table)}.{column} ({name if part == name else f'{part} in {name}'})"

@@ -51,7 +51,7 @@ class Alert(NamedTuple):
     @property
     def key(self) -> str:
         """What identifies the alert while it lasts."""
-        return f"{self.rule} {self.table.glob}" if self.table else self.rule
+        return f"{self.rule} {self.table}" if self.table else self.rule
 
     def as_json(self) -> dict[str, Any]:
         """Return the alert as data."""
@@ -293,7 +293,7 @@ def _idle_apply(facts: AlertFacts) -> Found:
 def _late_tables(facts: AlertFacts) -> Found:
     limit = float(facts.settings.lag_limit or 0)
     for name, age in sorted(facts.pending.items()):
-        if age > facts.limit(limit, f"lag {name.glob}"):
+        if age > facts.limit(limit, f"lag {name}"):
             yield (
                 name,
                 f"Table {name} is {format_duration(age)} behind bronze, more than {format_duration(limit)}."

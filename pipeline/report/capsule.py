@@ -250,7 +250,7 @@ def redact(text: str, secrets: Collection[str]) -> str:
 
 def _public_command(command: Sequence[str]) -> str | None:
     """Return the name of a program and how many arguments it has."""
-    return f"{Path(command[0]).name} and {len(command) - 1} arguments" if command else None
+    return f"{Path(command[0]).name} and {format_count(len(command) - 1, 'argument')}" if command else None
 
 
 def _shapes(lake: Lake, config: Config) -> Iterator[dict[str, Any]]:

@@ -86,7 +86,10 @@ def ended_lines(ended: Sequence[tuple[TableName, CopyProgress]], most: int | Non
     failed = [(name, copy) for name, copy in ended if copy.failure is not None]
     if most is not None and len(failed) > most:
         first = failed[0][1].failure
-        return [*lines, f"copy of {len(failed)} tables failed ({_names(failed)}); the first: {first}"]
+        return [
+            *lines,
+            f"copy of {format_count(len(failed), 'table')} failed ({_names(failed)}); the first: {first}",
+        ]
     return [*lines, *(f"copy of {_name_text(name)} failed: {copy.failure}" for name, copy in failed)]
 
 
@@ -109,7 +112,8 @@ def _table_row(name: TableName, copy: CopyProgress) -> Row:
 def _count_text(copies: Mapping[TableName, CopyProgress]) -> str:
     complete = sum(copy.is_complete for copy in copies.values())
     failed = sum(copy.failure is not None for copy in copies.values())
-    return f"{complete} of {len(copies)} tables complete" + (f", {failed} failed" if failed else "")
+    count = f"{complete} of {format_count(len(copies), 'table')} complete"
+    return f"{count}, {failed} failed" if failed else count
 
 
 def _share_of(copies: Mapping[TableName, CopyProgress]) -> float:

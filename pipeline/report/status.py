@@ -54,6 +54,7 @@ from pipeline.silver.doubts import Doubt, find_doubts
 from pipeline.silver.lake_facts import LakeFacts, why_detached
 from pipeline.silver.shared_tables import silver_path
 from pipeline.table_name import TableName, match_tables
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -306,7 +307,7 @@ def _copying(
         if held is not None and done == 0:
             return held
         state = shown.state if shown and shown.state in HOLDING else COPYING
-        sentence = f"{done} of {count} chunks are copied."
+        sentence = f"{done} of {format_count(count, 'chunk')} copied."
         return replace(before, state=state, sentence=sentence, copy_share=done / count if count else 1.0)
     if requests:
         is_whole = not all(request.key_ranges for request in requests)

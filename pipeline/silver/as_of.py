@@ -20,6 +20,7 @@ from pipeline.metadata.registry import TableRegistry
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.versions import resolve_path, why_unreadable
 from pipeline.table_name import TableName
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,7 +108,7 @@ class AsOf(Mapping[TableName, "DataFrame"]):
         return len(self._entries) - len(self.behind)
 
     def __repr__(self) -> str:
-        return f"<silver as of {self.lsn}: {len(self)} tables, {len(self.behind)} behind>"
+        return f"<silver as of {self.lsn}: {format_count(len(self), 'table')}, {len(self.behind)} behind>"
 
     def _resolve(self, entry: ManifestEntry) -> TableAsOf:
         name = entry.name

@@ -12,6 +12,7 @@ from typing import Protocol
 from pipeline.delta.sql import literal, quoted
 from pipeline.delta.table import Feature, features_of, needs_column_mapping
 from pipeline.silver.text_parsers import SilverType
+from pipeline.units import format_count
 
 _METADATA_ONLY = "no data is written"
 CHANGE_FEED, COMMENT = "delta.enableChangeDataFeed", "comment"
@@ -117,7 +118,7 @@ class AddColumn:
         return f"UPDATE {table} SET {quoted(self.name)} = {self.type.value(literal(self.backfill))}"
 
     def cost(self, rows: int, changes: int) -> str:
-        return _METADATA_ONLY if self.backfill is None else f"{rows} rows get the default"
+        return _METADATA_ONLY if self.backfill is None else f"sets the default in {format_count(rows, 'row')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ class NeedsRebuild(_Note):
     """Rebuild the table from bronze with the types of the newest relation version."""
 
     def cost(self, rows: int, changes: int) -> str:
-        return f"{changes} changes are read again, {rows} rows are replaced"
+        return f"reads {format_count(changes, 'change')} again, replaces {format_count(rows, 'row')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,7 @@ class NeedsResync(Hold):
     kind: str = "resync"
 
     def cost(self, rows: int, changes: int) -> str:
-        return f"the table is copied again, {rows} rows are replaced"
+        return f"copies the table again, replaces {format_count(rows, 'row')}"
 
 
 @dataclass(frozen=True, slots=True)

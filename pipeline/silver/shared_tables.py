@@ -58,7 +58,7 @@ _OPERATION = "share"
 
 def source_of(pipeline: str, schema: str) -> str:
     """Return the value of `_source` for a schema, which is quoted as in globs if its name has a dot."""
-    return f"{pipeline}.{TableName(schema, '').glob.removesuffix('.')}"
+    return f"{pipeline}.{str(TableName(schema, '')).removesuffix('.')}"
 
 
 def silver_path(lake: Lake, config: Config, name: TableName) -> str:

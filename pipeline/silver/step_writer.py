@@ -45,6 +45,7 @@ from pipeline.silver.write import (
 )
 from pipeline.silver.write_plan import Identity
 from pipeline.table_name import TableName
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -293,7 +294,8 @@ class StepWriter:
         query = f"SELECT CAST(coalesce(sum({ABSENT}), 0) AS BIGINT) AS absent FROM counted"
         if count := self._session.row(query).absent:
             sentence = (
-                f"Silver lacks {count} rows that updates or deletes under REPLICA IDENTITY FULL "
+                f"Silver lacks {format_count(count, 'row')} that updates or deletes under REPLICA "
+                "IDENTITY FULL "
                 "refer to: they were never copied, or have other values in silver, or their partition has "
                 "another replica identity. Give every partition REPLICA IDENTITY FULL, then run "
                 f"{self._name.command('resync')}."

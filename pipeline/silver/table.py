@@ -39,6 +39,7 @@ from pipeline.silver.write import KeyRangesUnusable, Write
 from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.silver.writer_choice import Choice
 from pipeline.table_name import TableName
+from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -424,7 +425,8 @@ class SilverTable:
         if any(state.id == copy.id and count + erased >= state.row_count for state in states):
             return None  # bronze.retention removed the others meanwhile
         sentence = (
-            f"Table {self.name} is not built: bronze has only {count} of the {copy.row_count} rows of the "
+            f"Table {self.name} is not built: bronze has only {count:,} of the "
+            f"{format_count(copy.row_count, 'row')} of the "
             f"copy. Run {self.name.command('resync')} to copy the table again."
         )
         return WriteResult(self.offset, sentence, kind="resync")

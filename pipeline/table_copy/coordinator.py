@@ -358,7 +358,9 @@ class CopyCoordinator:
                     rows.append(abandoned_row(table.state, sentence))
                     continue
                 if table.adopted is not None and table.state.row_count != table.adopted.source_rows:
-                    sentence = f"The copy has {table.state.row_count} rows, and the source has "
+                    sentence = (
+                        f"The copy has {format_count(table.state.row_count, 'row')}, and the source has "
+                    )
                     sentence += f"{table.adopted.source_rows}. The next run compares the tables again."
                     rows.append(abandoned_row(table.state, sentence))
                     table.progress.failure = sentence

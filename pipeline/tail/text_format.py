@@ -44,6 +44,7 @@ from pipeline.protocol.messages import (
     Update,
 )
 from pipeline.tail.selection import TailMessage, lsn_of
+from pipeline.units import format_count
 
 TypeName = Callable[[int, int], str]
 """Return the name of a type by its OID and modifier."""
@@ -104,7 +105,9 @@ class TextFormat:
     def write_malformed(self, data: bytes) -> str:
         """Return the line of a malformed or illegal message."""
         values = f" {self._binary(data)}" if self._has_values else ""
-        return f"{'-':24} {'-':>11} {'-':>10}  Undecodable message of {len(data)} bytes{values}"
+        return (
+            f"{'-':24} {'-':>11} {'-':>10}  Undecodable message of {format_count(len(data), 'byte')}{values}"
+        )
 
     def _body(self, message: Message, relations: tuple[Relation, ...]) -> str:
         table = ", ".join(_table(relation) for relation in relations)
@@ -142,7 +145,7 @@ class TextFormat:
                 return f"{table}{cascade}{' restart identity' if options & RESTART_IDENTITY else ''}"
             case LogicalMessage():
                 kind = "" if message.transactional else " not transactional"
-                shown = f"{len(message.content)} bytes"
+                shown = format_count(len(message.content), "byte")
                 if self._has_values:
                     shown = value_text(message.content, 0, self._length)
                 return f"{quote(message.prefix)}{kind}: {shown}"
@@ -167,7 +170,7 @@ class TextFormat:
     ) -> str:
         if not self._has_values:
             count = sum(chosen) if chosen else len(cells)
-            return f"{title}: {count} column{'' if count == 1 else 's'}"
+            return f"{title}: {format_count(count, 'column')}"
         pairs = [
             f" {_name(column.name)}={self._cell(cell, column.type_oid)}"
             for number, (column, cell) in enumerate(zip(relations[0].columns, cells, strict=False))
@@ -186,7 +189,7 @@ class TextFormat:
         count = self._length // 2
         if not count or len(data) <= count:
             return f"x'{data.hex()}'"
-        return f"x'{data[:count].hex()}'… ({len(data)} bytes)"
+        return f"x'{data[:count].hex()}'… ({format_count(len(data), 'byte')})"
 
 
 def value_text(value: bytes | None, type_oid: int, length: int = VALUE_LENGTH) -> str:
@@ -198,7 +201,7 @@ def value_text(value: bytes | None, type_oid: int, length: int = VALUE_LENGTH) -
     text = value.decode("utf-8", "surrogateescape")
     if not length or len(text) <= length:
         return quote(text)
-    return f"{quote(text[:length])}… ({len(value)} bytes)"
+    return f"{quote(text[:length])}… ({format_count(len(value), 'byte')})"
 
 
 def kind_of(message: Message) -> str:

@@ -25,6 +25,7 @@ from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.terminal import print_lines, print_list, print_paragraph
+from pipeline.units import format_count
 from pipeline.verify.commit_chain import (
     ChainSegment,
     CommitChain,
@@ -206,7 +207,7 @@ class Audit:
             return lines
         agree = "differ, see above" if self.differences else "agree with what the commits recorded"
         copies = f"{self.copies:,} complete table {'copy' if self.copies == 1 else 'copies'}"
-        lines.append(f"rows {agree}: {self.counted:,} changes and {copies} were compared")
+        lines.append(f"rows {agree}: {format_count(self.counted, 'change')} and {copies} were compared")
         if self.base_lsn > INVALID:
             lines.append(
                 f"changes up to {self.base_lsn} were compacted by bronze.retention, and are not compared"
@@ -215,7 +216,8 @@ class Audit:
             lines.append(f"erased by pgdelta forget, and counted: {self.erased:,} changes and copied rows")
         if self.prepared_rows:
             lines.append(
-                f"not compared: {self.prepared_rows:,} changes of prepared transactions and logical messages"
+                f"not compared: {format_count(self.prepared_rows, 'change')} of prepared "
+                "transactions and logical messages"
             )
         return lines
 

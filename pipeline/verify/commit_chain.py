@@ -19,6 +19,7 @@ from typing import Any
 from pipeline.delta.txn import OURS, TxnId, TxnKind
 from pipeline.errors import ProtocolError
 from pipeline.protocol.lsn import LSN
+from pipeline.units import format_count
 
 # kinds of findings
 GAP, OVERLAP, SOURCE, OFFSET = "gap", "overlap", "source", "offset"
@@ -387,10 +388,10 @@ def row_findings(differences: Iterable[CountDifference]) -> list[Finding]:
         where = f"from {interval.start} to {interval.end}"
         if interval.version is None:
             where = f"after {interval.start}" if interval.end == _NO_END else where
-            sentence = f"Bronze has {rows} changes {where} that no commit recorded."
+            sentence = f"Bronze has {format_count(rows, 'change')} {where} that no commit recorded."
         else:
             sentence = (
-                f"Bronze has {rows} changes {where}, and version {interval.version} recorded "
+                f"Bronze has {format_count(rows, 'change')} {where}, and version {interval.version} recorded "
                 f"{interval.changes}."
             )
         versions = () if interval.version is None else (interval.version,)
@@ -407,7 +408,10 @@ def copy_findings(
     Those that are `compacted` may still have rows that are to be removed.
     """
     return [
-        Finding(COPY, f"Bronze has {rows.get(id_, 0)} rows of a copy of {table}, which had {count}.")
+        Finding(
+            COPY,
+            f"Bronze has {format_count(rows.get(id_, 0), 'row')} of a copy of {table}, which had {count}.",
+        )
         for id_, (table, count) in recorded.items()
         if (rows.get(id_, 0) < count if id_ in compacted else rows.get(id_, 0) != count)
     ]

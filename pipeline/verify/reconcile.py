@@ -67,6 +67,7 @@ from pipeline.silver.modes import kept_as, mode_changed, why_not_comparable
 from pipeline.silver.row_hashes import SilverRows
 from pipeline.silver.source_rows import SourceReads
 from pipeline.table_name import TableName, match_tables
+from pipeline.units import format_count
 from pipeline.verify.reconcile_report import Reconciled
 
 WAIT_SECONDS = 150  # an idle bronze records its offset once a minute
@@ -368,4 +369,4 @@ def repair_sentence(request: CopyRequest) -> str:
     if not request.key_ranges:
         return "A resync of the whole table is requested."
     count = len(request.key_ranges)
-    return f"A partial resync of {count:,} key{'' if count == 1 else 's'} is requested."
+    return f"A partial resync of {format_count(count, 'key')} is requested."

@@ -170,7 +170,7 @@ class Lane:
         self.faults += [f"{name}: {text}" for name, text in found.items() if text and self.owns(name)]
 
     def _globs(self, tables: Iterable[str]) -> list[str]:
-        return [self.name(table).glob for table in tables]
+        return [str(self.name(table)) for table in tables]
 
     def _own(self) -> Iterator[TableRule]:
         for rule in (*self.rules, TableRule("*.*")):

@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 from tests.support.sources import FILES, statements, tree_of
 
 # open to all
-GROUND = {"crash_steps", "errors", "table_name"}
+GROUND = {"crash_steps", "errors", "table_name", "units"}
 # room → rooms that it may import
 MAY_IMPORT: dict[str, set[str]] = {
     "crash_steps": set(),
@@ -32,11 +32,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "terminal": set(),
     "config": set(),
     "protocol": set(),
-    "postgres": {"config", "key_ranges", "partition_folders", "private_files", "protocol", "units"},
+    "postgres": {"config", "key_ranges", "partition_folders", "private_files", "protocol"},
     "delta": {"partition_folders", "private_files", "protocol"},
     "engine": {"delta"},
     "metadata": {"delta", "key_ranges", "protected_columns", "protocol"},
-    "progress": {"metadata", "protocol", "units"},
+    "progress": {"metadata", "protocol"},
     "bronze": {"config", "delta", "key_ranges", "postgres", "private_files", "protected_columns", "protocol"},
     "table_copy": {
         "bronze",
@@ -47,7 +47,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "postgres",
         "progress",
         "protocol",
-        "units",
     },
     "silver": {
         "bronze",
@@ -61,7 +60,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "protected_columns",
         "protocol",
         "table_copy",
-        "units",
     },
     "maintenance": {"bronze", "config", "delta", "metadata", "progress", "protocol", "silver"},
     "ingest": {
@@ -85,7 +83,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "protocol",
         "silver",  # status decides by the same table as apply
         "terminal",
-        "units",
     },
     "apply": {
         "bronze",
@@ -116,7 +113,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "silver",
         "protected_columns",
         "tail",
-        "units",
     },
     "verify": {
         "terminal",
@@ -143,7 +139,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "progress",
         "protocol",
         "terminal",
-        "units",
         "verify",
     },
     "cli": {

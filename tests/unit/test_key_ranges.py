@@ -33,8 +33,8 @@ def span(first: tuple[str, ...], last: tuple[str, ...]) -> KeyRange:
     [
         ((), span(("1",), ("2",)), "no key"),
         ((INT8,), span((), ()), "no bound. Give a first key or a last key."),
-        ((INT8,), span(("1", "2"), ("1", "2")), "The range has 2 values, the key 1 columns."),
-        ((INT8,), span(("1",), ("1", "2")), "The range has 2 values, the key 1 columns."),
+        ((INT8,), span(("1", "2"), ("1", "2")), "The range has 2 values, the key 1 column."),
+        ((INT8,), span(("1",), ("1", "2")), "The range has 2 values, the key 1 column."),
         ((TIMESTAMPTZ,), span(("a",), ("b",)), "single keys"),
         ((INT8, TIMESTAMPTZ), span(("1",), ("1", "b")), "single keys"),
         ((INT8, TIMESTAMPTZ), span(("1",), ("2",)), None),

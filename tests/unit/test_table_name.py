@@ -19,7 +19,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
 def test_the_glob_of_a_name_matches_it_and_no_other(name: TableName) -> None:
-    assert [each for each in NAMES if TableGlob(name.glob).matches(each)] == [name]
+    assert [each for each in NAMES if TableGlob(str(name)).matches(each)] == [name]
 
 
 def test_a_name_is_quoted_for_a_shell() -> None:
@@ -33,11 +33,14 @@ def test_any_glob_of_a_command_line_matches_and_none_matches_all() -> None:
     assert all(map(match_tables(None), NAMES))
 
 
-@pytest.mark.parametrize("glob", ["orders", "a.b.c", "a.", 'a."b'])
-def test_what_is_no_glob_is_refused(glob: str) -> None:
+@pytest.mark.parametrize(
+    ("glob", "example"),
+    [("orders", ", as in public.orders"), ("a.b.c", ', as in a."b.c"'), ("a.", ""), ('a."b', "")],
+)
+def test_what_is_no_glob_is_refused(glob: str, example: str) -> None:
     sentence = (
         f"{glob} is not a `schema.table` glob. Write schema.table, and double-quote a part that contains a"
-        " dot."
+        f" dot{example}."
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
         match_tables(["public.*", glob])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pipeline.units import (
     format_byte_rate,
     format_count,
@@ -10,6 +12,17 @@ from pipeline.units import (
     format_share,
     format_size,
 )
+from tests.support.sources import FILES
+
+MORE_THAN_ONE = (
+    "if len(self.lives) > 1",
+    'else f"{count} tables"',
+    "1 table has",
+    "{len(names)} tables match",
+    "--table matches {len(names)} tables",
+    "if len(losses) > 1",
+)
+"""Parts of lines whose count is never 1, or that write 1 themselves."""
 
 
 def test_sizes_have_the_largest_unit_that_fits() -> None:
@@ -38,6 +51,17 @@ def test_durations_have_at_most_two_units() -> None:
         86_400 * 3.5: "3.5 days",
     }
     assert {seconds: format_duration(seconds) for seconds in durations} == durations
+
+
+def test_a_count_that_is_printed_has_its_noun_from_one_function() -> None:
+    counted = re.compile(r"\{[^{}\"]*(?:len\(|count\b|rows\b)[^{}\"]*\} [a-z]+s\b")
+    found = [
+        f"{path}: {line.strip()}"
+        for path in FILES
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if counted.search(line) and "format_count" not in line
+    ]
+    assert [line for line in found if not any(each in line for each in MORE_THAN_ONE)] == []
 
 
 def test_only_a_whole_is_100_percent() -> None:

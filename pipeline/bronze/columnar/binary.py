@@ -25,6 +25,7 @@ from pipeline.protocol.binary.converters import FAULTS, Types, UnknownType
 from pipeline.protocol.binary.extensions import read_text, read_versioned
 from pipeline.protocol.binary.nested import Converter
 from pipeline.protocol.messages import Relation
+from pipeline.units import format_count
 
 _MINUS = ord("-")
 _NUMERIC_HEADER = 8
@@ -334,7 +335,10 @@ class RowTypes:
             )
         except FAULTS:
             name = storable(types.name_of(described.type_oid))
-            return f"({storable(described.name)}) has {len(value)} bytes that cannot be decoded as {name}."
+            return (
+                f"({storable(described.name)}) has {format_count(len(value), 'byte')} that "
+                f"cannot be decoded as {name}."
+            )
         return None
 
 

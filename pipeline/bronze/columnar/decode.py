@@ -35,6 +35,7 @@ from pipeline.errors import ProtocolError
 from pipeline.postgres.snapshot.read_table import Block
 from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Binary, Delete, Insert, Message, Update
+from pipeline.units import format_count
 
 INSERT, UPDATE, DELETE = ord("I"), ord("U"), ord("D")
 _KEY, _OLD, _NEW = ord("K"), ord("O"), ord("N")
@@ -124,7 +125,10 @@ def _fault(
         if cells is None:
             continue
         if width is not None and len(cells) != width:
-            return f"{name}{named}: {len(cells)} columns in the {side} tuple, but its relation has {width}."
+            return (
+                f"{name}{named}: {format_count(len(cells), 'column')} in the {side} tuple, but "
+                f"its relation has {width}."
+            )
         for column, cell in enumerate(cells):
             if isinstance(cell, Binary):
                 fault = row_types.fault(row, column, cell) if row_types else NOT_REQUESTED

@@ -10,6 +10,7 @@ from pipeline.cli.command import command, option
 from pipeline.cli.options import output_options, tables_option
 from pipeline.cli.output import show
 from pipeline.errors import ConfigError
+from pipeline.units import format_count
 
 _FILE = "File"
 
@@ -86,7 +87,8 @@ def init(
     facts = read_source(server)
     if not yes:
         click.echo(
-            f"PostgreSQL {facts.version}, {len(facts.tables)} tables in this database, wal_level"
+            f"PostgreSQL {facts.version}, {format_count(len(facts.tables), 'table')} in this "
+            "database, wal_level"
             f" {facts.wal_level}",
             err=True,
         )

@@ -26,6 +26,7 @@ from pipeline.delta.spark.log_store import COMPILER, JAR_NAME, build_jar, is_cur
 from pipeline.delta.spark.releases import SparkRelease, installed_release
 from pipeline.delta.spark.settings import LOG4J_PROPERTIES, SPARK_SETTINGS
 from pipeline.errors import NOTICES, LakeError
+from pipeline.units import format_count
 
 _OLDEST_JAVA = 17
 _IVY_SETTINGS = """\
@@ -176,7 +177,7 @@ def _alone(spark_home: Path) -> Iterator[None]:
 def add_s3_client(spark_home: Path, release: SparkRelease) -> list[str]:
     """Add Hadoop's client for S3 to Spark's JARs; return one line if something was missing."""
     added = _add_jars(spark_home, release.s3_jars)
-    return [f"the client for S3 placed in Spark's jars ({len(added)} files)"] if added else []
+    return [f"the client for S3 placed in Spark's jars ({format_count(len(added), 'file')})"] if added else []
 
 
 def _add_jars(spark_home: Path, jars: Sequence[tuple[str, str, str]]) -> list[str]:

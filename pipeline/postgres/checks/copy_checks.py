@@ -25,6 +25,7 @@ from pipeline.postgres.publication import Publication, list_followed
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
+from pipeline.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,9 @@ def _check_privileges(reader: Connection, names: list[TableName]) -> Iterator[Ch
     yield decide(
         "SELECT right",
         not unreadable,
-        passed=f"The role {user} may read the {len(leaves)} tables that are to be copied.",
-        failed=f"The role {user} may not read {len(unreadable)} of {len(leaves)} tables that are to be"
-        f" copied: {list_tables(leaf.name for leaf in unreadable)}.",
+        passed=f"The role {user} may read what is to be copied, {format_count(len(leaves), 'table')}.",
+        failed=f"The role {user} may not read {len(unreadable)} of "
+        f"{format_count(len(leaves), 'table')} to copy: {list_tables(leaf.name for leaf in unreadable)}.",
         fix=f"Run {_grants(unreadable, user)}, or set source.copy to never.",
     )
     filtered = [leaf.name for leaf in leaves if leaf.is_filtered]
@@ -145,7 +146,8 @@ def _check_privileges(reader: Connection, names: list[TableName]) -> Iterator[Ch
         "row-level security",
         not filtered,
         passed=f"Row-level security hides no rows from the role {user}.",
-        failed=f"Row-level security applies to the role {user} on {len(filtered)} tables, whose copy will"
+        failed=f"Row-level security applies to the role {user} on "
+        f"{format_count(len(filtered), 'table')}, whose copy will"
         f" fail rather than skip rows: {list_tables(filtered)}.",
         fix=f"Run ALTER ROLE {quote_identifier(user)} BYPASSRLS as a superuser, or set source.copy to never.",
     )

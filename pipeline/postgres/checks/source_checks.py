@@ -56,6 +56,7 @@ from pipeline.postgres.replication.slot_creation import FIRST_REPORT, name_trans
 from pipeline.postgres.replication.wal_holder import find_wal_holder
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
+from pipeline.units import format_count
 
 __all__ = ["Check", "run_checks"]
 
@@ -206,7 +207,8 @@ def _check_published(
         yield Check(
             "published tables",
             True,
-            f"The next ingest adds {len(added)} tables to the publication {name}: {list_tables(added)}.",
+            f"The next ingest adds {format_count(len(added), 'table')} to the publication {name}: "
+            f"{list_tables(added)}.",
         )
     for reason, missing in reasons.items():
         if reason is not None:
@@ -215,12 +217,16 @@ def _check_published(
             yield Check(
                 "published tables",
                 False,
-                f"The publication {name} {lacks} {len(missing)} of the {table_count} tables that the"
+                f"The publication {name} {lacks} {len(missing)} of "
+                f"{format_count(table_count, 'table')} that the"
                 f" configuration matches: {list_tables(missing)}. {reason.why}",
                 reason.fix_for(f"{targets} ({_EARLIER_ROWS[config.source.copy]})"),
             )
     if publication is not None and not added and not reasons:
-        sentence = f"The publication {name} has all {table_count} tables that the configuration matches."
+        sentence = (
+            f"The publication {name} has every table that the configuration matches "
+            f"({format_count(table_count, 'table')})."
+        )
         yield Check("published tables", True, sentence)
 
 
@@ -258,7 +264,9 @@ def _name_scope(scope: Scope) -> str:
     if scope.all_tables:
         return "all tables"
     schemas = [f"all tables of {', '.join(scope.schemas)}"] if scope.schemas else []
-    tables = [f"{len(scope.tables)} tables ({list_tables(scope.tables)})"] if scope.tables else []
+    tables = (
+        [f"{format_count(len(scope.tables), 'table')} ({list_tables(scope.tables)})"] if scope.tables else []
+    )
     return " and ".join(schemas + tables) or "no table yet"
 
 

@@ -49,6 +49,7 @@ from pipeline.postgres.replication.slot import (
 )
 from pipeline.postgres.replication.slot_lock import BUSY_SECONDS, SlotInUse, is_in_use, retry_while_busy
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.units import format_count
 
 _MAX_STATUS_INTERVAL = 10.0  # seconds
 # The server sends each message by itself; waiting a moment lets several arrive, which is faster on both
@@ -321,7 +322,11 @@ class Walsender:
     def _receive_keepalive(self, data: memoryview) -> LSN:
         keepalive = decode_keepalive(data)
         if keepalive is None:
-            self._fail(self._lost(f"the server sent {len(data)} bytes that are not a replication message"))
+            self._fail(
+                self._lost(
+                    f"the server sent {format_count(len(data), 'byte')} that are not a replication message"
+                )
+            )
         wal_end, requests_reply = keepalive
         if requests_reply:
             self._send_status(reply=False)

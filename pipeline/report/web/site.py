@@ -174,7 +174,7 @@ class Site:
             if not self._tables:
                 self._page(None)  # which has the names of the tables
             for name in self._tables:
-                if text in (name.glob, str(name)):
+                if text == str(name):
                     return self._page(name)
             return _notice("404 Not Found", f"Pipeline {self._pipeline} has no table {text}.")
         return _notice("404 Not Found", "There is no page at this address.")
@@ -208,7 +208,7 @@ class Site:
 
     def _frame(self, root: str) -> Frame:
         return Frame(
-            link=lambda name: f"{root}tables/{quote(name.glob, safe='', errors='replace')}",
+            link=lambda name: f"{root}tables/{quote(str(name), safe='', errors='replace')}",
             home=root or "./",
             head=script.HEAD,
             controls=script.CONTROLS,

@@ -130,7 +130,7 @@ def test_a_partition_that_logs_less_than_its_root_is_held_or_diverged(make_pipel
     assert "for each partition" in sentence
     [(kind, sentence)] = pipeline.events("deleted")
     assert kind == "diverged"
-    assert sentence.startswith("Silver lacks 1 rows that updates or deletes under REPLICA IDENTITY FULL")
+    assert sentence.startswith("Silver lacks 1 row that updates or deletes under REPLICA IDENTITY FULL")
 
 
 @pytest.mark.spark

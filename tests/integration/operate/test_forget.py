@@ -347,7 +347,7 @@ def test_files_of_writers_that_died_are_removed_and_those_of_others_stay(small: 
     (left,) = (place.files_left for place in receipt.places if place.place == "bronze/changes")
     assert left == 1
     without.write_bytes(b"half written")
-    with pytest.raises(LakeError, match="1 files that no commit names cannot be read"):
+    with pytest.raises(LakeError, match="1 file that no commit names cannot be read"):
         forget_keys(small, ("1.5", "1"))
     without.unlink()
     forget_keys(small, ("1.5", "1"))

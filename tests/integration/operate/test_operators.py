@@ -98,7 +98,7 @@ def test_plan_shows_what_apply_then_does(pipeline: Pipeline) -> None:
     assert [(step.sentence.partition(". If ALTER TABLE")[0], step.cost, step.loses) for step in shape] == [
         ("Column w was renamed to x.", "no data is written; readers need column mapping", None),
         ("Column v was widened from INT to BIGINT", "no data is written; readers need type widening", None),
-        ("Column n was added with a default.", "5 rows get the default", None),
+        ("Column n was added with a default.", "sets the default in 5 rows", None),
     ]
     assert [(step.is_write, step.holds, step.cost) for step in other.steps] == [
         (True, False, ONE_WRITE[writer_of_run()]),
@@ -110,7 +110,7 @@ def test_plan_shows_what_apply_then_does(pipeline: Pipeline) -> None:
     assert planned.as_json()["tables"][1]["changes"] == {"I": 0, "U": 1, "D": 1, "T": 0}
     rewriting = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     [step] = [step for step in plan(rewriting).tables[0].steps if not step.is_write]
-    assert step.cost == "3 changes are read again, 1 rows are replaced"
+    assert step.cost == "reads 3 changes again, replaces 1 row"
     rewriting.catch_up()
     rewriting.assert_equal("t", "other")
     assert plan(rewriting).tables == ()

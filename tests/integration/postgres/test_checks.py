@@ -33,7 +33,7 @@ def test_a_fresh_source_passes_and_nothing_is_created(database: Database) -> Non
         *("connection", "server version", "wal_level", "replication right", "walsender", "publication"),
         *("slot", "kept WAL", "encoding"),
     ]
-    assert "will be created for 1 tables (public.item)" in find(config, "publication").sentence
+    assert "will be created for 1 table (public.item)" in find(config, "publication").sentence
     assert database.run("SELECT 1 FROM pg_publication") == []
     assert database.run(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{database.name}'") == []
 

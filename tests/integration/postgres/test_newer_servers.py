@@ -44,7 +44,7 @@ def test_tables_that_all_tables_excludes_are_not_copied_but_named(
     pipeline.catch_up()
     assert sorted(path.name for path in (tmp_path / "lake/silver/public").iterdir()) == ["seen"]
     [found] = failures(pipeline, "published tables")
-    assert "3 of the 4 tables that the configuration matches: public.hidden, public.tree," in found.sentence
+    assert "3 of 4 tables that the configuration matches: public.hidden, public.tree," in found.sentence
     assert f"The publication {database.name} excludes it (EXCEPT)." in found.sentence
     assert f'Run ALTER PUBLICATION "{database.name}" SET ALL TABLES with an EXCEPT that lacks it' in found.fix
 

@@ -79,7 +79,7 @@ def test_comments_are_set_at_creation_and_follow_the_source(lane: Lane) -> Steps
     assert lane.silver("t").version() == version + 1
     lane.assert_equal("t")
     yield ALONE
-    assert run_reconcile(lane.config, [lane.name("t").glob], runs=True).exit_code(strict=True) == 0
+    assert run_reconcile(lane.config, [str(lane.name("t"))], runs=True).exit_code(strict=True) == 0
 
 
 @pytest.mark.promise("comments")

@@ -102,9 +102,7 @@ def test_of_a_partitioned_table_the_rights_on_its_partitions_count(database: Dat
         f"CREATE PUBLICATION {database.name} FOR TABLE part WITH (publish_via_partition_root = true)",
     )
     config = of_role(database, role)
-    assert checks_of(config)["SELECT right"].sentence.endswith(
-        "read 1 of 1 tables that are to be copied: public.part_1."
-    )
+    assert checks_of(config)["SELECT right"].sentence.endswith("read 1 of 1 table to copy: public.part_1.")
     assert not can_copy(config, TableName("public", "part"))
     database.run(f'REVOKE SELECT ON part FROM "{role}"', f'GRANT SELECT ON part_1 TO "{role}"')
     assert checks_of(config)["SELECT right"].ok
@@ -125,7 +123,7 @@ def test_tables_whose_rows_policies_hide_are_named(database: Database, role: str
     config = of_role(database, role)
     check = checks_of(config)["row-level security"]
     assert not check.ok
-    assert check.sentence.endswith("on 1 tables, whose copy will fail rather than skip rows: public.guarded.")
+    assert check.sentence.endswith("on 1 table, whose copy will fail rather than skip rows: public.guarded.")
     assert [can_copy(config, TableName("public", table)) for table in ("plain", "guarded", "mine")] == [
         True,
         False,

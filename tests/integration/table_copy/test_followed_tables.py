@@ -89,7 +89,7 @@ def test_the_comment_of_the_publication_names_its_pipeline(followed: Pipeline) -
 def test_a_new_table_that_matches_joins(followed: Pipeline) -> None:
     followed.run(TABLE.format("b"), FILL.format("b", 1, 30), "CREATE SCHEMA x", "CREATE TABLE x.c (id int)")
     assert check(followed) == [
-        (True, f"The next ingest adds 1 tables to the publication {followed.database.name}: public.b.")
+        (True, f"The next ingest adds 1 table to the publication {followed.database.name}: public.b.")
     ]
     assert state(followed, B)[0] == "unpublished"
     summary = followed.ingest()

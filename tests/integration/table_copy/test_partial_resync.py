@@ -191,7 +191,7 @@ def test_key_ranges_that_cannot_be_copied_are_refused(make_pipeline: MakePipelin
     pipeline.catch_up()
     with pytest.raises(ConfigError, match=r"moments.*single keys"):
         resync(pipeline, "moments", keys("2020-01-01", "2022-01-01"))
-    with pytest.raises(ConfigError, match="The range has 2 values, the key 1 columns"):
+    with pytest.raises(ConfigError, match="The range has 2 values, the key 1 column"):
         resync(pipeline, "moments", KeyRange(("a", "b"), ("a", "b")))
     with pytest.raises(ConfigError, match="no key"):
         resync(pipeline, "bag", keys(1, 2))

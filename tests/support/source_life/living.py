@@ -186,7 +186,7 @@ class Living:
         if faults:  # some copies were requested by the jobs
             faults = self._rest(MORE_RUNS, SECONDS_OF_COPIES)
         if faults:
-            run_resync(self.config, [name.glob for name in faults])
+            run_resync(self.config, [str(name) for name in faults])
             faults = self._rest(MORE_RUNS)
         assert not faults, _report(f"{when}: silver differs after a copy", faults, self._states())
         self._known |= set(self._events())

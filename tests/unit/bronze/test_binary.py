@@ -128,7 +128,7 @@ def test_columns_read_as_value_by_value(converter: Converter, data: st.DataObjec
     assert read_column(oid, [Binary(v) for v in values]) == [read_one(converter, v) for v in values]
     for value in drawn:
         if value not in values:
-            with pytest.raises(ProtocolError, match=r"column 1 of the new tuple \(c0\) has \d+ bytes"):
+            with pytest.raises(ProtocolError, match=r"column 1 of the new tuple \(c0\) has \d+ bytes?"):
                 read_column(oid, [*(Binary(v) for v in values), Binary(value)])
 
 

@@ -234,10 +234,10 @@ def test_binary_value_is_refused_with_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("message", "side"),
     [
-        (Insert(7, (b"1",)), "1 columns in the new tuple"),
+        (Insert(7, (b"1",)), "1 column in the new tuple"),
         (Insert(7, (b"1", b"2", b"3")), "3 columns in the new tuple"),
-        (Update(7, "K", (b"1",), (b"1", b"2")), "1 columns in the old tuple"),
-        (Update(7, "O", (b"1", b"2"), (b"1",)), "1 columns in the new tuple"),
+        (Update(7, "K", (b"1",), (b"1", b"2")), "1 column in the old tuple"),
+        (Update(7, "O", (b"1", b"2"), (b"1",)), "1 column in the new tuple"),
         (Delete(7, "K", (b"1", None, None)), "3 columns in the old tuple"),
     ],
     ids=str,

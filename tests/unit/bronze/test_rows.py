@@ -11,6 +11,7 @@ from pipeline.errors import ProtocolError
 from pipeline.protocol.events import Began, Change, Committed
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Insert, Origin, Relation
+from pipeline.units import format_count
 from tests.support.bronze.events import Session, relation, rows_of, version
 from tests.support.protocol.encode import encode
 
@@ -133,7 +134,7 @@ def test_tuple_of_another_width_than_its_relation_is_refused_by_name(session: Se
     session.commit()
     sentence = (
         f"Insert for public.two in the transaction committed at {LSN(200)}: "
-        f"{count} columns in the new tuple, but its relation has 2."
+        f"{format_count(count, 'column')} in the new tuple, but its relation has 2."
     )
     with pytest.raises(ProtocolError) as caught:
         session.spool.seal()

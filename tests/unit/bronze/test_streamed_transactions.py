@@ -161,7 +161,7 @@ def test_a_malformed_row_of_a_stream_is_named(session: Session) -> None:
     data = encode(Insert(1, (b"k",), 10))
     session.spool.streams.add_change(StreamedChange(10, 10, ONE, None, data))
     with pytest.raises(
-        ProtocolError, match=r"public\.one in the transaction 10, which is streamed: 1 columns"
+        ProtocolError, match=r"public\.one in the transaction 10, which is streamed: 1 column"
     ):
         commit(session, 10, 500)
 

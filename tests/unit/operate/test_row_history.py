@@ -91,7 +91,7 @@ def test_a_history_has_values_as_sql_and_eighty_columns() -> None:
         "public.t, key 1: 2 changes up to 0/63\n\n0/A  2026-01-31 00:00:00.000000Z  xid 7  insert\n"
     )
     assert r"id: 1, v: E'it\'s\n', big: 'xxx" in text or r"v: E'it''s\n'" in text
-    assert "(5000 bytes)" in " ".join(text.split())
+    assert "(5,000 bytes)" in " ".join(text.split())
     assert r"→ NULL, big: " in " ".join(text.split())
     [[insert, update]] = history.as_json()["rows"]
     assert insert["columns"][2] == {"name": "big", "value": "x" * 5000}

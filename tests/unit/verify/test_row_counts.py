@@ -133,7 +133,7 @@ def test_differences_are_named_with_their_versions() -> None:
     ]
     assert [finding.sentence for finding in findings] == [
         "Bronze has 29 changes from 0/64 to 0/82, and version 2 recorded 30.",
-        "Bronze has 1 changes from 0/82 to 0/96 that no commit recorded.",
+        "Bronze has 1 change from 0/82 to 0/96 that no commit recorded.",
         "Bronze has 2 changes after 0/A0 that no commit recorded.",
     ]
 
