@@ -98,6 +98,14 @@ class LakeError(PgdeltaError):
     """A failure on the Delta side: a foreign commit, storage that cannot be used."""
 
 
+class MissingTable(LakeError, KeyError):
+    """A table that silver does not have, also a KeyError for readers of a mapping."""
+
+    def __str__(self) -> str:
+        """Return the sentence, which KeyError would quote."""
+        return str(self.args[0])
+
+
 class FencedError(LakeError):
     """A commit of a job that another one of its kind has overtaken: this job must end."""
 

@@ -66,6 +66,14 @@ class TableGlob:
         )
 
 
+def exact_name(text: str) -> TableName | None:
+    """Return the table that a glob without wildcards names, None for any other text."""
+    match = _GLOB.fullmatch(text)
+    if match is None or set("*?") & set(text):
+        return None
+    return TableName(*_parts(match))
+
+
 def match_tables(globs: Sequence[str] | None) -> Callable[[TableName], bool]:
     """Return a predicate for the tables that any of the globs matches; without globs, all tables.
 
@@ -94,11 +102,17 @@ def _patterns(glob: str) -> tuple[re.Pattern[str], re.Pattern[str]] | None:
     match = _GLOB.fullmatch(glob)
     if match is None:
         return None
+    schema, table = _parts(match)
+    return _compile_glob(schema), _compile_glob(table)
+
+
+def _parts(match: re.Match[str]) -> tuple[str, str]:
+    """Return both parts of a glob, unquoted."""
     schema, table = (
         quoted.replace('""', '"') if quoted else plain
         for quoted, plain in ((match[1], match[2]), (match[3], match[4]))
     )
-    return _compile_glob(schema), _compile_glob(table)
+    return schema, table
 
 
 def _compile_glob(part: str) -> re.Pattern[str]:

@@ -38,7 +38,7 @@ from pipeline.delta.store.store import Location, is_store
 from pipeline.delta.sync import sync_names
 from pipeline.delta.table_log import Snapshot, TableLog, data_path, local_path
 from pipeline.delta.txn import OURS, TableCommit, TxnId, metadata_settings
-from pipeline.errors import ConfigError, report_error
+from pipeline.errors import report_error
 from pipeline.protocol.lsn import LSN
 
 if TYPE_CHECKING:
@@ -111,13 +111,6 @@ class Lake:
         None if only Spark reads and writes the root's storage.
         """
         return local_path(self.root) if is_store(self.root) else self.local_root
-
-    def no_match(self) -> ConfigError:
-        """Return the error for a `--table` that matches none of the lake's tables."""
-        return ConfigError(
-            f"No table of the lake {self.root} matches --table and the configuration. Run pgdelta status to "
-            "list its tables, and check storage.root."
-        )
 
     def path(self, *names: str) -> str:
         """Return a path under the root, each name one segment."""

@@ -60,6 +60,7 @@ from pipeline.operate.forget_records import (
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.missing_tables import no_match
 from pipeline.silver.shared_tables import SharedTable, refresh_shared
 from pipeline.silver.versions import manifest_entry
 from pipeline.table_name import TableName
@@ -94,9 +95,9 @@ def run_forget(
         )
     bronze = Bronze(lake, config.pipeline)
     if bronze.captured_offset() is None:
-        raise lake.no_match()
+        raise no_match(lake, config, [glob])
     with _stopped_jobs(config, lake):
-        forgetting = _Forgetting(bronze, find_table(bronze, glob), config.source.hash_key)
+        forgetting = _Forgetting(bronze, find_table(config, bronze, glob), config.source.hash_key)
         return forgetting.run(keys, is_dry_run=is_dry_run)
 
 

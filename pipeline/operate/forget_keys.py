@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from pipeline.bronze.columnar.protected_values import hash_all
 from pipeline.bronze.protection import fingerprint
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation
+from pipeline.config.config import Config
 from pipeline.errors import ConfigError, LakeError
 from pipeline.operate.key_types import SUPPORTED, KeyFamily, as_printed, family_of, same_spelling
 from pipeline.protected_columns import HMAC_SHA256
+from pipeline.silver.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 
@@ -115,12 +117,12 @@ class ForgottenTable:
         return None
 
 
-def find_table(bronze: Bronze, glob: str) -> TableName:
+def find_table(config: Config, bronze: Bronze, glob: str) -> TableName:
     """Return the one table of bronze that a glob matches; raise ConfigError if none or several do."""
     matches = match_tables([glob])
     found = sorted(name for name in bronze.table_names() if matches(name))
     if not found:
-        raise bronze.lake.no_match()
+        raise no_match(bronze.lake, config, [glob])
     if len(found) > 1:
         raise ConfigError(f"{glob} matches {format_count(len(found), 'table')}. Name one, as schema.table.")
     return found[0]

@@ -28,6 +28,7 @@ from pipeline.operate.row_history import (
     find_lives,
 )
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.missing_tables import no_match
 from pipeline.table_name import TableName
 from pipeline.tail.text_format import value_text
 from pipeline.terminal import plain, print_paragraph
@@ -113,13 +114,13 @@ def read_history(config: Config, glob: str, key: Sequence[str]) -> RowHistory:
     bronze = Bronze(lake, config.pipeline)
     captured = bronze.captured_offset()
     if captured is None:
-        raise lake.no_match()
+        raise no_match(lake, config, [glob])
     if bronze.changes.local_path is None:
         raise LakeError(
             f"pgdelta history needs a lake on a file system of this machine, and {lake.root} is on other "
             "storage. Query bronze/changes by Spark."
         )
-    name = find_table(bronze, glob)
+    name = find_table(config, bronze, glob)
     table = plan_table(name, bronze.source_relations().values(), "history")
     [texts] = table.hashed([key], config.source.hash_key)
     wanted = table.parse_key(texts, "KEY")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.log import Bronze, BronzeOffset
-from pipeline.errors import LakeError
+from pipeline.errors import LakeError, MissingTable
 from pipeline.metadata.registry import Records
 from pipeline.operate.pinned_lake import PinnedLake, PinnedTable
 from pipeline.silver.live_rows import fold_onto
+from pipeline.silver.missing_tables import why_missing
 from pipeline.silver.range_plan import RangePlan
 from pipeline.silver.swap import BufferedRecords
 from pipeline.silver.writer_choice import WriterSetting
@@ -63,7 +64,8 @@ class Live(Mapping[TableName, Any]):
     """Silver as of the last commit of bronze: a mapping of (schema, table) to its rows, an Arrow dataset.
 
     `refused` are the tables that cannot be shown at the LSN, each with the reason; iteration leaves them out.
-    `silver[schema, table]` raises LakeError for such a table, and KeyError for one that silver does not have.
+    `silver[schema, table]` raises LakeError for such a table, and MissingTable, a KeyError too, for one that
+    silver does not have.
     The changes of a table are folded when its rows are first requested.
     """
 
@@ -74,10 +76,13 @@ class Live(Mapping[TableName, Any]):
         self._found = found
 
     def table(self, schema: str, table: str) -> LiveTable:
-        """Return a table with its version and plan; raise LakeError if it is refused."""
+        """Return a table with its version and plan; raise LakeError if it is refused or not there."""
         name = TableName(schema, table)
         if name in self.refused:
             raise LakeError(self.refused[name])
+        if name not in self._found.tables:
+            known = (*self._found.tables, *self.refused)
+            raise MissingTable(why_missing(self._found.lake, name, known, None))
         return self._found.tables[name]
 
     def refresh(self) -> Self:

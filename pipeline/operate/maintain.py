@@ -27,6 +27,7 @@ from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
 from pipeline.maintenance.sort_orders import SortOrders
 from pipeline.operate.retention import Compaction, compact_bronze
 from pipeline.operate.retention_plan import Retentions
+from pipeline.silver.missing_tables import no_match
 from pipeline.table_name import TableName
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.units import format_count
@@ -151,7 +152,7 @@ def run_maintenance(
     tables = [(name, table, True) for name, table in own_tables(lake)] if not globs else []
     tables += [(name, table, False) for name, table in silver_tables(lake, globs)]
     if globs and not tables:
-        raise lake.no_match()
+        raise no_match(lake, config, globs)
     done: list[MaintainedTable] = []
     for name, table, is_own in tables:
         if stop.is_set():

@@ -18,6 +18,7 @@ from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
 from pipeline.maintenance.lake_tables import tables_of
+from pipeline.silver.missing_tables import no_match
 from pipeline.silver.shared_tables import refresh_shared, vacuum
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.units import format_count
@@ -97,7 +98,7 @@ def run_optimize(
     done = []
     tables = list(tables_of(lake, globs))
     if globs and not tables:
-        raise lake.no_match()
+        raise no_match(lake, config, globs)
     for name, table in tables:
         if stop.is_set():
             break

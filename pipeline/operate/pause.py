@@ -21,6 +21,7 @@ from pipeline.metadata.events import PAUSED, RESUMED, Event
 from pipeline.metadata.pauses import Pause, paused_names
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import INVALID
+from pipeline.silver.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 
@@ -81,7 +82,7 @@ def pause_tables(
     known = {*records.tables.read(), *oids}
     names = [name for name in sorted(known) if config.rule_for(name) is not None and matches(name)]
     if not names:
-        raise lake.no_match()
+        raise no_match(lake, config, globs)
     offset = bronze.captured_offset()
     now = datetime.now(timezone.utc)
     lsn = offset.lsn if offset else INVALID

@@ -26,6 +26,7 @@ from pipeline.errors import LakeError, one_line
 from pipeline.operate.live import open_live
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.as_of import find_silver
+from pipeline.silver.missing_tables import why_missing
 from pipeline.table_name import TableName
 from pipeline.terminal import plain
 from pipeline.units import format_count
@@ -49,6 +50,12 @@ class SilverAt:
     commit_time: datetime | None
     tables: dict[TableName, SilverRows]
     refused: dict[TableName, str]
+    config: Config
+    lake: Lake
+
+    def why_missing(self, name: TableName) -> str:
+        """Return why a table is not there."""
+        return why_missing(self.lake, name, (*self.tables, *self.refused), self.config)
 
     def describe(self) -> str:
         """Return what is shown, for people."""
@@ -59,7 +66,7 @@ class SilverAt:
 def silver_live(config: Config) -> SilverAt:
     """Return silver as of the last commit of bronze."""
     live = open_live(config).read()
-    found = SilverAt(live.lsn, live.commit_time, {}, {**live.refused})
+    found = SilverAt(live.lsn, live.commit_time, {}, {**live.refused}, config, Lake(config.storage))
     for name in live:
         try:
             found.tables[name] = live[name]
@@ -92,7 +99,7 @@ def silver_as_of(config: Config, point: str | None) -> SilverAt:
             tables[name] = SilverRows(local_path(found.path), table.snapshot(found.version))
         except LakeError as error:
             refused[name] = str(error)
-    return SilverAt(silver.lsn, silver.commit_time, tables, refused)
+    return SilverAt(silver.lsn, silver.commit_time, tables, refused, config, lake)
 
 
 def run_query(
@@ -110,7 +117,7 @@ def run_query(
     """
     from pipeline.silver.query_session import QuerySession
 
-    with closing(QuerySession(silver.tables, silver.refused)) as session:
+    with closing(QuerySession(silver.tables, silver.refused, silver.why_missing)) as session:
         columns = session.columns(sql)
         match style:
             case "csv":

@@ -21,6 +21,7 @@ from pipeline.config.config import Config
 from pipeline.delta.locks import lock_apply
 from pipeline.errors import ConfigError, report_error
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
+from pipeline.silver.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def apply_tables(
     valid or no table matches.
     """
     applier = Applier(spark, config, progress)
-    prepare(applier, globs, confirms=confirms)
+    prepare(config, applier, globs, confirms=confirms)
     if applier.bronze.changes.exists():
         with lock_apply(applier.lake, config.pipeline):
             applier.apply_pending()
@@ -50,7 +51,7 @@ def apply_tables(
     return applier.summary
 
 
-def prepare(applier: Applier, globs: Sequence[str] | None, *, confirms: bool) -> None:
+def prepare(config: Config, applier: Applier, globs: Sequence[str] | None, *, confirms: bool) -> None:
     """Lift the guards of the tables that globs name, if confirmed; raise ConfigError if none matches."""
     matches = match_tables(globs)
     if confirms and not globs:
@@ -60,7 +61,7 @@ def prepare(applier: Applier, globs: Sequence[str] | None, *, confirms: bool) ->
         if applier.bronze.relations.exists():
             known |= set(applier.bronze.table_names())
         if not any(map(matches, known)):
-            raise applier.lake.no_match()
+            raise no_match(applier.lake, config, globs)
     if confirms:
         applier.confirm(matches)
 
@@ -81,7 +82,7 @@ def run_rebuild(
     """
     stop = stop or threading.Event()
     applier = Applier(spark, config)
-    prepare(applier, globs, confirms=confirms)
+    prepare(config, applier, globs, confirms=confirms)
     if applier.bronze.changes.exists():
         with lock_apply(applier.lake, config.pipeline, stop):
             applier.apply_pending()

@@ -31,6 +31,7 @@ from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.as_of import parse_lsn, parse_time
 from pipeline.silver.clone import CloneFolder
+from pipeline.silver.missing_tables import no_match
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.past_copies import PastFacts, copy_as_of
 from pipeline.silver.swap import REBUILD, BufferedRecords
@@ -171,7 +172,7 @@ def _find_table(config: Config, bronze: Bronze, globs: Sequence[str]) -> TableNa
     if not globs or len(names) > 1:
         raise ConfigError("--into takes one table. Name it with --table.")
     if not names:
-        raise bronze.lake.no_match()
+        raise no_match(bronze.lake, config, globs)
     return names[0]
 
 

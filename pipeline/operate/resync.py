@@ -23,6 +23,7 @@ from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
+from pipeline.silver.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 
@@ -90,7 +91,7 @@ def run_resync(
     known = {*Records(lake).tables.read(), *(bronze.table_names() if bronze.relations.exists() else ())}
     names = tuple(name for name in sorted(known) if config.rule_for(name) is not None and matches(name))
     if not names:
-        raise lake.no_match()
+        raise no_match(lake, config, globs)
     if key_ranges:
         _check_key_ranges(config, bronze, names, key_ranges)
     bronze.copies.request([CopyRequest.of(name, REASON, key_ranges) for name in names])

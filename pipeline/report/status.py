@@ -22,7 +22,7 @@ from pipeline.delta.log import user_metadata_of
 from pipeline.delta.store.looks import one_look
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
-from pipeline.errors import ConfigError, SourceError
+from pipeline.errors import SourceError
 from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.metadata.events import Event, newest_events
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
@@ -52,6 +52,7 @@ from pipeline.report.web.facts import PageFacts, list_schema_versions, type_name
 from pipeline.silver.decision import Decision, Step, decide
 from pipeline.silver.doubts import Doubt, find_doubts
 from pipeline.silver.lake_facts import LakeFacts, why_detached
+from pipeline.silver.missing_tables import no_match
 from pipeline.silver.shared_tables import silver_path
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
@@ -79,7 +80,7 @@ def read_details(
     lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     status = _read_status(config, bronze, records, is_offline)
-    status = replace(status, tables=_wanted_tables(status, globs))
+    status = replace(status, tables=_wanted_tables(config, lake, status, globs, is_offline))
     rows = _relation_rows(bronze)
     return StatusDetails(status, tuple(_read_details(bronze, records, status, status.tables, rows)))
 
@@ -101,7 +102,7 @@ def read_page_facts(
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     status = _read_status(config, bronze, records, is_offline)
     if globs:
-        status = replace(status, tables=_wanted_tables(status, globs))
+        status = replace(status, tables=_wanted_tables(config, lake, status, globs, is_offline))
     detailed = [table for table in status.tables if is_detailed(table.name)]
     rows = _relation_rows(bronze) if detailed else {}
     details = {each.table.name: each for each in _read_details(bronze, records, status, detailed, rows)}
@@ -114,14 +115,13 @@ def read_page_facts(
     )
 
 
-def _wanted_tables(status: Status, globs: Sequence[str]) -> tuple[TableStatus, ...]:
+def _wanted_tables(
+    config: Config, lake: Lake, status: Status, globs: Sequence[str], is_offline: bool
+) -> tuple[TableStatus, ...]:
     is_wanted = match_tables(globs)
     wanted = tuple(table for table in status.tables if is_wanted(table.name))
     if not wanted:
-        raise ConfigError(
-            f"No table of pipeline {status.pipeline} matches {' '.join(globs)}. "
-            "Run pgdelta status without it for all tables."
-        )
+        raise no_match(lake, config, globs, is_offline=is_offline)
     return wanted
 
 
@@ -315,6 +315,11 @@ def _copying(
         return replace(before, sentence=f"The next ingest copies {what}.", awaits_copy=True)
     if held is not None:
         return held if shown is None else None
+    is_first = shown is None and name not in lake.registered
+    if is_first and decision is not None and decision.step in (Step.START_FROM_COPY, Step.APPLY):
+        return replace(
+            before, state=BEHIND, sentence="Bronze has it, and silver does not. Run pgdelta apply."
+        )
     if decision is not None and decision.step is Step.WAIT and before.state not in HOLDING:
         return replace(before, sentence=decision.sentence, awaits_copy=True)
     return None

@@ -114,7 +114,8 @@ class TableStatus:
         """The sentence of a table that needs a person or a copy, None if there is nothing to do."""
         needs_person = self.state in (*NEEDS_PERSON, PAUSED, DETACHED)
         needs_copy = self.state == BEHIND and self.event is not None and self.event.kind in NEEDS_RESYNC
-        return self.sentence if needs_person or needs_copy or self.awaits_copy else None
+        is_first = self.state == BEHIND and self.version < 0
+        return self.sentence if needs_person or needs_copy or is_first or self.awaits_copy else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the table as data."""
@@ -248,8 +249,8 @@ class Status:
         counts = Counter(table.state for table in tables)
         states = [Text(f"{counts[state]} {state}", _STYLES[state]) for state in STATES if counts[state]]
         separator = ": " if states else ""
-        total = format_count(len(tables), "table")
-        yield Text.assemble(plain(self.pipeline, "bold"), f": {total}{separator}", Text(", ").join(states))
+        total = f": {format_count(len(tables), 'table')}{separator}"
+        yield Text.assemble(plain(self.pipeline, "bold"), total, Text(", ").join(states))
         time = self.commit_time
         moment = f", committed {time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if time else ""
         yield plain(f"bronze: {self.captured}; silver: {self.applied}{moment}")
@@ -298,10 +299,8 @@ def _fit(width: int, tables: Sequence[TableStatus]) -> list[_Column]:
     ]
     columns = {one.heading: one for one in found if one.has_content}
     for heading in _FIRST_TO_GO:
-        if (
-            _width([one for one in columns.values() if one.heading != "table"]) + _GAP + _SHORTEST_NAME
-            > width
-        ):
+        others = [one for one in columns.values() if one.heading != "table"]
+        if _width(others) + _GAP + _SHORTEST_NAME > width:
             columns.pop(heading, None)
     further = [
         column("applied", (str(table.applied) if table.applied else "" for table in tables)),
@@ -315,7 +314,8 @@ def _fit(width: int, tables: Sequence[TableStatus]) -> list[_Column]:
             columns = wider
     if _width(columns.values()) + _GAP + _SHORTEST_EVENT <= width:
         events = (table.event.sentence if table.event else "" for table in tables)
-        columns["last event"] = column("last event", events)
+        last = column("last event", events)
+        columns |= {last.heading: last} if last.has_content else {}
     names, *others = columns.values()
     rest = max(width - _width(others) - _GAP, _SHORTEST_NAME)
     shortened = [plain(shorten(cell.plain, rest)) for cell in names.cells]

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import Lake
-from pipeline.errors import ConfigError, LakeError, ProtocolError, describe_error, report_error
+from pipeline.errors import ConfigError, LakeError, MissingTable, ProtocolError, describe_error, report_error
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import TableRegistry
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.missing_tables import why_missing
 from pipeline.silver.versions import resolve_path, why_unreadable
 from pipeline.table_name import TableName
 from pipeline.units import format_count
@@ -46,7 +47,7 @@ class AsOf(Mapping[TableName, "DataFrame"]):
 
     `behind` are the tables that the manifest does not show as of the commit, each with its own LSN; iteration
     leaves them out. `silver[schema, table]` raises LakeError for such a table, or if the version cannot be
-    read any more, and KeyError for a table that silver did not have.
+    read any more, and MissingTable, a KeyError too, for a table that silver did not have.
     """
 
     def __init__(self, lake: Lake, manifest: Manifest) -> None:
@@ -59,8 +60,10 @@ class AsOf(Mapping[TableName, "DataFrame"]):
         self._registered_paths: dict[TableName, str] | None = None
 
     def table(self, schema: str, table: str) -> TableAsOf:
-        """Return path and version of a table, and whether it can be read; raises only KeyError."""
+        """Return path and version of a table, and whether it can be read; raises only MissingTable."""
         name = TableName(schema, table)
+        if name not in self._entries:
+            raise MissingTable(why_missing(self._lake, name, self._entries, None))
         if name not in self._tables:
             self._tables[name] = self._resolve(self._entries[name])
         return self._tables[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,9 +58,16 @@ class QuerySession:
     """A database with a view for each table, `"schema"."table"`; `close` ends it.
 
     `refused` are tables without rows, each with the reason, which an error names if the query does.
+    `why_missing` gives the sentence about a table that is in neither of the two.
     """
 
-    def __init__(self, tables: Mapping[TableName, SilverRows], refused: Mapping[TableName, str]) -> None:
+    def __init__(
+        self,
+        tables: Mapping[TableName, SilverRows],
+        refused: Mapping[TableName, str],
+        why_missing: Callable[[TableName], str] | None = None,
+    ) -> None:
+        self._why_missing = why_missing
         self._folder = tempfile.TemporaryDirectory(prefix="pgdelta-query-")
         self._tables = tables
         self._refused = dict(refused)
@@ -97,9 +104,16 @@ class QuerySession:
             found = self._connection.sql(query)
             return [ResultColumn(n, str(t)) for n, t in zip(found.columns, found.types, strict=True)]
         except _MISTAKES as error:
-            raise ConfigError(_sentence(error)) from None
+            raise ConfigError(self._missing(error, query) or _sentence(error)) from None
         except duckdb.Error as error:
             raise self._failure(error) from None
+
+    def _missing(self, error: Exception, query: str) -> str | None:
+        """Return the sentence about the table that DuckDB did not find, if it is one that silver lacks."""
+        if self._why_missing is None or not isinstance(error, duckdb.CatalogException):
+            return None
+        lacking = [name for name in named_tables(self._connection, query) if name not in self._tables]
+        return self._why_missing(lacking[0]) if lacking else None
 
     def texts(self, sql: str, count: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query with `count` columns, each value as DuckDB's text."""

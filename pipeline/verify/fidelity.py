@@ -147,7 +147,7 @@ def run_fidelity(
     reconciler = Reconciler(
         spark, config, wait=wait, runs=runs, stop=stop or threading.Event(), counts_values=True
     )
-    found = reconciler.run(matches)
+    found = reconciler.run(matches, globs)
     recorded = Records(Lake(config.storage, spark)).misfits.counts_by_policy()
     tables = tuple(
         account(config, verdict, reconciler.values.get(verdict.name, {}), recorded.get(verdict.name, {}))

@@ -63,6 +63,7 @@ from pipeline.silver.clone import (
 )
 from pipeline.silver.comparable_columns import ComparableColumns
 from pipeline.silver.differing_rows import Differences, find_differences
+from pipeline.silver.missing_tables import no_match
 from pipeline.silver.modes import kept_as, mode_changed, why_not_comparable
 from pipeline.silver.row_hashes import SilverRows
 from pipeline.silver.source_rows import SourceReads
@@ -100,7 +101,7 @@ def run_reconcile(
         refuse_while_apply_runs(Lake(config.storage, spark))
     stop = stop or threading.Event()
     reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop)
-    found = reconciler.run(matches)
+    found = reconciler.run(matches, globs)
     if not repairs or not reconciler.requests:
         return found
     Bronze(Lake(config.storage, spark), config.pipeline).copies.request(reconciler.requests)
@@ -136,8 +137,8 @@ class Reconciler:
         self.requests: list[CopyRequest] = []  # for the rows that differ
         self.values: dict[TableName, Mapping[str, ValueCount]] = {}  # of tables that were compared
 
-    def run(self, matches: Matches) -> Reconciled:
-        """Compare the tables that match; try again those that cannot be compared just then."""
+    def run(self, matches: Matches, globs: Sequence[str] | None) -> Reconciled:
+        """Compare the tables that match, and that globs name; try again those that cannot be just then."""
         self._bronze.require_offset()
         names: set[TableName] | None = None
         for attempt in range(_ATTEMPTS):
@@ -145,7 +146,7 @@ class Reconciler:
                 break
             unsettled = self._compare_all(matches, names)
             if attempt == 0 and not unsettled and not self._verdicts:
-                raise self._lake.no_match()
+                raise no_match(self._lake, self._config, globs)
             names = set(unsettled)
             if not names:
                 break
