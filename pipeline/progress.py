@@ -191,6 +191,7 @@ class IngestSummary:
     unfollowed: Mapping[TableName, str] = field(default_factory=dict)  # that are no tables to follow, and why
     passed_over: Mapping[TableName, str] = field(default_factory=dict)  # of them those that no rule names
     partial: Mapping[TableName, str] = field(default_factory=dict)  # silver lacks rows, and why
+    shown: set[str] = field(default_factory=set)  # closing lines that people have read during the run
 
     @property
     def has_copies(self) -> bool:
@@ -198,7 +199,7 @@ class IngestSummary:
         return bool(self.copies or self.copy_failure or self.publication_lines())
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
+        """Return the closing lines for people, without those that were shown during the run."""
         rate = self.changes / self.seconds if self.seconds else 0.0
         # The rate of a few changes only shows how long the start took.
         speed = f", {format_count(round(rate), 'change')}/s" if self.changes >= _FEW_CHANGES else ""
@@ -208,7 +209,7 @@ class IngestSummary:
             copied.append(copied_line(complete))
         for name, copy in copies:
             if copy.failure:
-                copied.append(f"copy of {name} failed: {copy.failure}")
+                copied.append(failed_copy_line(name, copy.failure))
             elif not copy.is_complete:
                 share = f"{format_count(copy.rows_landed, 'row')}, {format_share(copy.share)}"
                 copied.append(f"copy of {name}: {share}; the next run continues")
@@ -224,7 +225,7 @@ class IngestSummary:
         ]
         if self.captured_offset != INVALID:  # as it is if the run was stopped before it had the slot
             lines.append(f"bronze is complete up to {self.captured_offset}, acknowledged to slot {self.slot}")
-        return lines
+        return [line for line in lines if one_line(line) not in self.shown]
 
     def publication_lines(self) -> list[str]:
         """Return the lines about tables that this run published, and that are not published or followed."""
@@ -294,6 +295,11 @@ def lines_by_reason(label: str, reasons: Mapping[TableName, str]) -> Iterator[st
         grouped.setdefault(reason, []).append(name)
     for reason, names in grouped.items():
         yield f"{label}: {_name_tables(names)}. {reason}"
+
+
+def failed_copy_line(name: TableName, failure: str) -> str:
+    """Return the line about a copy that failed."""
+    return f"copy{name.introduce(f' failed: {failure}', f' of {one_line(str(name))}')}"
 
 
 def copied_line(copies: Sequence[tuple[TableName, CopyProgress]]) -> str:
@@ -410,7 +416,7 @@ class ApplySummary:
             if state.paused:
                 lines.append(f"paused: {state.paused}")
             if state.failure:
-                lines.append(f"failed: {name}: {state.failure}")
+                lines.append(f"failed: {name.introduce(state.failure, f'{name}: ')}")
         lines += [f"in doubt: {sentence}" for _, sentence in sorted(self.doubts.items())[:_FEW]]
         if len(self.doubts) > _FEW:
             lines.append(f"in doubt: {len(self.doubts) - _FEW:,} more tables: run pgdelta status")

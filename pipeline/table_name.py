@@ -33,6 +33,11 @@ class TableName(NamedTuple):
             '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in self
         )
 
+    def introduce(self, sentence: str, prefix: str) -> str:
+        """Return a sentence about this table, after a prefix unless it names the table itself."""
+        is_named = re.search(rf"(?<!\w){re.escape(str(self))}(?!\w)", sentence)
+        return sentence if is_named else f"{prefix}{sentence}"
+
     def command(self, command: str) -> str:
         """Return a `pgdelta` command for this table, quoted for a shell."""
         return f"pgdelta {command} --table {shlex.quote(str(self))}"

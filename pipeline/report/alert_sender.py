@@ -110,7 +110,7 @@ class AlertSender:
         if summary is None:
             return None
         found: dict[TableName | None, str] = {
-            name: f"The copy of {name} failed: {copy.failure}"
+            name: name.introduce(copy.failure, f"The copy of {name} failed: ")
             for name, copy in dict(summary.copies).items()
             if copy.failure is not None
         }

@@ -22,8 +22,9 @@ from rich.table import Column
 from rich.text import Text
 
 from pipeline.errors import one_line
-from pipeline.progress import copied_line
+from pipeline.progress import copied_line, failed_copy_line
 from pipeline.table_name import TableName
+from pipeline.terminal import is_same_output
 from pipeline.units import format_count, format_duration, format_row_rate, format_share, format_size
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def ended_lines(ended: Sequence[tuple[TableName, CopyProgress]], most: int | Non
             *lines,
             f"copy of {format_count(len(failed), 'table')} failed ({_names(failed)}); the first: {first}",
         ]
-    return [*lines, *(f"copy of {_name_text(name)} failed: {copy.failure}" for name, copy in failed)]
+    return [*lines, *(failed_copy_line(name, copy.failure or "") for name, copy in failed)]
 
 
 def _name_text(name: TableName) -> str:
@@ -201,6 +202,7 @@ class CopyBoard:
         self._copied = 0
         self._printed_failure: str | None = None
         self._publication: list[str] = []  # its lines as they were last printed
+        self._is_read_together = is_same_output()
         self._line_at: float | None = None
         self._counts: deque[tuple[float, int]] = deque()
 
@@ -233,14 +235,14 @@ class CopyBoard:
     def _show_publication(self, lines: list[str]) -> None:
         for line in lines:
             if line not in self._publication:
-                self._print(one_line(line))
+                self._print_news(one_line(line))
         self._publication = lines
 
     def _show(self, copies: dict[TableName, CopyProgress], failure: str | None) -> None:
         for line in ended_lines(self._ended(copies), _MAX_FAILED_LINES if self._is_live else None):
-            self._print(line)
+            self._print_news(line)
         if failure is not None and failure != self._printed_failure:
-            self._print(f"copy failed: {failure}")
+            self._print_news(f"copy failed: {failure}")
             self._printed_failure = failure
         if not any(copy.is_open for copy in copies.values()):
             self._end_bars()
@@ -280,6 +282,12 @@ class CopyBoard:
             self._counts.popleft()
         since, before = self._counts[0]
         return (count - before) / (now - since) if now > since else 0.0
+
+    def _print_news(self, line: str) -> None:
+        """Print a line that the closing lines would repeat; they do not where both are read together."""
+        self._print(line)
+        if self._is_read_together and self._summary is not None:
+            self._summary.shown.add(one_line(line))
 
     def _print(self, line: str) -> None:
         if self._bars is not None:

@@ -211,7 +211,7 @@ class StateChange(NamedTuple):
             case "held":
                 return f"held: {self.sentence}"
             case "failed":
-                return f"failed: {self.name}: {self.sentence}"
+                return f"failed: {self.name.introduce(self.sentence or '', f'{self.name}: ')}"
         return f"resumed: {self.name}"
 
 

@@ -227,7 +227,8 @@ class CopyCandidates:
             records.ensure()
             last = records.events.newest().tables
             events = [
-                Event(*name, lsn, "held", f"The table cannot be copied: {why}") for name, why in new.items()
+                Event(*name, lsn, "held", name.introduce(why, "The table cannot be copied: "))
+                for name, why in new.items()
             ]
             recorded = {name: last[name].sentence for name in new if name in last}
             records.events.record(

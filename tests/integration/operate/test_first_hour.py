@@ -1,4 +1,4 @@
-"""The first hour of a stranger with a database of 40 odd tables: what is printed can be typed, and is clear."""
+"""The first hour with a database of 40 odd tables: what is printed is clear, and can be typed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def stranger(
     found = Stranger(tmp_path, capsys)
     options = ["--conninfo", database.conninfo, "--output", found.file, "--root", str(tmp_path / "lake")]
     printed = " ".join(found.types("init", "--yes", *options).split())
-    assert "wrote" in printed and "36 tables" in printed
+    assert "shop.yaml: 36 tables" in printed
     assert "left out public.log lines" in printed
     assert "not followed: public.cache. It is unlogged" in printed
     yield found
@@ -103,9 +103,8 @@ def _printed_names_can_be_typed(stranger: Stranger) -> None:
     printed = [line.split("  ")[0] for line in lines if re.search(r"  +current\b", line)]
     assert set(printed) == {str(name) for name in NAMES}
     detailed = stranger.types("status", *(name for name in printed if name[0] != "-"))
-    assert {
-        line.removesuffix(": current") for line in detailed.splitlines() if line.endswith(": current")
-    } == {str(name) for name in NAMES}
+    titles = [line for line in detailed.splitlines() if line.endswith(": current")]
+    assert {title.removesuffix(": current") for title in titles} == set(printed)
     name = 'public."a.b"'
     for command in (["pause", "--table", name], ["resume", "--table", name], ["resync", "--table", name]):
         assert name in stranger.types(*command)
@@ -120,5 +119,5 @@ def _readers_get_a_reason_too(stranger: Stranger, twin: str) -> None:
     for silver in (live, as_of):
         with pytest.raises(MissingTable, match="^" + re.escape(twin)) as caught:
             silver.table("public", "camelcase")
-        assert isinstance(caught.value, KeyError) and isinstance(caught.value, LakeError)
+        assert isinstance(caught.value, LakeError)
         assert silver.get(TableName("public", "nothing")) is None

@@ -279,3 +279,28 @@ def test_a_rebuild_of_many_or_no_tables_has_no_names() -> None:
         "rebuild shop: 0 tables built again from bronze; silver shows 0/10",
         "held: Table public.orders is held.",
     ]
+
+
+@pytest.mark.parametrize(("is_together", "count"), [(True, 1), (False, 2)])
+def test_what_was_printed_in_the_run_is_not_printed_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_together: bool, count: int
+) -> None:
+    monkeypatch.setattr("pipeline.report.progress.is_same_output", lambda: is_together)
+    summary = IngestSummary("shop", "shop")
+    failed = TableName("public", "secret")
+    sentence = "The table public.secret cannot be copied: permission denied."
+    summary.copies = {failed: copy_of(failure=sentence)}
+    summary.passed_over = {TableName("public", "seen"): "It is a view."}
+    with CopyBoard() as board:
+        board.update(summary)
+    lines = [*capsys.readouterr().err.splitlines(), *summary.lines()]
+    assert lines.count(f"copy failed: {sentence}") == count
+    assert lines.count("not followed: public.seen. It is a view.") == count
+
+
+def test_a_sentence_that_names_its_table_gets_no_prefix() -> None:
+    name = TableName("public", "t")
+    assert name.introduce("The table public.t is locked.", "The copy of public.t failed: ") == (
+        "The table public.t is locked."
+    )
+    assert name.introduce("public.table is locked.", "public.t: ") == "public.t: public.table is locked."
