@@ -91,8 +91,11 @@ class InitReport:
         tables = self.selection.tables
         size = format_size(sum(table.bytes for table in tables))
         print_paragraph(console, f"wrote {self.file}: {format_count(len(tables), 'table')}, {size}")
-        for table, reason in self.selection.left_out:
-            print_paragraph(console, f"left out {table.name}: {reason}")
+        left_out = {
+            table.name: f"{reason[:1].upper()}{reason[1:]}." for table, reason in self.selection.left_out
+        }
+        for line in lines_by_reason("left out", left_out):
+            print_paragraph(console, line)
         for line in lines_by_reason("not followed", self._passed_over()):
             print_paragraph(console, line)
         for name, sentence in self._partial().items():
@@ -149,7 +152,7 @@ def choose_tables(facts: SourceFacts, globs: Sequence[str]) -> Selection:
         table, reason = selection.left_out[0]
         raise ConfigError(
             f"Of {format_count(len(selection.left_out), 'table')}, none can be replicated as it is:"
-            f" {table.name} has {reason}. Add a primary key, or run ALTER TABLE … REPLICA IDENTITY FULL."
+            f" {table.name} has {reason}."
         )
     where = f"in the database {facts.database}" + (" matches --table" if globs else "")
     raise ConfigError(f"No table {where}. Create one, or name another database or other tables.")

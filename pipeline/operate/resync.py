@@ -52,7 +52,8 @@ class ResyncSummary:
         lines = [f"resync {self.pipeline}: {what} requested: {names}"]
         if self.run:
             return [*lines, *self.run.lines()]
-        return [*lines, "the next ingest copies them, a continuous one now; the apply after it shows them"]
+        it = "them" if len(self.tables) > 1 or self.key_range_count else "it"
+        return [*lines, f"the next ingest copies {it}, a continuous one now; the apply after it shows {it}"]
 
     def as_json(self) -> dict[str, Any]:
         """Return the same as data."""

@@ -27,6 +27,7 @@
   another program, by the texts of `stream_text` (pure)
 - reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`;
   `catalog_names` (pure) has the names in the catalog of Spark
+- `missing_tables` explains why silver lacks a table that a person names
 - reading live: `live_rows` folds pending changes onto a version in memory, an `overlay` (or by Spark, in a
   `frame_target`); `silver_rows` reads both as Arrow, `overlay_frame` as a frame; `query_session` is DuckDB,
   `query_names` are the tables that SQL names

@@ -31,7 +31,7 @@ from pipeline.config.config import Config
 from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
-from pipeline.errors import LakeError, TableLockedError, report_error
+from pipeline.errors import NOTICES, LakeError, TableLockedError, report_error
 from pipeline.ingest import job as ingesting
 from pipeline.ingest.continuity import refuse_other_source
 from pipeline.key_ranges import KeyRange
@@ -236,12 +236,19 @@ class Reconciler:
     def _capture_beyond(self, lsn: LSN) -> bool:
         """Wait until bronze is complete past an LSN, or capture that far; return whether it is."""
         deadline = time.monotonic() + self._wait
+        has_notice = self._runs
         while True:
             if self._runs:  # again: a server may flush what ends at the snapshot only after a run has begun
                 ingesting.run_ingest(self._config, spark=self._spark, stop=self._stop)
             point = self._bronze.captured_offset()
             if point is not None and point.lsn > lsn:
                 return True
+            if not has_notice:
+                has_notice = True
+                NOTICES.info(
+                    f"Waiting up to {self._wait:.0f} s for an ingest to capture what committed before "
+                    f"{lsn}. Add --run where none is running."
+                )
             if self._stop.wait(_POLL_PAUSE):
                 return False
             if time.monotonic() > deadline:

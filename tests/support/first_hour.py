@@ -51,8 +51,8 @@ def make_tables(database: Database) -> None:
             source.execute(f"CREATE SCHEMA {ident(schema)}".encode())
         for name in names:
             source.execute(_TABLE.format(ident(*name)).encode())
-        for name in KEYLESS:
-            source.execute(f"CREATE TABLE {ident(name)} (line text)".encode())
+        for keyless in KEYLESS:
+            source.execute(f"CREATE TABLE {ident(keyless)} (line text)".encode())
         for statement in (
             f"CREATE TABLE {FULL} (line text)",
             f"INSERT INTO {FULL} VALUES ('one'), ('one')",

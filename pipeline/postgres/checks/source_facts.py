@@ -24,7 +24,10 @@ from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
 
 _PARTITION = "It is a partition: silver has its rows in the table {}."
-OBSTACLE = "{}, so UPDATE and DELETE would fail on it at the source"
+OBSTACLE = (
+    "{}, so UPDATE and DELETE would fail on it at the source; add a primary key, or run ALTER TABLE …"
+    " REPLICA IDENTITY FULL"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _TABLES = """
 SELECT n.nspname::text, c.relname::text, pg_catalog.pg_get_userbyid(c.relowner)::text,

@@ -67,7 +67,9 @@ def stranger(
     options = ["--conninfo", database.conninfo, "--output", found.file, "--root", str(tmp_path / "lake")]
     printed = " ".join(found.types("init", "--yes", *options).split())
     assert "shop.yaml: 36 tables" in printed
-    assert "left out public.log lines" in printed
+    remedy = "add a primary key, or run ALTER TABLE … REPLICA IDENTITY FULL."
+    assert "left out: public.Audit, public.log lines. No replica identity, so UPDATE" in printed
+    assert remedy in printed
     assert "not followed: public.cache. It is unlogged" in printed
     yield found
     database.free_slot()
