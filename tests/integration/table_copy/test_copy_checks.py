@@ -71,9 +71,7 @@ def test_tables_that_the_role_may_not_read_are_named(database: Database, role: s
     assert set(found) == {"SELECT right", "row-level security"}
     check = found["SELECT right"]
     assert not check.ok
-    assert check.sentence.endswith(
-        "may not read 2 of 3 tables that are to be copied: public.Closed, shop.item."
-    )
+    assert check.sentence.endswith("may not read 2 of 3 tables to copy: public.Closed, shop.item.")
     statements = check.fix.removeprefix("Run ").removesuffix(", or set source.copy to never.").split("; ")
     assert statements == [
         f'GRANT USAGE ON SCHEMA "shop" TO "{role}"',
