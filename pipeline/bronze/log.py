@@ -142,16 +142,17 @@ class Bronze:
         self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | _CHECKPOINTS | short_log())
 
     def ensure_protection(self) -> None:
-        """Let `relations` of an earlier version record all that it is to record of protected columns.
+        """Let `relations` of an earlier version record all that it is to record of protected columns."""
+        self.require_protection()
+        add_columns(self.relations)
 
-        Raises LakeError if it records none.
-        """
-        if "protected" not in self.relations.schema().names:
+    def require_protection(self) -> None:
+        """Raise LakeError if `relations` exists and records nothing of protected columns."""
+        if self.relations.exists() and "protected" not in self.relations.schema().names:
             raise LakeError(
                 f"The lake {self.lake.root} was made by an earlier version, which protects no columns. Start "
                 "over with a new storage.root, or remove `columns` from the configuration."
             )
-        add_columns(self.relations)
 
     def captured_offset(self) -> BronzeOffset | None:
         """Return the LSN up to which bronze is complete, None if it does not exist or records no offset.

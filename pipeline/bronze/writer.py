@@ -28,6 +28,11 @@ from pipeline.errors import GapError
 from pipeline.postgres.attributes import CatalogHorizon
 from pipeline.protocol.lsn import INVALID, LSN
 
+
+def _decided(recorded: Mapping[str, Any]) -> set[tuple[str, int]]:
+    return {(gid, xid) for gid, xid in recorded.get("decided", ())}
+
+
 _COUNTS = ("transactions", "changes", "gap", "moved_from")  # of a commit, not of the offset that it records
 
 
@@ -81,16 +86,22 @@ class BronzeWriter:
     def check_prepared(self, recorded: Mapping[str, Any]) -> None:
         """Raise GapError if prepared transactions are missing that the newest commit counts.
 
-        Those that the newest commit ended are forgotten first: the run may have died before it did so.
+        Those that the newest commit ended do not count: the run may have died before it forgot them.
         """
-        self.prepared.forget([(gid, xid) for gid, xid in recorded.get("decided", ())])
-        self._prepared_count = int(recorded.get("prepared", 0))
-        if self._prepared_count and (found := self.prepared.open_count()) < self._prepared_count:
+        if expected := int(recorded.get("prepared", 0)):
+            found = len(self.prepared.open() - _decided(recorded))
+            if found >= expected:
+                return
             raise GapError(
-                f"Bronze has {found} of {self._prepared_count} prepared transactions, and the server does "
+                f"Bronze has {found} of {expected} prepared transactions, and the server does "
                 f"not send them again. Restore {self.prepared.table.path}, or start over with a new "
                 "storage.root."
             )
+
+    def continue_prepared(self, recorded: Mapping[str, Any]) -> None:
+        """Go on with the prepared transactions that the newest commit counts, without those that it ended."""
+        self.prepared.forget(_decided(recorded))
+        self._prepared_count = int(recorded.get("prepared", 0))
 
     def force_logs(self) -> None:
         """Force the commits of other runs to disk: those of a run that died may not be there yet."""

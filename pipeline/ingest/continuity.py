@@ -81,16 +81,27 @@ def first_slot(
 ) -> Slot:
     """Return the slot from which a new lake begins; it misses nothing, also if it replaces a lost one.
 
-    A two-phase slot that existed already may be ahead of the PREPARE of a transaction that has not ended, and
-    then sends only its end. Which of the two was first is unknown (a slot that was never read is behind it,
-    and would send everything): raises GapError. A new slot waits for what was prepared before it.
+    Raises as `refuse_skipped_prepared` does. A new slot waits for what was prepared before it.
     """
     before = read_slot(connection, config.source.slot)
     if config.source.lost_slot != "stop":
         slot = renew_slot(connection, config, should_stop)
     else:
         slot = ensure_slot(connection, config, may_create=True, should_stop=should_stop)[0]
-    if may_skip_prepared(before) and (count := len(read_prepared_transactions(connection))):
+    refuse_skipped_prepared(connection, before)
+    return slot
+
+
+def refuse_skipped_prepared(connection: Connection, slot: Slot | None) -> None:
+    """Raise GapError if a slot with which a new lake begins may send only the end of a transaction.
+
+    A two-phase slot that existed already may be ahead of the PREPARE of a transaction that has not ended, and
+    then sends only its end. Which of the two was first is unknown: a slot that was never read is behind it,
+    and would send everything.
+    """
+    if slot is None or not may_skip_prepared(slot):
+        return
+    if count := len(read_prepared_transactions(connection)):
         raise GapError(
             f"The slot {slot.name} is older than this lake and may already be past the PREPARE of open "
             f"transactions ({count}). It would then send only their COMMIT PREPARED or ROLLBACK PREPARED. "
@@ -98,7 +109,6 @@ def first_slot(
             "prepared, drop the slot, unless another lake needs it: the run then creates one that misses "
             "nothing."
         )
-    return slot
 
 
 def cross_gap(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.protection import ColumnProtection
@@ -23,9 +22,15 @@ from pipeline.errors import (
     SlotWaitStopped,
 )
 from pipeline.ingest.capture import Capture
-from pipeline.ingest.continuity import check_server, check_slot, cross_gap, first_slot, refuse_begun_move
+from pipeline.ingest.continuity import cross_gap, first_slot
 from pipeline.ingest.lazy_comparer import LazyComparer
-from pipeline.ingest.repeated_transactions import check_repeated
+from pipeline.ingest.start_conditions import (
+    Continuation,
+    new_lake,
+    report_new_name,
+    require_continuity,
+    require_own_slot,
+)
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
@@ -33,9 +38,8 @@ from pipeline.postgres.connection import ServerIdentity, connect, identify, newe
 from pipeline.postgres.publication import ensure_publication, list_published, managed_comment
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
-from pipeline.postgres.replication.slot import drop_slot, ensure_slot
+from pipeline.postgres.replication.slot import drop_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
-from pipeline.postgres.replication.slot_mark import SlotMark, is_mark_due
 from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.walsender import start_walsender
 from pipeline.progress import IngestProgress, IngestSummary
@@ -98,13 +102,12 @@ def _run(
         publication, is_marked = ensure_publication(connection, config)
         if config.source.protocol.binary:
             refuse_unreadable(connection, publication)
-        recorded = {"lake": uuid4().hex} if captured is None else bronze.metadata()
+        recorded = new_lake() if captured is None else bronze.metadata()
         source = {"slot": config.source.slot, **identity.facts}
-        mark = None
-        if "lake" in recorded:
-            source["lake"] = recorded["lake"]
-            mark = SlotMark(config.source.slot, recorded["lake"], config.storage.root)
-            is_marked |= is_mark_due(connection, config.source.publication, mark)
+        mark, is_due = require_own_slot(connection, config, recorded)
+        is_marked |= is_due
+        if mark is not None:
+            source["lake"] = mark.lake_id
         if captured is None:
             offset = first_slot(connection, config, stop.is_set).confirmed_flush_lsn
             bronze.ensure()
@@ -114,21 +117,13 @@ def _run(
             writer = BronzeWriter(bronze, source)
             writer.record_offset_again(captured)
             offset = captured.lsn
-            check_server(config, recorded, identity, offset)
-            if recorded.get("database", identity.database) != identity.database:
-                NOTICES.info(
-                    "The database %s is now named %s. Ingest continues with it.",
-                    *(recorded["database"], identity.database),
-                )
             writer.continue_horizons(recorded)
             try:
                 if gap is not None:
                     raise gap
-                slot, _ = ensure_slot(connection, config, may_create=False)
-                check_slot(slot, offset)
-                refuse_begun_move(bronze.copies.read(), offset)
-                writer.check_prepared(recorded)
-                check_repeated(config, bronze, slot, identity, offset, stop)
+                require_continuity(Continuation(config, connection, writer, recorded, identity, offset, stop))
+                report_new_name(recorded, identity)
+                writer.continue_prepared(recorded)
             except SlotGapError as found:
                 if config.source.lost_slot == "stop":
                     raise

@@ -27,6 +27,8 @@ from pipeline.delta.store.probe import probe
 from pipeline.delta.store.store import is_store
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError, PgdeltaError
+from pipeline.ingest.start_conditions import StartCheck
+from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.checks.table_checks import Check
 from pipeline.postgres.connection import connect, limit_connect_time, read_idle_timeout
 from pipeline.terminal import plain, print_pairs, print_paragraph
@@ -89,6 +91,13 @@ _RELATIVE = (
 _EXCLUSIVE = "Two writers of one object exclude each other there."
 _SHARE_OF_LIMIT = 0.8  # of the server's limit that a pause may last
 _PATIENCE = 10.0  # seconds for a request of an object store
+
+
+def run_all_checks(config: Config) -> tuple[Check, ...]:
+    """Return the checks of this machine, of the source, and of the lake with its source."""
+    start = StartCheck(config)
+    source = run_checks(config, is_first=start.is_first)
+    return (*check_machine(config), *source, *start.checks(), *check_pauses(config))
 
 
 def check_machine(config: Config) -> Iterator[Check]:

@@ -372,9 +372,21 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
     publication = read_publication(connection, name)
     if publication is not None:
         return publication, False
-    plan = config.source.create.publication
-    if fault := find_root_fault(connection, config):
-        raise SourceError(f"{fault[0]} {fault[1]}")
+    _create_publication(connection, config, plan_missing_publication(connection, config))
+    publication = read_publication(connection, name)
+    if publication is None:
+        raise SourceError(f"The publication {name} was dropped just after its creation. Run again.")
+    return publication, True
+
+
+def plan_missing_publication(connection: Connection, config: Config) -> Scope:
+    """Return what the publication that does not exist is created for; raise SourceError if it may not be."""
+    name, plan = config.source.publication, config.source.create.publication
+    if config.source.create.via_partition_root and not publishes_roots(connection):
+        raise SourceError(
+            "source.create.via_partition_root is true, and PostgreSQL publishes partitioned tables from 13 on."
+            " Remove it: their partitions are tables then."
+        )
     if plan == "never":
         raise SourceError(
             f"The publication {name} does not exist, and source.create.publication is never. Run"
@@ -396,21 +408,7 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
             f" matches tables in {config.path}. Create the tables, correct their names, or set"
             " source.create.publication to all."
         )
-    _create_publication(connection, config, scope)
-    publication = read_publication(connection, name)
-    if publication is None:
-        raise SourceError(f"The publication {name} was dropped just after its creation. Run again.")
-    return publication, True
-
-
-def find_root_fault(connection: Connection, config: Config) -> tuple[str, str] | None:
-    """Return why the server has no publication as it is written, and what to do, None if it may have one."""
-    if not config.source.create.via_partition_root or publishes_roots(connection):
-        return None
-    return (
-        "source.create.via_partition_root is true, and PostgreSQL publishes partitioned tables from 13 on.",
-        "Remove it: their partitions are tables then.",
-    )
+    return scope
 
 
 def plan_publication(name: str, scope: Scope, *, via_root: bool) -> sql.Composed:

@@ -152,7 +152,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "key_ranges",
         "maintenance",
         "operate",
-        "postgres",
         "report",
         "tail",
         "verify",

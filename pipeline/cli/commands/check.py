@@ -41,10 +41,9 @@ def check(config: str, alert_test: bool, as_json: bool, debug: bool, stop: threa
     if alert_test and loaded.alerts.webhook is None:
         raise ConfigError("alerts.webhook is missing, so there is no receiver to test. Set it.")
     use_lean_arrow()
-    from pipeline.operate.machine_checks import CheckReport, check_machine, check_pauses
-    from pipeline.postgres.checks.source_checks import run_checks
+    from pipeline.operate.machine_checks import CheckReport, run_all_checks
 
-    checks = (*check_machine(loaded), *run_checks(loaded), *check_pauses(loaded))
+    checks = run_all_checks(loaded)
     if alert_test:
         from pipeline.report.webhook import check_webhook
 

@@ -20,6 +20,7 @@ from pipeline.postgres.checks.table_checks import (
     check_tables,
     decide,
     list_tables,
+    refused,
 )
 from pipeline.postgres.connection import (
     WAL_LEVEL,
@@ -33,12 +34,10 @@ from pipeline.postgres.connection import (
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.open_transactions import list_open_transactions
 from pipeline.postgres.publication import (
-    PUBLISHES_SCHEMAS,
     Publication,
     Scope,
-    find_root_fault,
     list_configured,
-    plan_scope,
+    plan_missing_publication,
     read_publication,
     sends_roots,
 )
@@ -48,9 +47,11 @@ from pipeline.postgres.replication.slot import (
     REPLICATION_ADVICE,
     SLOT_LIMIT_ADVICE,
     WAL_LEVEL_ADVICE,
-    creation_sql,
+    Slot,
     find_slot_fault,
+    find_start_fault,
     read_slot,
+    require_creation,
 )
 from pipeline.postgres.replication.slot_creation import FIRST_REPORT, name_transactions
 from pipeline.postgres.replication.wal_holder import find_wal_holder
@@ -75,15 +76,18 @@ _UNPUBLISHED_OPERATIONS = {
 }
 
 
-def run_checks(config: Config) -> list[Check]:
-    """Return every check that can be made, in the order in which a start depends on them."""
+def run_checks(config: Config, *, is_first: bool = True) -> list[Check]:
+    """Return every check that can be made, in the order in which a start depends on them.
+
+    Unless the start `is_first`, the lake has an offset, and the slot must exist.
+    """
     try:
         connection = connect(config.source.conninfo)
     except SourceError as error:
         return [Check("connection", False, str(error), "Correct source.conninfo, or start the server.")]
     with connection:
         try:
-            return list(_check_source(connection, config))
+            return list(_check_source(connection, config, is_first))
         except (SourceError, psycopg.Error) as error:
             text = describe(error) if isinstance(error, psycopg.Error) else str(error)
             return [
@@ -96,7 +100,7 @@ def run_checks(config: Config) -> list[Check]:
             ]
 
 
-def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
+def _check_source(connection: Connection, config: Config, is_first: bool) -> Iterator[Check]:
     info = connection.info
     yield Check("connection", True, f"Connected to the database {info.dbname} as {info.user}.")
     yield _check_version(connection, config)
@@ -110,8 +114,7 @@ def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
     yield from check_relations(connection, config, publication, relations)
     yield from check_tables(connection, config, publication)
     yield from check_copies(connection, config, publication)
-    yield _check_slot(connection, config)
-    yield from _check_open_transactions(connection, config)
+    yield from _check_slot(connection, config, is_first)
     yield from _check_wal_holder(connection, config)
     yield _check_wal_kept(connection)
     yield _check_encoding(connection)
@@ -232,27 +235,10 @@ def _check_published(
 
 def _check_missing_publication(connection: Connection, config: Config) -> Check:
     name = config.source.publication
-    plan = config.source.create.publication
-    if read_slot(connection, config.source.slot) is not None:
-        return Check(
-            "publication",
-            False,
-            f"The publication {name} does not exist, but the slot {config.source.slot} does.",
-            "Name an existing one in source.publication or, if no change in the slot is needed, drop the"
-            f" slot {config.source.slot}, which cannot decode changes from before a publication.",
-        )
-    if fault := find_root_fault(connection, config):
-        return Check("publication", False, *fault)
-    if plan == "never":
-        fix = f"Run CREATE PUBLICATION {quote_identifier(name)} FOR TABLE …, before the slot is created."
-        return Check("publication", False, f"The publication {name} does not exist.", fix)
-    if plan == "schemas" and connection.info.server_version < PUBLISHES_SCHEMAS:
-        sentence = "source.create.publication is schemas, and PostgreSQL publishes schemas from 15 on."
-        return Check("publication", False, sentence, "Set source.create.publication to configured.")
-    scope = plan_scope(connection, config)
-    if scope is None:
-        fix = f"Create the tables, correct tables in {config.path}, or set source.create.publication to all."
-        return Check("publication", False, "No table in the database matches the configuration.", fix)
+    try:
+        scope = plan_missing_publication(connection, config)
+    except SourceError as error:
+        return refused("publication", error)
     refusal = _find_creation_refusal(connection, scope)
     if refusal:
         fix = f"Grant that, or run CREATE PUBLICATION {quote_identifier(name)} FOR … as a role that may."
@@ -293,27 +279,41 @@ def _find_creation_refusal(connection: Connection, scope: Scope) -> str:
     return f"{user} does not own {list_tables(not_owned)}" if not_owned else ""
 
 
-def _check_slot(connection: Connection, config: Config) -> Check:
+def _check_slot(connection: Connection, config: Config, is_first: bool) -> Iterator[Check]:
+    slot = read_slot(connection, config.source.slot)
+    if slot is not None:
+        if not is_first and find_slot_fault(slot, connection.info.dbname):
+            return  # the check of the lake with its source has it
+        yield _check_existing_slot(connection, config, slot, is_first)
+    elif is_first or config.source.lost_slot != "stop":
+        yield _check_creation(connection, config)
+        yield from _check_open_transactions(connection, config)
+
+
+def _check_creation(connection: Connection, config: Config) -> Check:
+    """Return whether the slot can be created."""
     name = config.source.slot
-    slot = read_slot(connection, name)
-    if slot is None:
-        limit = int(_setting(connection, "max_replication_slots"))
-        used = _value(connection, "SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
-        if not config.source.create.slot:
-            fix = f"Run {creation_sql(name)}, after the publication was created."
-            return Check("slot", False, f"The slot {name} does not exist.", fix)
-        if isinstance(used, int) and used >= limit:
-            return Check("slot", False, f"All {limit} replication slots are in use.", SLOT_LIMIT_ADVICE)
-        sentence = f"The slot {name} will be created, unless bronze has an offset: then it is lost."
-        return Check("slot", True, sentence)
-    fault = find_slot_fault(slot, connection.info.dbname)
+    limit = int(_setting(connection, "max_replication_slots"))
+    used = _value(connection, "SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
+    try:
+        require_creation(connection, config)
+    except SourceError as error:
+        return refused("slot", error)
+    if isinstance(used, int) and used >= limit:
+        return Check("slot", False, f"All {limit} replication slots are in use.", SLOT_LIMIT_ADVICE)
+    return Check("slot", True, f"The slot {name} will be created.")
+
+
+def _check_existing_slot(connection: Connection, config: Config, slot: Slot, is_first: bool) -> Check:
+    name = slot.name
+    fault = find_start_fault(slot, connection.info.dbname, is_first and config.source.lost_slot == "stop")
     if isinstance(fault, SlotGapError) and config.source.lost_slot != "stop":
         copies = "copy all tables"
         if config.source.lost_slot == "compare":
             copies = "copy what differs"
         return Check("slot", True, f"The slot {name} is lost; ingest will create a new one and {copies}.")
     if fault is not None:
-        return Check("slot", False, str(fault), "Follow the sentence.")
+        return refused("slot", fault)
     state = f"The slot {name} is at {slot.confirmed_flush_lsn}"
     if slot.is_active:
         advice = "Run one reader at a time."
@@ -324,15 +324,13 @@ def _check_slot(connection: Connection, config: Config) -> Check:
 
 
 def _check_open_transactions(connection: Connection, config: Config) -> Iterator[Check]:
-    """Yield advice if the slot is to be created and would have to wait."""
-    if not config.source.create.slot or read_slot(connection, config.source.slot) is not None:
-        return
+    """Yield a failure if transactions are open whose end the creation of the slot waits for."""
     found = list_open_transactions(connection)
     found = [each for each in found if each.since is None or each.seconds >= FIRST_REPORT]
     if found:
         sentence = f"The slot {config.source.slot} can be created once these transactions have ended: "
-        advice = "End them (COMMIT, pg_terminate_backend, ROLLBACK PREPARED), or the first ingest waits."
-        yield Check("open transactions", True, f"{sentence}{name_transactions(found)}.", advice)
+        advice = "End them (COMMIT, pg_terminate_backend, ROLLBACK PREPARED), or the start waits."
+        yield Check("open transactions", False, f"{sentence}{name_transactions(found)}.", advice)
 
 
 def _check_wal_holder(connection: Connection, config: Config) -> Iterator[Check]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pipeline.config.config import Config
+from pipeline.errors import describe_error
 from pipeline.postgres.binary_format import UNREADABLE_FIX, find_unreadable, unreadable_sentence
 from pipeline.postgres.column_rules import find_unusable_rules
 from pipeline.postgres.connection import Connection
@@ -39,6 +40,12 @@ class Check:
     ok: bool
     sentence: str
     fix: str = ""
+
+
+def refused(name: str, error: Exception) -> Check:
+    """Return the failed check of a refusal: its first sentence, and what follows as what to do."""
+    sentence, stop, fix = describe_error(error).partition(". ")
+    return Check(name, False, f"{sentence}." if stop else sentence, fix)
 
 
 def decide(name: str, ok: bool, *, passed: str, failed: str, fix: str) -> Check:

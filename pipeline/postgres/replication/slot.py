@@ -153,6 +153,17 @@ def find_slot_fault(slot: Slot, database: str) -> SourceError | None:
     return None
 
 
+def find_start_fault(slot: Slot, database: str, is_first: bool) -> SourceError | None:
+    """Return the reason why a start cannot use the slot; of a lost one, what helps a lake that `is_first`."""
+    if is_first and slot.is_lost:
+        return SlotGapError(
+            f"{describe_lost_slot(slot.name, slot.invalidation_reason)} This lake has nothing from it yet: if"
+            f" no other lake needs it, run SELECT pg_drop_replication_slot({quote_literal(slot.name)}), then"
+            " run again."
+        )
+    return find_slot_fault(slot, database)
+
+
 def require_slot(connection: Connection, name: str, publication: str) -> Slot:
     """Return the slot if it can be read and its publication exists; otherwise raise the reason."""
     slot = read_slot(connection, name)
@@ -200,30 +211,30 @@ def ensure_slot(
     negotiated = negotiate(connection.info.server_version, config.source.protocol)
     slot = read_slot(connection, name)
     if slot is not None:
-        if may_create and slot.is_lost:
-            raise SlotGapError(
-                f"{describe_lost_slot(name, slot.invalidation_reason)} This lake has nothing from it yet: if"
-                f" no other lake needs it, run SELECT pg_drop_replication_slot({quote_literal(name)}), then"
-                " run again."
-            )
-        fault = find_slot_fault(slot, connection.info.dbname)
+        fault = find_start_fault(slot, connection.info.dbname, may_create)
         if fault is not None:
             raise fault
         return slot, False
     if not may_create:
         raise missing_slot_error(name)
-    if not config.source.create.slot:
-        raise SourceError(
-            f"The slot {name} does not exist, and source.create.slot is false. Run {creation_sql(name)},"
-            " after the publication was created."
-        )
-    if config.source.create.failover and connection.info.server_version < 170000:
-        raise SourceError("source.create.failover needs PostgreSQL 17 or newer. Remove it.")
+    require_creation(connection, config)
     _create_slot(connection, config, two_phase=negotiated.two_phase, should_stop=should_stop)
     slot = read_slot(connection, name)
     if slot is None:
         raise SourceError(f"The slot {name} was dropped just after its creation. Run again.")
     return slot, True
+
+
+def require_creation(connection: Connection, config: Config) -> None:
+    """Raise SourceError if configuration or server do not allow to create the slot."""
+    name, create = config.source.slot, config.source.create
+    if not create.slot:
+        raise SourceError(
+            f"The slot {name} does not exist, and source.create.slot is false. Run {creation_sql(name)},"
+            " after the publication was created."
+        )
+    if create.failover and connection.info.server_version < 170000:
+        raise SourceError("source.create.failover needs PostgreSQL 17 or newer. Remove it.")
 
 
 def renew_slot(

@@ -96,7 +96,7 @@ def test_a_missing_publication_with_a_slot_fails(database: Database) -> None:
         "CREATE TABLE item (id int PRIMARY KEY)",
         "SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')",
     )
-    assert "cannot decode changes from before" in failures(database.config())["publication"].fix
+    assert "cannot decode changes from before" in failures(database.config())["publication"].sentence
 
 
 def test_a_slot_that_cannot_be_used_fails(old_database: Database) -> None:

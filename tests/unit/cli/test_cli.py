@@ -289,9 +289,7 @@ def test_check_prints_passes_and_fixes(
     good = SimpleNamespace(name="wal_level", ok=True, sentence="wal_level is logical", fix=None)
     bad = SimpleNamespace(name="slot", ok=False, sentence="slot [x] is busy", fix="stop process 17")
     checks = [good, bad]
-    place = ModuleType("pipeline.postgres.checks.source_checks")
-    monkeypatch.setattr(place, "run_checks", lambda _: checks, raising=False)
-    monkeypatch.setitem(sys.modules, "pipeline.postgres.checks.source_checks", place)
+    monkeypatch.setattr("pipeline.operate.machine_checks.run_checks", lambda *_, **__: checks)
     assert main.main(["check", "--config", config]) == 1
     text = capsys.readouterr().out
     for part in ("✔", "✘", "slot [x] is busy", "stop process 17", "1 of 4 checks failed", "Java", "lake"):
