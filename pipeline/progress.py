@@ -192,6 +192,7 @@ class IngestSummary:
     passed_over: Mapping[TableName, str] = field(default_factory=dict)  # of them those that no rule names
     partial: Mapping[TableName, str] = field(default_factory=dict)  # silver lacks rows, and why
     shown: set[str] = field(default_factory=set)  # closing lines that people have read during the run
+    idle_rules: tuple[str, ...] = ()  # a sentence for each rule that no table follows
 
     @property
     def has_copies(self) -> bool:
@@ -276,6 +277,7 @@ class IngestSummary:
                     ("partial", self.partial.items()),
                 )
             },
+            "idle_rules": list(self.idle_rules),
             "maintenance": self.maintenance.as_json(),
         }
 

@@ -111,13 +111,17 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next apply does up to an LSN; `has_details` and `has_sql` choose what is shown."""
+    """What the next apply does up to an LSN; `has_details` and `has_sql` choose what is shown.
+
+    `idle_rules` has a sentence for each rule that no table of the source follows.
+    """
 
     pipeline: str
     captured_offset: LSN
     tables: tuple[TablePlan, ...]
     has_details: bool = False
     has_sql: bool = False
+    idle_rules: tuple[str, ...] = ()
 
     def exit_code(self, strict: bool) -> int:
         """Return 0: a plan that holds a table is a plan."""
@@ -130,6 +134,7 @@ class Plan:
             "pipeline": self.pipeline,
             "upto": str(self.captured_offset),
             "tables": [table.as_json(has_sql=self.has_sql) for table in self.tables],
+            "idle_rules": list(self.idle_rules),
         }
 
     def print(self, console: Console) -> None:
@@ -138,6 +143,8 @@ class Plan:
             for line in self._script():
                 console.print(plain(line), soft_wrap=True)  # never broken, so that it can be copied
             return
+        for sentence in self.idle_rules:
+            print_paragraph(console, sentence)
         if not self.tables:
             print_paragraph(console, f"{self.pipeline}: {self._heading}")
             return

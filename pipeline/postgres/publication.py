@@ -384,8 +384,8 @@ def plan_missing_publication(connection: Connection, config: Config) -> Scope:
     name, plan = config.source.publication, config.source.create.publication
     if config.source.create.via_partition_root and not publishes_roots(connection):
         raise SourceError(
-            "source.create.via_partition_root is true, and PostgreSQL publishes partitioned tables from 13 on."
-            " Remove it: their partitions are tables then."
+            "source.create.via_partition_root is true, and PostgreSQL publishes partitioned tables from 13"
+            " on. Remove it: their partitions are tables then."
         )
     if plan == "never":
         raise SourceError(

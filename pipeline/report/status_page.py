@@ -209,6 +209,7 @@ class Status:
             "max_slot_wal_keep_bytes": self.source.keep_size,
             "seconds_until_limit": None if seconds is None else round(seconds, 1),
             "not_followed": {str(name): why for name, why in self.source.passed_over.items()},
+            "idle_rules": list(self.source.idle_rules),
             "slot": slot
             and {
                 "name": slot.name,
@@ -248,21 +249,19 @@ class Status:
     def _head_lines(self, tables: Sequence[TableStatus]) -> Iterator[Text]:
         counts = Counter(table.state for table in tables)
         states = [Text(f"{counts[state]} {state}", _STYLES[state]) for state in STATES if counts[state]]
-        separator = ": " if states else ""
-        total = f": {format_count(len(tables), 'table')}{separator}"
-        yield Text.assemble(plain(self.pipeline, "bold"), total, Text(", ").join(states))
+        total = format_count(len(tables), "table") + (": " if states else "")
+        yield Text.assemble(plain(self.pipeline, "bold"), f": {total}", Text(", ").join(states))
         time = self.commit_time
         moment = f", committed {time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if time else ""
         yield plain(f"bronze: {self.captured}; silver: {self.applied}{moment}")
         if self.source is not None:
             yield from map(plain, slot_lines(self.source, self.slot_name, self.rate))
             yield from map(plain, lines_by_reason("not followed", self.source.passed_over))
+            yield from map(plain, self.source.idle_rules)
             if self.restored is not None:
                 yield Text.assemble(("restored: ", "red"), plain(self.restored))
-        elif self.unreachable:
-            yield plain(f"source: {self.unreachable} Lag is measured against bronze.")
         else:
-            yield plain("source: not read. Lag is measured against bronze.")
+            yield plain(f"source: {self.unreachable or 'not read.'} Lag is measured against bronze.")
         if self.interval is not None and self.schedule.windows:
             yield plain(schedule_line(self.schedule, self.interval))
         if self.maintenance:

@@ -13,9 +13,11 @@ from dataclasses import replace
 
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
+from pipeline.errors import NOTICES
 from pipeline.metadata.events import DETACHED, PARTIAL, PUBLISHED, UNPUBLISHED, WHOLE, Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, read_flush_lsn
+from pipeline.postgres.idle_rules import read_idle_rules
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.partition_names import find_unfollowed
 from pipeline.postgres.publication import list_existing, read_publication
@@ -70,6 +72,8 @@ class PublicationUpkeep:
         self._summary.unpublished = {table: str(why) for table, why in unpublished.items()}
         self._summary.unfollowed = {table: str(why) for table, why in self.refused.items()}
         self._summary.passed_over = {table: str(why) for table, why in unfollowed.passed_over.items()}
+        if added or self._sentences is None:
+            self._name_idle_rules(read_idle_rules(connection, self._config, relations, listed))
         self._record_partial(connection, relations.notes(listed - self.refused.keys()))
         sentences = {table: unpublished_sentence(why) for table, why in unpublished.items()}
         sentences |= {table: unfollowed_sentence(why) for table, why in self.refused.items()}
@@ -86,6 +90,13 @@ class PublicationUpkeep:
             self._records.ensure()
             self._records.events.record(list(events))
         self._sentences = sentences
+
+    def _name_idle_rules(self, sentences: tuple[str, ...]) -> None:
+        """Send a notice of each rule that no table follows and that had one before, or was not read yet."""
+        for sentence in sentences:
+            if sentence not in self._summary.idle_rules:
+                NOTICES.info("%s", sentence)
+        self._summary.idle_rules = sentences
 
     def _record_partial(self, connection: Connection, partial: Mapping[TableName, str]) -> None:
         """Record which tables silver shows in part, and which it shows whole again."""

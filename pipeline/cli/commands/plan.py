@@ -40,6 +40,7 @@ def plan(
     """
     loaded = load_config(config)
     use_lean_arrow()
-    from pipeline.operate.plan import make_plan
+    from pipeline.operate.plan import make_plan, with_idle_rules
 
-    return finish(make_plan(loaded, tables, shows_sql=sql), as_json=as_json)
+    found = make_plan(loaded, tables, shows_sql=sql)
+    return finish(with_idle_rules(found, loaded), as_json=as_json)

@@ -13,6 +13,7 @@ from pipeline.errors import describe_error
 from pipeline.postgres.binary_format import UNREADABLE_FIX, find_unreadable, unreadable_sentence
 from pipeline.postgres.column_rules import find_unusable_rules
 from pipeline.postgres.connection import Connection
+from pipeline.postgres.idle_rules import read_idle_rules
 from pipeline.postgres.partition_names import find_unfollowed
 from pipeline.postgres.publication import (
     Publication,
@@ -44,8 +45,13 @@ class Check:
 
 def refused(name: str, error: Exception) -> Check:
     """Return the failed check of a refusal: its first sentence, and what follows as what to do."""
-    sentence, stop, fix = describe_error(error).partition(". ")
-    return Check(name, False, f"{sentence}." if stop else sentence, fix)
+    return split(name, False, describe_error(error))
+
+
+def split(name: str, ok: bool, text: str) -> Check:
+    """Return the check of a text: its first sentence, and what follows as what to do."""
+    sentence, stop, fix = text.partition(". ")
+    return Check(name, ok, f"{sentence}." if stop else sentence, fix)
 
 
 def decide(name: str, ok: bool, *, passed: str, failed: str, fix: str) -> Check:
@@ -114,6 +120,8 @@ def check_relations(
     followed = list_followed(connection, config, publication)
     for name, sentence in sorted(relations.notes(followed).items()):
         yield Check("relations", True, f"{name}: {sentence}")
+    for sentence in read_idle_rules(connection, config, relations, published):
+        yield split("rules", True, sentence)
 
 
 def _check_identities(connection: Connection, publication: Publication) -> Iterator[Check]:

@@ -30,6 +30,7 @@ from pipeline.postgres.connection import (
     read_idle_timeout,
     shut_down_sessions,
 )
+from pipeline.postgres.idle_rules import read_idle_rules
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.partition_names import find_unfollowed
 from pipeline.postgres.publication import read_publication
@@ -54,7 +55,7 @@ class SourceStatus:
     the configuration and are not published, each with a sentence. `holder` is what keeps the slot's
     restart_lsn back, None if that retains little. A slot that has no reader for `idle_timeout` is lost.
     `partial` says which rows of a table silver lacks; `passed_over` are relations that a wildcard matches and
-    that are not followed, and why.
+    that are not followed, and why; `idle_rules` has a sentence for each rule that no table follows.
     """
 
     now: datetime
@@ -66,6 +67,7 @@ class SourceStatus:
     idle_timeout: timedelta | None = None
     partial: Mapping[TableName, str] = field(default_factory=dict)
     passed_over: Mapping[TableName, str] = field(default_factory=dict)
+    idle_rules: tuple[str, ...] = ()
 
     @property
     def retained_size(self) -> int | None:
@@ -148,6 +150,7 @@ def _read_status(connection: Connection, config: Config, seconds: float) -> Sour
         read_idle_timeout(connection),
         partial=relations.notes(published),
         passed_over={name: str(why) for name, why in unfollowed.passed_over.items()},
+        idle_rules=read_idle_rules(connection, config, relations, published),
     )
 
 
