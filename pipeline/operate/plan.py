@@ -20,7 +20,6 @@ from pipeline.delta.table_log import look_at
 from pipeline.errors import LakeError, PgdeltaError, report_error
 from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
-from pipeline.postgres.idle_rules import read_idle_rules_of
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
 from pipeline.silver.protection_changes import rule_to_come
@@ -73,6 +72,8 @@ def make_plan(
 
 def with_idle_rules(plan: Plan, config: Config) -> Plan:
     """Return the plan with the rules that no table follows, if the source can be read."""
+    from pipeline.postgres.idle_rules import read_idle_rules_of
+
     try:
         return replace(plan, idle_rules=read_idle_rules_of(config))
     except PgdeltaError:

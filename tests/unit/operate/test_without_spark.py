@@ -34,7 +34,7 @@ _BINARY = "pipeline.protocol.binary.converters"
 NOT_NEEDED = {
     "check": (*_NEVER, "duckdb", "pyarrow.compute"),
     "status": (*_NEVER, _BINARY, "psycopg", "asyncio", "pipeline.protocol.messages"),  # with --offline
-    "plan": (*_NEVER, _BINARY, "psycopg", "asyncio", "pipeline.protocol.messages"),
+    "plan": (*_NEVER, _BINARY),  # reads the names of the source's tables
     "as-of": (*_NEVER, _BINARY, "psycopg", "asyncio", "duckdb", "pipeline.bronze.log"),
     "audit": (*_NEVER, _BINARY, "psycopg", "asyncio"),
     "resync": (*_NEVER, _BINARY, "duckdb"),
