@@ -54,6 +54,12 @@ class TableGlob:
         """Whether the text is a glob: two parts, quoted if necessary."""
         return _patterns(self.text) is not None
 
+    @property
+    def table_name(self) -> TableName | None:
+        """The table that the glob names, None if it may match several or none."""
+        parts = _parts(self.text)
+        return None if parts is None or set("*?") & set(self.text) else TableName(*parts)
+
     def matches(self, name: TableName) -> bool:
         """Return whether the glob matches a table; an invalid one matches none."""
         patterns = _patterns(self.text)
@@ -104,6 +110,11 @@ def _example(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _patterns(glob: str) -> tuple[re.Pattern[str], re.Pattern[str]] | None:
+    parts = _parts(glob)
+    return None if parts is None else (_compile_glob(parts[0]), _compile_glob(parts[1]))
+
+
+def _parts(glob: str) -> tuple[str, str] | None:
     match = _GLOB.fullmatch(glob)
     if match is None:
         return None

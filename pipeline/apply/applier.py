@@ -26,7 +26,7 @@ from pipeline.apply.table_renames import OtherNames, refuse_nested_folder, renam
 from pipeline.apply.tables_at_once import configured_tables_at_once
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.copy_states import CopyHistory
-from pipeline.bronze.log import Bronze, BronzeOffset
+from pipeline.bronze.log import NO_OFFSET, Bronze, BronzeOffset
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
@@ -198,7 +198,8 @@ class Applier:
             self.manifests.ensure()
             self.manifest = self.manifests.last()
             tables = self.records.tables.read()
-            self.shared.show_all({n: resolve_path(t.path, n, self.lake.root) for n, t in tables.items()})
+            paths = {n: resolve_path(t.path, n, self.lake.root) for n, t in tables.items()}
+            self.shared.show_all(paths, self._detached(self.bronze.captured_offset() or NO_OFFSET))
             self._is_ready = True
 
     def _apply_until(self, end: BronzeOffset, *, is_whole: bool) -> None:
@@ -236,6 +237,7 @@ class Applier:
         applied = self._write_tables(plan, entries, is_whole=is_whole)
         detached = self._detached(end)
         self._record(plan, entries, applied, detached)
+        self.shared.withdraw({name: self.path(name) for name in plan.registered}, detached)
         self.records.events.record(gap_events(plan.tables.values(), plan.history))
         request_after_events(self._config, self.records, self.bronze.copies)
         request_replaced(plan, self.bronze.copies)

@@ -51,6 +51,10 @@ class BronzeOffset:
     lsn: LSN
 
 
+NO_OFFSET = BronzeOffset(-1, INVALID)
+"""The state of bronze before the first commit."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewFiles:
     """All files that hold rows whose end LSN lies in (start_lsn, end_lsn], and how many rows they have."""

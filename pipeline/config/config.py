@@ -162,10 +162,12 @@ class Silver:
     ] = "delete"
     inheritance: Annotated[
         Inheritance,
+        Word,
         Field(
             description="What happens to a table that others inherit from (`INHERITS`): silver has its own"
             " rows, as `SELECT … FROM ONLY` shows them, and says so (`parent_only`), or it is not followed"
-            " (`refuse`, with `source.copy: initial`). Tables that inherit are tables of their own."
+            " (`refuse`, with `source.copy: initial`). Tables that inherit are tables of their own, unless"
+            " the rule of one parent has `union`."
         ),
     ] = "parent_only"
     source_comments: Annotated[

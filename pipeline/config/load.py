@@ -29,6 +29,7 @@ from pipeline.config.alerts import check_alerts
 from pipeline.config.config import Config, Source, Storage
 from pipeline.config.jobs import Catalog
 from pipeline.config.scalars import holds_password
+from pipeline.config.shared_rules import NO_GLOB, check_shared, check_union
 from pipeline.config.source import SLOT_ERROR, SLOT_PATTERN
 from pipeline.config.tables import INHERITED, TABLE_PLACEHOLDER, ColumnRules, TableRule
 from pipeline.config.yaml_document import Document, Items, Scalar, Section, dotted, parse_document
@@ -40,7 +41,7 @@ _CREDENTIAL = re.compile("key|token|secret|password|sas")
 _RESERVED = frozenset(("comment", "location", "provider", "owner", "external", "is_managed_location"))
 _NO_VERSIONS = "Only the mode history has versions. Leave the key out, or write mode: history."
 _NO_DETACHING = (
-    "inheritance: refuse takes tables out of silver, which source.copy: never has no copies to bring back."
+    "inheritance: {} takes tables out of silver, which source.copy: never has no copies to bring back."
     " Write parent_only, or source.copy: initial."
 )
 _MOST_PARTITION_COLUMNS = 4
@@ -118,10 +119,12 @@ def _resolve(config: Config, document: Document) -> Config:
             left_out["schedule"] = silver.schedule
         rules.append(replace(found, **left_out))
         _check_mode(rules[-1], index, document)
-        if rules[-1].inheritance == "refuse" and source.copy != "initial":
+        if rules[-1].inheritance != "parent_only" and source.copy != "initial":
             written = ("tables", index) if "inheritance" in _keys(keys) else ("silver",)
-            raise document.error(_NO_DETACHING, *written, "inheritance")
-        _check_shared(rules[-1], index, document, rules[:-1])
+            fault = _NO_DETACHING.format(rules[-1].inheritance)
+            raise document.error(fault, *written, "inheritance")
+        check_union(rules[-1], index, document)
+        check_shared(rules[-1], index, document, rules[:-1])
     if silver.history.intermediate and not any(rule.mode == "history" for rule in rules):
         raise document.error(_NO_VERSIONS, "silver", "history", "intermediate")
     return replace(config, source=source, tables=tuple(rules), path=document.file)
@@ -173,7 +176,7 @@ def _check_targets(rules: Sequence[TableRule], document: Document) -> None:
     for index, rule in enumerate(rules):
         if not TableGlob(rule.source).is_valid:
             raise document.error(
-                "Not a `schema.table` glob. Write schema.table, and double-quote a part that contains a dot.",
+                NO_GLOB,
                 *("tables", index, "source"),
             )
     # a Delta table cannot contain the folders of others
@@ -184,7 +187,7 @@ def _check_targets(rules: Sequence[TableRule], document: Document) -> None:
             continue
         if set("{}") & set(rule.target.replace(TABLE_PLACEHOLDER, "", 1)):
             fault = "A target may have {table} once, and no other braces. Write it like orders or {table}."
-        elif rule.is_shared:
+        elif rule.is_shared and not rule.is_union:
             continue
         elif "*" in rule.source or "?" in rule.source:
             fault = "A rule with a target matches one table only. Name the table in source."
@@ -194,26 +197,6 @@ def _check_targets(rules: Sequence[TableRule], document: Document) -> None:
             fault = "The target is the folder of a schema in silver. Choose another name."
         if fault is not None:
             raise document.error(fault, "tables", index, "target")
-
-
-def _check_shared(rule: TableRule, index: int, document: Document, others: Sequence[TableRule]) -> None:
-    """Raise ConfigError for what tables that several sources share cannot have, or have to have alike."""
-    if not rule.is_shared:
-        return
-    fault = None
-    if rule.dropped_columns == "drop":
-        fault = "dropped_columns: drop would drop the column in one source only. Write dropped_columns: keep."
-    elif rule.detached_tables == "archive":
-        fault = (
-            "detached_tables: archive would move the rows of one source only. Write detached_tables: keep."
-        )
-    elif rule.change_feed:
-        fault = "Delta records no change data feed of such a table. Leave change_feed out."
-    elif any(other.target == rule.target and other.mode != rule.mode for other in others):
-        fault = "Another rule with this target has another mode. Write the same mode in both."
-    if fault is not None:
-        reason = "Several sources share the tables of a target with {table}"
-        raise document.error(f"{reason}. {fault}", "tables", index, "target")
 
 
 def _check_columns(config: Config, document: Document) -> None:

@@ -35,7 +35,7 @@ DroppedColumns = Annotated[Literal["keep", "drop"], Word]
 TypeChanges = Annotated[Literal["hold", "rebuild", "resync"], Word]
 DetachedTables = Annotated[Literal["keep", "archive"], Word]
 DroppedPartitions = Annotated[Literal["keep", "delete", "resync"], Word]
-Inheritance = Annotated[Literal["parent_only", "refuse"], Word]
+Inheritance = Literal["parent_only", "refuse"]
 RowMode = Literal["mirror", "soft_delete", "append", "history"]
 SilverMode = Annotated[RowMode, Word]
 OnChange = Annotated[Literal["apply", "ignore"], Word]
@@ -285,12 +285,24 @@ class TableRule:
         ),
     ] = "delete"
     inheritance: Annotated[
-        Inheritance,
+        Literal[Inheritance, "union"],
+        Word,
         Field(
-            description="What happens to these tables if others inherit from them (`INHERITS`).",
+            description="What happens to these tables if others inherit from them (`INHERITS`). With `union`,"
+            " for a rule that names one table, its silver table also has the rows of its `descendants`, as"
+            " `SELECT … FROM parent` shows them, and the column `_source`.",
             json_schema_extra={"x-default": "`silver.inheritance`"},
         ),
     ] = "parent_only"
+    descendants: Annotated[
+        tuple[Annotated[str, Text], ...],
+        Field(
+            description="With `inheritance: union`, globs of the tables that inherit from that of `source`,"
+            " on all levels. They follow this rule and have no silver table of their own.",
+            examples=[["public.capitals", "public.cities_*"]],
+            json_schema_extra={"x-default": "none", "minItems": 1},
+        ),
+    ] = ()
     min_interval: Annotated[
         Seconds,
         Field(
@@ -391,7 +403,17 @@ class TableRule:
     @property
     def is_shared(self) -> bool:
         """Whether several sources have one silver table."""
-        return self.target is not None and TABLE_PLACEHOLDER in self.target
+        return self.is_union or (self.target is not None and TABLE_PLACEHOLDER in self.target)
+
+    @property
+    def is_union(self) -> bool:
+        """Whether one silver table has the rows of a table and of those that inherit from it."""
+        return self.inheritance == "union"
+
+    @property
+    def parent(self) -> TableName | None:
+        """The table from which the others of a union inherit, None if there is no union."""
+        return TableGlob(self.source).table_name if self.is_union else None
 
     @property
     def needs_key(self) -> bool:
@@ -441,13 +463,17 @@ class TableRule:
         return self.misfits.get(column, self.misfit)
 
     @property
-    def is_exact(self) -> bool:
-        """Whether the rule names a table, without `*` and `?`."""
-        return not set("*?") & set(self.source)
+    def exact_names(self) -> list[str]:
+        """What the rule names without `*` and `?`."""
+        return [text for text in (self.source, *self.descendants) if not set("*?") & set(text)]
+
+    def is_exact_for(self, name: TableName) -> bool:
+        """Return whether the rule names a table, without `*` and `?`."""
+        return any(TableGlob(text).matches(name) for text in self.exact_names)
 
     def matches(self, name: TableName) -> bool:
         """Return whether the rule applies to a table."""
-        return TableGlob(self.source).matches(name)
+        return any(TableGlob(text).matches(name) for text in (self.source, *self.descendants))
 
     def matches_schema(self, schema: str) -> bool:
         """Return whether the rule applies to every table of a schema."""

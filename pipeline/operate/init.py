@@ -171,7 +171,8 @@ def write_configuration(choices: Choices, facts: SourceFacts, selection: Selecti
     matched = {
         table.name
         for table in facts.tables
-        if (rule := config.rule_for(table.name)) and (rule.is_exact or table.name not in facts.passed_over)
+        if (rule := config.rule_for(table.name))
+        and (rule.is_exact_for(table.name) or table.name not in facts.passed_over)
     }
     if matched != {table.name for table in selection.tables}:
         raise AssertionError("the rules match other tables than were chosen")

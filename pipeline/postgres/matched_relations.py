@@ -1,7 +1,7 @@
 """Read from the catalog what the relations are that are not just ordinary tables.
 
-Ordinary tables have no row, so that the cost follows what is odd or partitioned. Partitions are read with the
-tables that they are partitions of, on all levels.
+Ordinary tables have no row unless a rule is for a union, so that the cost follows what is odd or partitioned.
+Partitions are read with the tables that they are partitions of, on all levels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WITH RECURSIVE heir (parent, oid) AS (
     SELECT * FROM relation r
     WHERE r.relkind NOT IN ('r', 'p') OR r.relkind = 'p' AND {is_odd_root}
        OR r.relpersistence = 'u' OR r.access_method IS NOT NULL OR r.extname IS NOT NULL OR r.is_hypertable
-       OR r.oid IN (SELECT heir.parent FROM heir)
+       OR r.oid IN (SELECT heir.parent FROM heir) OR %(has_union)s
 ), root (leaf, oid) AS (
     SELECT odd.oid, i.inhparent FROM odd
     JOIN pg_catalog.pg_inherits i ON i.inhrelid = odd.oid WHERE odd.relispartition
@@ -51,7 +51,7 @@ WITH RECURSIVE heir (parent, oid) AS (
 SELECT o.nspname::text, o.relname::text, o.relkind::text, o.relpersistence = 'u', o.access_method,
        o.extname::text, o.is_hypertable,
        (SELECT pg_catalog.array_agg(ARRAY[n.nspname::text, c.relname::text])
-        FROM heir JOIN pg_catalog.pg_class c ON c.oid = heir.oid
+        FROM heir JOIN pg_catalog.pg_class c ON c.oid = heir.oid AND c.relpersistence <> 't'
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE heir.parent = o.oid),
        (SELECT pg_catalog.array_agg(ARRAY[n.nspname::text, c.relname::text])
         FROM root JOIN pg_catalog.pg_class c ON c.oid = root.oid
@@ -91,7 +91,8 @@ _IS_HYPERTABLE = """EXISTS (SELECT FROM _timescaledb_catalog.hypertable h
 
 def read_relations(connection: Connection, config: Config) -> MatchedRelations:
     """Return what the relations are that the configuration's rules match; raise SourceError."""
-    names = [rule.source for rule in config.tables if rule.is_exact]
+    names = [name for rule in config.tables for name in rule.exact_names]
+    has_union = any(rule.is_union for rule in config.tables)
     try:
         has_hypertables = connection.execute(_HAS_HYPERTABLES).fetchone() is not None
         query = _RELATIONS.format(
@@ -99,7 +100,7 @@ def read_relations(connection: Connection, config: Config) -> MatchedRelations:
             is_hypertable=_IS_HYPERTABLE if has_hypertables else "false",
             is_odd_root=for_server(connection, {13: "false", 10: "true"}),
         )
-        rows = connection.execute(query, {"names": names}).fetchall()
+        rows = connection.execute(query, {"names": names, "has_union": has_union}).fetchall()
         members = connection.execute(_FAMILIES).fetchall() if publishes_roots(connection) else []
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's relations: {describe(error)}.") from None

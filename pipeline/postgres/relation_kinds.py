@@ -45,9 +45,10 @@ class RelationKind(Enum):
     ACCESS_METHOD = auto()
     OF_EXTENSION = auto()
     PARENT = auto()  # other tables inherit from it
+    NO_DESCENDANT = auto()  # of the parent of its union
 
 
-#: `{}` is the access method, the extension, or the tables that inherit.
+#: `{}` is the access method, the extension, the tables that inherit, or the table that this one does not.
 KINDS: Mapping[RelationKind, Reason] = {
     RelationKind.VIEW: Reason(
         "It is a view, which has no rows and no changes of its own.", "Name the tables that it reads."
@@ -82,6 +83,10 @@ KINDS: Mapping[RelationKind, Reason] = {
     RelationKind.PARENT: Reason(
         "Tables inherit from it ({}), whose rows SELECT on it shows too, and inheritance is refuse.",
         "Set inheritance: parent_only for its own rows, or end that with ALTER TABLE … NO INHERIT.",
+    ),
+    RelationKind.NO_DESCENDANT: Reason(
+        "It matches descendants of the rule of {}, and does not inherit from that table.",
+        "For a silver table of its own, give it a rule before that one.",
     ),
 }
 _PARTITIONS = {
@@ -154,6 +159,7 @@ class MatchedRelations:
         self._facts = facts
         self._config = config
         self._version = version
+        self._heirs = {each.name: each.heirs for each in facts}
 
     def refused(self, published: Collection[TableName] = ()) -> dict[TableName, Reason]:
         """Return the relations that are published or named by a rule, or would be followed, and why not."""
@@ -187,7 +193,10 @@ class MatchedRelations:
                 found.setdefault(facts.name, []).append(
                     f"{why} Run {facts.name.command('reconcile')} to find out."
                 )
-            if facts.heirs:
+            if self._union(facts.name):
+                if lacking := self._lacking(facts, followed):
+                    found.setdefault(facts.name, []).append(lacking)
+            elif facts.heirs:
                 found.setdefault(facts.name, []).append(
                     f"Silver has its own rows, as SELECT … FROM ONLY shows them. Tables inherit from it:"
                     f" {_names(facts.heirs)}. SELECT shows their rows too; query them with UNION ALL."
@@ -219,22 +228,56 @@ class MatchedRelations:
             kind = facts.kind(self._version)
             if kind is RelationKind.ACCESS_METHOD and facts.name in published:
                 kind = None
-            if facts.extension and not rule.is_exact and facts.name not in published:
+            if facts.extension and not rule.is_exact_for(facts.name) and facts.name not in published:
                 kind = RelationKind.OF_EXTENSION
             if kind is None and facts.heirs and rule.inheritance == "refuse":
                 kind = RelationKind.PARENT
+            if kind is None and (union := self._union(facts.name)) and facts.name not in union:
+                kind = RelationKind.NO_DESCENDANT
             if kind is not None:
                 yield facts, kind
 
     def _is_refused(self, facts: CatalogFacts, kind: RelationKind, published: Collection[TableName]) -> bool:
         rule = self._config.rule_for(facts.name)
-        is_exact = rule is not None and rule.is_exact
+        is_exact = rule is not None and rule.is_exact_for(facts.name)
         return is_exact or facts.name in published or kind in _EXPECTED
 
     def _reason(self, facts: CatalogFacts, kind: RelationKind) -> Reason:
-        detail = _names(facts.heirs) if kind is RelationKind.PARENT else facts.access_method
+        detail: object = facts.access_method
+        if kind is RelationKind.PARENT:
+            detail = _names(facts.heirs)
+        elif kind is RelationKind.OF_EXTENSION:
+            detail = facts.extension
+        elif kind is RelationKind.NO_DESCENDANT:
+            detail = self._union(facts.name)[0]
         why, fix = KINDS[kind]
-        return Reason(why.format(facts.extension if kind is RelationKind.OF_EXTENSION else detail), fix)
+        return Reason(why.format(detail), fix)
+
+    def _union(self, name: TableName) -> Sequence[TableName]:
+        """Return the tables of the union that a table's rule is for, the parent first."""
+        rule = self._config.rule_for(name)
+        parent = rule and rule.parent
+        return (parent, *self._heirs.get(parent, ())) if parent else ()
+
+    def _lacking(self, facts: CatalogFacts, followed: Collection[TableName]) -> str | None:
+        """Return which rows of its descendants the union of a parent lacks; None for others."""
+        rule = self._config.rule_for(facts.name)
+        if rule is None or rule.parent != facts.name:
+            return None
+        others = [name for name in facts.heirs if self._config.rule_for(name) != rule]
+        unfollowed = [name for name in facts.heirs if name not in followed and name not in others]
+        sentences = []
+        if others:
+            sentences.append(
+                f"Silver lacks the rows of tables that inherit from it: {_names(others)}. Name them in"
+                " descendants of its rule, and let no rule before it match them."
+            )
+        if unfollowed:
+            sentences.append(
+                f"Silver lacks the rows of tables that inherit from it and are not followed:"
+                f" {_names(unfollowed)}. pgdelta status says why."
+            )
+        return " ".join(sentences) or None
 
 
 _EXPECTED = (RelationKind.HYPERTABLE, RelationKind.ACCESS_METHOD, RelationKind.PARENT)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.activity import Activity, read_activity
 from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest, CopyState
-from pipeline.bronze.log import Bronze, BronzeOffset
+from pipeline.bronze.log import NO_OFFSET, Bronze, BronzeOffset
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.schedule import interval_at
@@ -211,7 +211,7 @@ def read_tables(
     if relations is None:
         relations = bronze.source_relations() if bronze.relations.exists() else {}
     path = partial(silver_path, bronze.lake, config)
-    end = point or BronzeOffset(-1, INVALID)
+    end = point or NO_OFFSET
     pauses = records.pauses.read()
     lake = LakeFacts.of(config, end, manifest, registered, history, relations.values(), path, pauses)
 

@@ -34,6 +34,12 @@ class NotSharable(Exception):
     advice = "Change the tables of all sources alike, or give this one another target."
 
 
+class OtherFileNames(NotSharable):
+    """A column has different names in the files of two sources, which new files mend."""
+
+    advice = "Run pgdelta rebuild for the tables of all sources."
+
+
 class ForeignFeature(NotSharable):
     """The shared table has what another writer gave it and what commits of pgdelta do not honour."""
 
@@ -51,10 +57,11 @@ def check_shared(shared: Snapshot) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The table of a source, as of one version."""
+    """The table of a source, as of one version; in a union only the parent `adds_columns`."""
 
     source: str
     snapshot: Snapshot
+    adds_columns: bool = True
 
     @property
     def fields(self) -> Sequence[SchemaField]:
@@ -92,6 +99,13 @@ class _Columns:
     _names: dict[str, tuple[int, str]] = field(default_factory=dict)  # position and whose, by lower case
     _physical: dict[str, str] = field(default_factory=dict)  # whose, by name in files
 
+    def add_all(self, part: Part, whose: str) -> None:
+        """Add the columns of a source; raise NotSharable if one contradicts those of others."""
+        for each in part.fields:
+            is_known = each.name.lower() in self._names or each.physical_name.lower() in self._physical
+            if is_known or part.adds_columns:
+                self.add(each, whose)
+
     def add(self, each: SchemaField, whose: str) -> None:
         """Add a column; raise NotSharable if it contradicts another one."""
         name = each.name
@@ -111,7 +125,7 @@ class _Columns:
         if known.type != each.type:
             raise NotSharable(f"Its column {name} has the type {each.ddl}, and {known.ddl} in {other}.")
         if known.physical_name != each.physical_name:
-            raise NotSharable(f"Its column {name} has another name in its files than in those of {other}.")
+            raise OtherFileNames(f"Its column {name} has another name in its files than in those of {other}.")
         self.found[position] = SchemaField(name, each.type, _kept(each.metadata, known.metadata))
 
 
@@ -120,8 +134,7 @@ def added_fields(shared: Snapshot, part: Part) -> tuple[SchemaField, ...]:
     columns = _Columns()
     for each in _own_fields(shared):
         columns.add(each, "the shared table")
-    for each in part.fields:
-        columns.add(each, "the shared table")
+    columns.add_all(part, "the shared table")
     return tuple(columns.found)
 
 
@@ -132,16 +145,14 @@ def derived_fields(shared: Snapshot, part: Part, others: Iterable[Part]) -> tupl
     Raise NotSharable if the columns of a source contradict those of the others.
     """
     columns = _Columns()
-    for other in others:
-        for each in other.fields:
-            columns.add(each, other.source)
-    for each in part.fields:
-        columns.add(each, "other sources")
+    named = [*((other, other.source) for other in others), (part, "other sources")]
+    for each, whose in sorted(named, key=lambda pair: not pair[0].adds_columns):
+        columns.add_all(each, whose)
     order = {}
-    for position, each in enumerate(_own_fields(shared)):
-        order[each.physical_name.lower()] = position
+    for position, own in enumerate(_own_fields(shared)):
+        order[own.physical_name.lower()] = position
         try:
-            columns.add(each, "the shared table")
+            columns.add(own, "the shared table")
         except NotSharable:
             continue  # every source has it with another name or type now
     last = len(order)

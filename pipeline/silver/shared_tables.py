@@ -6,6 +6,9 @@ belongs to a partition of the column `_source`. So a commit to the shared table 
 without reading a row, and no write can touch the rows of another source. Commits of several processes exclude
 each other, and one that loses is made again.
 
+In a union the sources are a table and those that inherit from it (`inheritance: union`), and the columns are
+those of that table. It creates the shared table; the others join it.
+
 Such tables are on a file system of this machine.
 """
 
@@ -14,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +41,7 @@ from pipeline.protocol.lsn import INVALID
 from pipeline.silver.shared_schema import (
     SOURCE_COLUMN,
     NotSharable,
+    OtherFileNames,
     Part,
     added_fields,
     check_shared,
@@ -51,14 +55,17 @@ IN_LAKE = "_parts"
 """The folder, in that of a shared table of the lake, which has its sources' tables."""
 OUTSIDE = "_shards"
 """The same of a shared table in `silver.shared_root`."""
+PARENT, DESCENDANTS = OF_UNION = ("_parent", "_descendants")
+"""The same of a union: the folder of the parent's table, and that of those that inherit from it."""
+_FOLDERS = (IN_LAKE, OUTSIDE, *OF_UNION)
 _OWNERS = "_owners"
 _ATTEMPTS = 100  # of a commit: each that fails has let another writer's in
 _OPERATION = "share"
 
 
-def source_of(pipeline: str, schema: str) -> str:
-    """Return the value of `_source` for a schema, which is quoted as in globs if its name has a dot."""
-    return f"{pipeline}.{str(TableName(schema, '')).removesuffix('.')}"
+def source_of(pipeline: str, schema: str, table: str = "") -> str:
+    """Return the value of `_source` for a schema or table; names with a dot are quoted as in globs."""
+    return f"{pipeline}.{str(TableName(schema, table)).removesuffix('.')}"
 
 
 def silver_path(lake: Lake, config: Config, name: TableName) -> str:
@@ -69,8 +76,12 @@ def silver_path(lake: Lake, config: Config, name: TableName) -> str:
     if not rule.is_shared:
         return lake.path("silver", rule.target)
     target = path_segment(rule.target.replace(TABLE_PLACEHOLDER, name.table))
+    source = source_of(config.pipeline, *(name if rule.is_union else name[:1]))
     # readers such as Polars take a folder a=b in the path of a file for a partition
-    source = path_segment(source_of(config.pipeline, name.schema)).replace("=", "%3D")
+    source = path_segment(source).replace("=", "%3D")
+    if rule.is_union:
+        folder = PARENT if name == rule.parent else DESCENDANTS
+        return f"{lake.path('silver')}/{target}/{folder}/{source}"
     root = config.silver.shared_root
     if root is None:
         return f"{lake.path('silver')}/{target}/{IN_LAKE}/{source}"
@@ -84,7 +95,7 @@ def _address(root: str) -> str:
 def shared_path(path: str) -> str | None:
     """Return the path of the shared table that a silver table belongs to, None if it is not shared."""
     segments = path.rsplit("/", 2)
-    return segments[0] if len(segments) == 3 and segments[1] in (IN_LAKE, OUTSIDE) else None
+    return segments[0] if len(segments) == 3 and segments[1] in _FOLDERS else None
 
 
 def refresh_shared(table: LakeTable) -> bool:
@@ -129,7 +140,8 @@ class SharedTable:
         assert path is not None, table.path
         self.table = LakeTable(path, table.sessions)
         self._part = table
-        self.source = unquote(table.path.rpartition("/")[2])
+        self._folder, segment = table.path.split("/")[-2:]
+        self.source = unquote(segment)
 
     @classmethod
     def of(cls, table: LakeTable) -> SharedTable | None:
@@ -180,18 +192,21 @@ class SharedTable:
         """Return whether a version of a source's table has whole transactions only."""
         return snapshot.exists and not is_partial(TxnId.all_of(self._part.offsets(snapshot)))
 
-    def _commit(self, txn: TxnId | None) -> str | None:
+    def _commit(self, txn: TxnId | None, *, has_joined: bool = True) -> str | None:
         """Commit what the shared table lacks, with the offset for an id; return why it cannot be shown.
 
-        Without an id, a table that was not shown yet is left to a commit with one.
+        Without an id, a table that was not shown yet is left to a commit with one, if it `has_joined`. A
+        union waits for its parent, whose first commit lets the others join.
         """
         for _ in range(_ATTEMPTS):
             shared = self.table.snapshot()  # first: what is read of the source's table is not older
             snapshot = self._part.snapshot()
             recorded = [text for text in shared.offsets if self._is_ours(text)]
-            if not self._is_whole(snapshot) or (txn is None and not recorded):
+            if not self._is_whole(snapshot) or (txn is None and not recorded and has_joined):
                 return None
-            part = Part(self.source, snapshot)
+            if not shared.exists and self._folder == DESCENDANTS:
+                return None
+            part = self._part_of(self._part, snapshot)
             versions = {}
             if txn is not None:
                 versions[str(txn)] = int(snapshot.offsets.get(str(txn.offset_id), INVALID))
@@ -204,19 +219,26 @@ class SharedTable:
             reads = replace(reads, app_ids=recorded)
             try:
                 self.table.commit(shared, actions, versions, self._operation(snapshot), reads)
-                return None
+                return None if shared.exists or self._folder != PARENT else self._join_descendants()
             except (ConflictError, SameWriteError):
                 continue
         raise self._overtaken()
+
+    def _join_descendants(self) -> str | None:
+        """Let a new union show the tables that were written before; return why one cannot be shown."""
+        joined = [SharedTable(table) for table in self._other_tables()]
+        found = [(each.source, each._commit(None, has_joined=False)) for each in joined]
+        return next((f"{source}: {reason}" for source, reason in found if reason), None)
 
     def _overtaken(self) -> ConflictError:
         return ConflictError(f"Other writers changed {self.table.path} {_ATTEMPTS} times. Run again.")
 
     def _is_ours(self, text: str) -> bool:
         txn = TxnId.parse(text)
-        return (
-            txn is not None and txn.table is not None and self.source == source_of(txn.pipeline, txn.table[0])
-        )
+        if txn is None or txn.table is None:
+            return False
+        names = txn.table if self._folder in OF_UNION else txn.table[:1]
+        return self.source == source_of(txn.pipeline, *names)
 
     def _plan(self, shared: Snapshot, part: Part) -> tuple[list[Action], Reads]:
         """Return the actions by which the shared table shows a source's table; raise NotSharable.
@@ -236,6 +258,8 @@ class SharedTable:
                     other.check()
                     if not self._is_whole(other.snapshot):
                         raise error
+            except OtherFileNames:
+                raise
             except NotSharable:
                 raise error from None
             parts = [part, *others]
@@ -244,13 +268,23 @@ class SharedTable:
         return table_actions(shared, fields, [part]) + _exchanged(shared, part), Reads()
 
     def _others(self) -> Iterator[Part]:
-        """Yield the tables of the other sources."""
-        for folder in (IN_LAKE, OUTSIDE):
+        """Yield what the other sources have."""
+        for table in self._other_tables():
+            if (snapshot := table.snapshot()).exists:
+                yield self._part_of(table, snapshot)
+
+    def _other_tables(self) -> Iterator[LakeTable]:
+        """Yield the tables of the other sources, of a union without those that left it."""
+        for folder in _FOLDERS:
             path = self.table.folder / folder
             for segment in sorted(os.listdir(path)) if path.is_dir() else ():
                 table = LakeTable(f"{self.table.path}/{folder}/{segment}", self.table.sessions)
-                if table.path != self._part.path and (snapshot := table.snapshot()).exists:
-                    yield Part(unquote(segment), snapshot)
+                if table.path != self._part.path:
+                    yield table
+
+    def _part_of(self, table: LakeTable, snapshot: Snapshot) -> Part:
+        folder, segment = table.path.split("/")[-2:]
+        return Part(unquote(segment), snapshot, adds_columns=folder != DESCENDANTS)
 
     def _operation(self, snapshot: Snapshot) -> Operation:
         metadata = {OURS: 1, "operation": _OPERATION, "source": self.source, "version": snapshot.version}
@@ -306,19 +340,19 @@ class SharedTables:
         self._txn = txn
         self._claimed: set[str] = set()
 
-    def show_all(self, paths: Mapping[TableName, str]) -> None:
+    def show_all(self, paths: Mapping[TableName, str], detached: Collection[TableName]) -> None:
         """Let shared tables show what a command wrote that ended before it could let them.
 
-        The rows of a table that has another target now leave the shared table of the former one. `paths` are
-        those of the registered tables.
+        The rows of a table that has another target now leave the shared table of the former one, and those of
+        a `detached` table its union. `paths` are those of the registered tables.
         """
+        left = self._left_unions(paths, detached)
         for name, path in paths.items():
             if shared_path(path) is None:
                 continue
             try:
-                if self._has_left(name, path):
-                    self.check(path)
-                    SharedTable(self._lake.table_at(path)).withdraw()
+                if self._has_left(name, path) or name in left:
+                    self._withdraw(path)
                 else:
                     self.show(name, path)
             except Exception as error:  # one table that cannot be read stops no other
@@ -334,6 +368,31 @@ class SharedTables:
         root = self._config.silver.shared_root
         roots = [self._lake.root, *([_address(root)] if root else [])]
         return any(path.startswith(f"{each}/") for each in roots)
+
+    def withdraw(self, paths: Mapping[TableName, str], detached: Collection[TableName]) -> None:
+        """Remove the rows of detached tables from their unions; `paths` are those of registered tables."""
+        for name in self._left_unions(paths, detached):
+            try:
+                self._withdraw(paths[name])
+            except Exception as error:  # likewise
+                report_error(error)
+
+    def _withdraw(self, path: str) -> None:
+        self.check(path)
+        SharedTable(self._lake.table_at(path)).withdraw()
+
+    def _left_unions(
+        self, paths: Mapping[TableName, str], detached: Collection[TableName]
+    ) -> list[TableName]:
+        """Return the detached tables of unions whose parent is followed: one that is not stays as it is."""
+        folders = {name: path.split("/")[-2] for name, path in paths.items()}
+        followed = {
+            shared_path(paths[name])
+            for name, folder in folders.items()
+            if folder == PARENT and name not in detached
+        }
+        left = [name for name in detached if folders.get(name) == DESCENDANTS]
+        return [name for name in left if shared_path(paths[name]) in followed]
 
     def show(self, name: TableName, path: str) -> str | None:
         """Let the shared table of a silver table, if it has one, show its rows; return why it cannot."""

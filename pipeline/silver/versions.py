@@ -17,7 +17,7 @@ from pipeline.delta.txn import TxnId, is_partial
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.shared_tables import IN_LAKE
+from pipeline.silver.shared_tables import IN_LAKE, OF_UNION
 from pipeline.silver.swap import REBUILD
 from pipeline.table_name import TableName
 
@@ -85,7 +85,7 @@ def resolve_path(path: str, name: TableName, root: str) -> str:
     """Return the current path, under the lake's root, of a table that was recorded at a path.
 
     The path ends in `silver/<schema>/<table>`, `silver/<target>` or `archive/<schema>/…`, after the former
-    root, or in `silver/<target>/_parts/<source>`.
+    root, or in `silver/<target>/<folder>/<source>` below a shared table.
     """
     if path.startswith(f"{root}/"):
         return path
@@ -93,7 +93,7 @@ def resolve_path(path: str, name: TableName, root: str) -> str:
     default = ["silver", *map(path_segment, name)]
     is_archived = segments[-3:-1] == ["archive", path_segment(name[0])]
     kept = segments[-3:] if is_archived or segments[-3:] == default else segments[-2:]
-    if segments[-2:-1] == [IN_LAKE]:
+    if segments[-2] in (IN_LAKE, *OF_UNION):
         kept = segments[-4:]
     return "/".join([root, *kept]) if kept[0] in ("silver", "archive") else path
 

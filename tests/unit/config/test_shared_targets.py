@@ -78,3 +78,50 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Path, lines: list[str], silv
 def test_rules_with_one_target_may_be_several(tmp_path: Path) -> None:
     config = load(tmp_path, SHARED, '  - {source: "x.*", target: "{table}", misfits: {day: text}}')
     assert [rule.is_shared for rule in config.tables] == [True, True]
+
+
+UNION = '  - {source: "public.cities", inheritance: union, descendants: ["public.c*"], target: towns}'
+
+
+def test_a_union_has_one_folder_of_several_tables(tmp_path: Path) -> None:
+    config, lake = load(tmp_path, UNION), Lake("/lake")
+    parent, child = (silver_path(lake, config, TableName("public", name)) for name in ("cities", "c.d"))
+    assert parent == "file:/lake/silver/towns/_parent/shop.public.cities"
+    assert child == 'file:/lake/silver/towns/_descendants/shop.public."c.d"'
+    assert shared_path(parent) == shared_path(child) == "file:/lake/silver/towns"
+    assert resolve_path(child, TableName("public", "c.d"), "file:/new") == child.replace("/lake", "/new")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        (
+            "public.cities",
+            "public.*",
+            "target: A rule with a target matches one table only. Name the table in",
+        ),
+        (
+            ", target: towns",
+            "",
+            "inheritance: A union has a folder of its own. Write a target, such as target: c",
+        ),
+        ("target: towns", 'target: "{table}"', "inheritance: A union has a folder of its own."),
+        ('["public.c*"]', "[]", "inheritance: No table is named that inherits. Write descendants, such as"),
+        ('"public.c*"', '"c*"', "descendants[0]: Not a `schema.table` glob."),
+        (
+            "inheritance: union, ",
+            "",
+            "descendants: They are for inheritance: union. Write that too, or leave",
+        ),
+        (
+            "towns",
+            "towns, partition_by: [id]",
+            "partition_by: The partitions of a table that several sources",
+        ),
+        ("towns", "towns, change_feed: true", "target: The tables of a union share one silver table. Delta"),
+    ],
+)
+def test_what_is_no_union_is_refused(tmp_path: Path, before: str, after: str, place: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, UNION.replace(before, after))
+    assert f":4: tables[0].{place}" in str(caught.value)
