@@ -151,22 +151,16 @@ def test_a_union_follows_the_columns_of_its_parent(pipeline: NativePipeline) -> 
     assert_equal(pipeline, "id, name, extra")
     catch_up(pipeline, "ALTER TABLE cities RENAME COLUMN name TO title")
     assert_equal(pipeline, "id, title, extra")
-    catch_up(
-        pipeline,
-        "ALTER TABLE cities ALTER COLUMN extra TYPE bigint",
-        "UPDATE cities SET extra = 1::bigint << 40",
-    )
-    assert_equal(pipeline, "id, title, extra")
     # a table that joins has other names in its files
     pipeline.run("ALTER TABLE cities_lone RENAME COLUMN name TO title")
-    pipeline.run("ALTER TABLE cities_lone ADD COLUMN extra bigint", "ALTER TABLE cities_lone INHERIT cities")
+    pipeline.run("ALTER TABLE cities_lone ADD COLUMN extra int", "ALTER TABLE cities_lone INHERIT cities")
     for _ in range(2):
         run_ingest(pipeline.config)
         pipeline.apply()
     held = pipeline.events("cities_lone")[-1][1]
     assert held.endswith(
-        "Its column title has another name in its files than in those of the shared table. Run pgdelta"
-        " rebuild for the tables of all sources."
+        f"Its column title has another name in its files than in those of {pipeline.config.pipeline}.public"
+        ".cities. Run pgdelta rebuild for the tables of all sources."
     )
     run_rebuild(pipeline.config)
     catch_up(pipeline)
