@@ -54,12 +54,6 @@ class TableGlob:
         """Whether the text is a glob: two parts, quoted if necessary."""
         return _patterns(self.text) is not None
 
-    @property
-    def table_name(self) -> TableName | None:
-        """The table that the glob names, None if it may match several or none."""
-        parts = _parts(self.text)
-        return None if parts is None or set("*?") & set(self.text) else TableName(*parts)
-
     def matches(self, name: TableName) -> bool:
         """Return whether the glob matches a table; an invalid one matches none."""
         patterns = _patterns(self.text)
@@ -79,10 +73,8 @@ class TableGlob:
 
 def exact_name(text: str) -> TableName | None:
     """Return the table that a glob without wildcards names, None for any other text."""
-    match = _GLOB.fullmatch(text)
-    if match is None or set("*?") & set(text):
-        return None
-    return TableName(*_parts(match))
+    parts = _parts(text)
+    return None if parts is None or set("*?") & set(text) else TableName(*parts)
 
 
 def match_tables(globs: Sequence[str] | None) -> Callable[[TableName], bool]:
@@ -115,15 +107,10 @@ def _patterns(glob: str) -> tuple[re.Pattern[str], re.Pattern[str]] | None:
 
 
 def _parts(glob: str) -> tuple[str, str] | None:
+    """Return both parts of a glob, unquoted; None if it is none."""
     match = _GLOB.fullmatch(glob)
     if match is None:
         return None
-    schema, table = _parts(match)
-    return _compile_glob(schema), _compile_glob(table)
-
-
-def _parts(match: re.Match[str]) -> tuple[str, str]:
-    """Return both parts of a glob, unquoted."""
     schema, table = (
         quoted.replace('""', '"') if quoted else plain
         for quoted, plain in ((match[1], match[2]), (match[3], match[4]))

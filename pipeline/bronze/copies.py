@@ -32,7 +32,7 @@ from pipeline.bronze.source_moves import MovedTable, SourceMoves
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.log_retention import short_log
-from pipeline.delta.new_rows import NewRows
+from pipeline.delta.new_rows import NewRows, add_columns
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
@@ -171,7 +171,7 @@ def _key_ranges(rows: Sequence[Mapping[str, Any]] | None) -> tuple[KeyRange, ...
         KeyRange(
             tuple(row["first"]),
             tuple(row["last"]),
-            tuple(ColumnRange(**column) for column in row["columns"] or ()),
+            tuple(ColumnRange(**column) for column in row.get("columns") or ()),
         )
         for row in rows or ()
     )
@@ -312,6 +312,7 @@ class Copies:
         """Append rows in one commit; they are recorded later than all before, even if the clock went back."""
         if self.read().version < 0:
             self.table.ensure(COPIES, short_log())
+        add_columns(self.table, COPIES)
         recorded_at = max(now(), self._recorded_at + _MICROSECOND)
         stamped = [dict(row) | {"recorded_at": recorded_at} for row in rows]
         with crash_step(CrashStep.RECORD_COPY):
@@ -322,6 +323,7 @@ class Copies:
         if not requests:
             return
         self._requests.ensure(REQUESTS, short_log())
+        add_columns(self._requests, REQUESTS)
         rows = [
             {
                 "request_id": request.id,

@@ -17,13 +17,13 @@ from pipeline.bronze import surveys
 from pipeline.bronze.bases import Bases
 from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan
 from pipeline.bronze.copies import Copies
-from pipeline.bronze.relations import RelationLSNs, add_columns
+from pipeline.bronze.relations import RelationLSNs
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
 from pipeline.bronze.source_relations import SourceRelation, source_relation
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, Truncate, survey_of
 from pipeline.delta.log import json_object
 from pipeline.delta.log_retention import short_log
-from pipeline.delta.new_rows import NewRows
+from pipeline.delta.new_rows import NewRows, add_columns
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import from_microseconds
 from pipeline.delta.table import Lake, LakeTable
@@ -148,7 +148,7 @@ class Bronze:
     def ensure_protection(self) -> None:
         """Let `relations` of an earlier version record all that it is to record of protected columns."""
         self.require_protection()
-        add_columns(self.relations)
+        add_columns(self.relations, spark_ddl(RELATIONS))
 
     def require_protection(self) -> None:
         """Raise LakeError if `relations` exists and records nothing of protected columns."""

@@ -18,11 +18,9 @@ import pyarrow as pa
 
 from pipeline.bronze.changes_scan import MAX_LSN
 from pipeline.bronze.protection import Protection, digest_of
-from pipeline.bronze.schema import RELATIONS, spark_ddl, storable
+from pipeline.bronze.schema import RELATIONS, storable
 from pipeline.bronze.table_input import TableSurvey, merged, survey_at_rest
 from pipeline.delta.new_rows import NewRows
-from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -121,14 +119,6 @@ def pending_version(sent: Relation, lsn: LSN, types: Types) -> RelationVersion:
 def relations_table(versions: Sequence[RelationVersion]) -> pa.Table:
     """Return the rows of `bronze/relations` for these versions."""
     return pa.Table.from_pylist([_row(version) for version in versions], RELATIONS)
-
-
-def add_columns(relations: LakeTable) -> None:
-    """Give `bronze/relations` of an earlier version of pgdelta all columns."""
-    ddl = spark_ddl(RELATIONS)
-    if relations.schema().fields != TableSchema.of_ddl(ddl).fields:
-        rows = relations.rows
-        retry_conflicts(lambda: relations.overwrite_rows(rows().to_pylist(), ddl, replaces_schema=True))
 
 
 def _row(version: RelationVersion) -> dict[str, object]:

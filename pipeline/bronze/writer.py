@@ -16,13 +16,14 @@ from typing import Any
 from pipeline.bronze.column_numbers import CatalogHorizons
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.prepared import PreparedTransactions, transaction_keys
-from pipeline.bronze.relations import RelationVersion, add_columns, relations_table
+from pipeline.bronze.relations import RelationVersion, relations_table
 from pipeline.bronze.schema import RELATIONS, spark_ddl
 from pipeline.bronze.spool import StagedTransactions
 from pipeline.bronze.staged_files import StagingFolder
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.data_files import DataFile
+from pipeline.delta.new_rows import add_columns
 from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.errors import GapError
 from pipeline.postgres.attributes import CatalogHorizon
@@ -144,7 +145,7 @@ class BronzeWriter:
     def record_relations(self, versions: Sequence[RelationVersion]) -> None:
         """Append relation versions; must be on disk before the changes that name them."""
         if any(version.at_rest for version in versions):
-            add_columns(self.bronze.relations)
+            add_columns(self.bronze.relations, spark_ddl(RELATIONS))
         rows = relations_table(versions).to_pylist()
         with crash_step(CrashStep.RECORD_RELATIONS):
             commit_files(self.bronze.relations, [], rows=(rows, spark_ddl(RELATIONS)))

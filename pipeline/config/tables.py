@@ -26,7 +26,7 @@ from pipeline.config.scalars import (
     Word,
 )
 from pipeline.config.schedule import NO_SCHEDULE, Schedule, interval_at
-from pipeline.table_name import TableGlob, TableName
+from pipeline.table_name import TableGlob, TableName, exact_name
 
 FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -413,7 +413,7 @@ class TableRule:
     @property
     def parent(self) -> TableName | None:
         """The table from which the others of a union inherit, None if there is no union."""
-        return TableGlob(self.source).table_name if self.is_union else None
+        return exact_name(self.source) if self.is_union else None
 
     @property
     def needs_key(self) -> bool:

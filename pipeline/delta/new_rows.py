@@ -1,10 +1,12 @@
-"""Read a small table that grows by appends again and again, each of its files once."""
+"""Read a small table that grows by appends again and again, each of its files once; give it new columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.delta import native_write
+from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 
@@ -40,3 +42,19 @@ class NewRows:
 
     def _present(self, schema: TableSchema) -> list[str] | None:
         return None if self._columns is None else [name for name in self._columns if name in schema.names]
+
+
+def add_columns(table: LakeTable, ddl: str) -> None:
+    """Give a table that an earlier version of pgdelta created, and its structs, all columns of `ddl`."""
+    schema = TableSchema.of_ddl(ddl)
+
+    def replace() -> None:
+        snapshot = table.snapshot()
+        rows = table.rows(snapshot=snapshot).to_pylist()
+        if table.writes_natively(snapshot, removes=True):
+            native_write.overwrite(table.folder, snapshot, rows, None, schema)
+        else:
+            table.overwrite_rows(rows, ddl, replaces_schema=True)
+
+    if table.exists() and table.schema().fields != schema.fields:
+        retry_conflicts(replace)

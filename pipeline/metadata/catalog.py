@@ -125,7 +125,9 @@ class CatalogTable:
         """Record a state in place of the last one."""
         rows = _rows(state, publication)
         with crash_step(CrashStep.RECORD_CATALOG):
-            retry_conflicts(lambda: self._table.overwrite_rows(rows, CATALOG))  # apply maintains the table
+            retry_conflicts(  # apply maintains the table
+                lambda: self._table.overwrite_rows(rows, CATALOG, replaces_schema=True)
+            )
 
 
 def _rows(state: CatalogState, publication: str) -> list[dict[str, object]]:
@@ -190,7 +192,7 @@ def _state(rows: list[dict[str, Any]]) -> CatalogState | None:
                 row["parent_id"],
                 row["row_xmin"],
                 row["filenode"],
-                ranges=_ranges(row["bounds"]),
+                ranges=_ranges(row.get("bounds")),
             )
     roots = {
         row["relation_id"]: Root(_name(row), partitions.get(row["relation_id"], {}))

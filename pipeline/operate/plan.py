@@ -17,7 +17,7 @@ from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.delta.store.looks import one_look
 from pipeline.delta.table_log import look_at
-from pipeline.errors import LakeError, PgdeltaError, report_error
+from pipeline.errors import LakeError, report_error
 from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.protocol.lsn import INVALID, LSN
@@ -68,16 +68,6 @@ def make_plan(
     found = _with_catalog(config, applier, found, matches)
     captured_offset = pending.end.lsn if pending is not None else _captured_lsn(applier)
     return Plan(config.pipeline, captured_offset, tuple(found), has_details, shows_sql)
-
-
-def with_idle_rules(plan: Plan, config: Config) -> Plan:
-    """Return the plan with the rules that no table follows, if the source can be read."""
-    from pipeline.postgres.idle_rules import read_idle_rules_of
-
-    try:
-        return replace(plan, idle_rules=read_idle_rules_of(config))
-    except PgdeltaError:
-        return plan
 
 
 def _with_rules_to_come(

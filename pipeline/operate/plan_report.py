@@ -6,12 +6,14 @@ Tables that need attention come first: those that cannot be planned, are held, o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.config.config import Config
+from pipeline.errors import PgdeltaError
 from pipeline.progress import NO_BRONZE
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -241,3 +243,13 @@ def _letters(counts: dict[str, int]) -> str:
 def _words(counts: dict[str, int]) -> str:
     known = ((count, _OPERATIONS.get(op, op)) for op, count in counts.items() if count)
     return ", ".join(format_count(count, word) for count, word in known) or "no changes"
+
+
+def with_idle_rules(plan: Plan, config: Config) -> Plan:
+    """Return the plan with the rules that no table follows, if the source can be read."""
+    from pipeline.postgres.idle_rules import read_idle_rules_of
+
+    try:
+        return replace(plan, idle_rules=read_idle_rules_of(config))
+    except PgdeltaError:
+        return plan

@@ -47,7 +47,7 @@ def find_idle_rules(
     return tuple(
         _sentence(config, rule, tables, odd)
         for rule in config.tables
-        if id(rule) not in used and not (rule.is_exact and any(map(rule.matches, odd)))
+        if id(rule) not in used and not any(map(rule.is_exact_for, odd))
     )
 
 

@@ -68,11 +68,11 @@ def find_unfollowed(
             continue
         if root := next((each for each in reversed(member.above) if each in sent.tables), None):
             has_rule = config.rule_for(root) is not None
-            if rule.is_exact or not has_rule:
+            if rule.is_exact_for(name) or not has_rule:
                 refused[name] = _sent_by_root(sent, root, has_rule=has_rule)
         elif member.is_partitioned and (not sent.via_root or not sent.tables.isdisjoint(partitions)):
             is_in_silver = partitions and all(config.rule_for(each) is not None for each in partitions)
-            found = passed_over if is_in_silver and not rule.is_exact else refused
+            found = passed_over if is_in_silver and not rule.is_exact_for(name) else refused
             found[name] = _sent_by_partitions(sent, config)
     return Unfollowed(refused, passed_over, unusable)
 

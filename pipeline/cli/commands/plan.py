@@ -40,7 +40,8 @@ def plan(
     """
     loaded = load_config(config)
     use_lean_arrow()
-    from pipeline.operate.plan import make_plan, with_idle_rules
+    from pipeline.operate.plan import make_plan
+    from pipeline.operate.plan_report import with_idle_rules
 
     found = make_plan(loaded, tables, shows_sql=sql)
     return finish(with_idle_rules(found, loaded), as_json=as_json)

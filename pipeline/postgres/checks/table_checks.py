@@ -120,7 +120,7 @@ def check_relations(
     followed = list_followed(connection, config, publication)
     for name, sentence in sorted(relations.notes(followed).items()):
         yield Check("relations", True, f"{name}: {sentence}")
-    for sentence in read_idle_rules(connection, config, relations, published):
+    for sentence in read_idle_rules(connection, config, relations, publication.tables if publication else ()):
         yield split("rules", True, sentence)
 
 

@@ -12,8 +12,8 @@ import pytest
 from pipeline.config.tables import TableRule
 from pipeline.errors import NOTICES
 from pipeline.ingest.job import run_ingest
-from pipeline.operate.plan import make_plan, with_idle_rules
-from pipeline.operate.plan_report import Plan
+from pipeline.operate.plan import make_plan
+from pipeline.operate.plan_report import Plan, with_idle_rules
 from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.report.status import read_status
 from tests.support.pages import render

@@ -6,8 +6,8 @@ import json
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -92,7 +92,7 @@ def entry(table: str, *, is_behind: bool = False) -> ManifestEntry:
 
 
 def silver(*entries: ManifestEntry) -> AsOf:
-    lake = cast(Lake, SimpleNamespace(root="file:/lake"))
+    lake = Lake("file:/lake")
     return AsOf(lake, Manifest(LSN(100), datetime(2026, 1, 31, 12, tzinfo=timezone.utc), entries))
 
 

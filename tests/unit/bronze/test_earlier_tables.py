@@ -1,0 +1,67 @@
+"""The small tables of a lake that an earlier version of pgdelta created get the columns that they lack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.bronze.copies import COPIES, REQUESTS, Copies
+from pipeline.bronze.copy_states import CopyRequest
+from pipeline.delta.log_retention import short_log
+from pipeline.delta.new_rows import NewRows, add_columns
+from pipeline.delta.sql import EPOCH
+from pipeline.delta.table import Lake
+from pipeline.key_ranges import ColumnRange, KeyRange
+from pipeline.metadata.catalog import CATALOG, CatalogState, CatalogTable, Partition, Root
+from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
+
+OLD_RANGES = "key_ranges ARRAY<STRUCT<first: ARRAY<STRING>, last: ARRAY<STRING>>>"
+NAME = TableName("public", "t")
+
+
+def old(ddl: str) -> str:
+    """Return the columns of a table of copies or requests before ranges had columns."""
+    start = ddl.index("key_ranges")
+    return ddl[:start] + OLD_RANGES + ddl[ddl.index(">>>>", start) + 4 :]
+
+
+def test_requests_and_copies_of_an_earlier_version_stay(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    assert {old(COPIES), old(REQUESTS)}.isdisjoint({COPIES, REQUESTS})
+    requests, copies = lake.table("_pgdelta", "requests"), lake.table("bronze", "copies")
+    for table, ddl in ((requests, REQUESTS), (copies, COPIES)):
+        table.ensure(old(ddl), short_log())
+    row = {"request_id": "a", "schema_name": "public", "table_name": "t", "reason": "old"}
+    ranges = [{"first": ["1"], "last": ["2"]}]
+    requests.append_rows([{**row, "requested_at": EPOCH, "key_ranges": ranges}], old(REQUESTS))
+    state = {"copy_id": 5, "schema_name": "public", "table_name": "t", "state": "reading", "lsn": 3}
+    state |= {"running": [], "chunks": [], "requests": ["a"], "recorded_at": EPOCH, "key_ranges": ranges}
+    copies.append_rows([state], old(COPIES))
+    seen = NewRows(copies)
+    assert len(seen.read()[0]) == 1
+    assert Copies(lake).read().requests[0].key_ranges == (KeyRange(("1",), ("2",)),)
+    for table, ddl in ((requests, REQUESTS), (copies, COPIES)):
+        add_columns(table, ddl)
+        version = table.version()
+        add_columns(table, ddl)
+        assert table.version() == version
+    assert len(seen.read()[0]) == 1
+    new = CopyRequest.repair(NAME, [KeyRange((), (), (ColumnRange("day", None, "7"),))])
+    Copies(lake).request([new])
+    found = {request.reason: request.key_ranges for request in Copies(lake).read().requests}
+    assert found == {"old": (KeyRange(("1",), ("2",)),), new.reason: new.key_ranges}
+
+
+def test_a_catalog_of_an_earlier_version_has_no_bounds(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    partition = Partition(NAME, 1, 2, 3, ranges=(KeyRange((), (), (ColumnRange("day", None, "7"),)),))
+    state = CatalogState(1, 2, {9: Root(NAME, {8: partition})}, LSN(5), 6)
+    CatalogTable(lake).replace(state, "p")
+    table = lake.table("_pgdelta", "catalog")
+    rows = [{k: v for k, v in row.items() if k != "bounds"} for row in table.rows().to_pylist()]
+    table.overwrite_rows(rows, CATALOG.removesuffix(", bounds STRING"), replaces_schema=True)
+    found = CatalogTable(lake).read()
+    assert found is not None
+    assert found.roots[9].partitions[8].ranges is None
+    CatalogTable(lake).replace(state, "p")
+    assert CatalogTable(lake).read() == state
