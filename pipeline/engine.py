@@ -1,6 +1,6 @@
-r"""The two SQL engines that fold changes: Spark SQL and DuckDB, and what they spell differently. Pure.
+r"""The two SQL engines that fold changes and hash rows, Spark SQL and DuckDB: what they spell differently.
 
-Most SQL of the fold is one text for both. What is spelled differently is a method here, so that there is one
+Pure. Most SQL is one text for both. What is spelled differently is a method here, so that there is one
 implementation of everything above it. Methods take and return SQL; a Python value (a constant, a pattern, an
 index, a field's name) is said to be one.
 
@@ -29,6 +29,11 @@ _NUMBER = r"^[\x01-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
 _INFINITY = r"(?i)^[\x01-\x20]*[+-]?inf(?:inity)?[\x01-\x20]*\z"
 _NEGATIVE = r"^[\x01-\x20]*-"
 _NAN = r"^[\x01-\x20]*(?:[+-]?NaN|[nN][aA][nN])[\x01-\x20]*\z"
+_DECIMAL = re.compile(r"DECIMAL\(([0-9]+),([0-9]+)\)")
+_BITS = {
+    "FLOAT": ("java.lang.Float", "floatToIntBits", 8),
+    "DOUBLE": ("java.lang.Double", "doubleToLongBits", 16),
+}
 _HEXADECIMAL = r"^[0-9a-fA-F]*\z"
 
 
@@ -194,11 +199,41 @@ class Engine(enum.Enum):
             return f"split({text}, {self.literal(re.escape(delimiter))})"
         return f"string_split({text}, {self.literal(delimiter)})"
 
+    def md5(self, text: str) -> str:
+        """Return SQL for the MD5 of a text in UTF-8, as hexadecimal digits."""
+        return f"md5(CAST({text} AS BINARY))" if self is Engine.SPARK else f"md5({text})"
+
     def unhex(self, text: str) -> str:
         """Return SQL for the bytes that a text shows as hexadecimal digits, else NULL."""
         if self is Engine.SPARK:
             return f"unhex({text})"
         return f"CASE WHEN {self.matches(text, _HEXADECIMAL)} THEN unhex({text}) END"
+
+    def hex_number(self, text: str) -> str:
+        """Return SQL for the number that 1 to 15 hexadecimal digits show; their sum may have more."""
+        if self is Engine.SPARK:
+            return f"CAST(conv({text}, 16, 10) AS DECIMAL(20,0))"
+        return f"CAST(concat('0x', {text}) AS BIGINT)"
+
+    def number_text(self, value: str, ddl: str) -> str:
+        """Return SQL for the text of an integer, DECIMAL, DATE or TIMESTAMP_NTZ as PostgreSQL writes it."""
+        text = self.cast(value, "STRING")
+        is_fraction = (match := _DECIMAL.fullmatch(ddl)) is not None and match[1] == match[2]
+        # DuckDB leaves out the 0 before the point if the type has no digit there
+        return self.replace_all(text, "^(-?)[.]", r"\10.") if self is Engine.DUCKDB and is_fraction else text
+
+    def instant_text(self, value: str) -> str:
+        """Return SQL for the text of a TIMESTAMP as PostgreSQL writes it in UTC; the session is in UTC."""
+        text = self.cast(value, "STRING")
+        return f"concat({text}, '+00')" if self is Engine.SPARK else text
+
+    def float_bits(self, value: str, ddl: str) -> str:
+        """Return SQL for the bits of a FLOAT or DOUBLE that is not NaN, as hexadecimal digits."""
+        if self is Engine.DUCKDB:
+            return f"lower(hex(CAST(CAST({value} AS BIT) AS BLOB)))"
+        owner, method, digits = _BITS[ddl]
+        number = f"CAST(reflect('{owner}', '{method}', coalesce({value}, {self.cast('0', ddl)})) AS BIGINT)"
+        return f"right(lpad(lower(hex({number})), 16, '0'), {digits})"
 
     def timestamp(self, micros: int) -> str:
         """Return SQL for the TIMESTAMP that many microseconds after 1970."""
@@ -225,11 +260,19 @@ class Engine(enum.Enum):
         """Return SQL for the number of an array's elements, NULL if there is no array."""
         return f"size({values})" if self is Engine.SPARK else f"len({values})"
 
-    def transform(self, values: str, element: str) -> str:
-        """Return SQL for the array of an expression's values, in which `e` is an element of another array."""
+    def transform(self, values: str, element: str, name: str = "e") -> str:
+        """Return SQL for the array of an expression's values, in which `name` is an element of another array.
+
+        That hides a column of the name.
+        """
         if self is Engine.SPARK:
-            return f"transform({values}, e -> {element})"
-        return f"list_transform({values}, lambda e: {element})"
+            return f"transform({values}, {name} -> {element})"
+        return f"list_transform({values}, lambda {name}: {element})"
+
+    def joined(self, texts: str, delimiter: str) -> str:
+        """Return SQL for the texts of an array, none of them NULL, with a constant between them."""
+        function = "array_join" if self is Engine.SPARK else "array_to_string"
+        return f"{function}({texts}, {self.literal(delimiter)})"
 
     def filter(self, values: str, condition: str) -> str:
         """Return SQL for the array of the elements for which a condition on `e` is true."""

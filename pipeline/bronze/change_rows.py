@@ -81,10 +81,16 @@ class ChangeRows:
 
     def __init__(self, bronze: Bronze) -> None:
         self._bronze = bronze
+        self._columns = COLUMNS if bronze.visible == "true" else (*COLUMNS, "xid")
         self._lock = threading.RLock()
         self._divided = DividedRows()
         self._shared_from = INVALID
         self._indexed: tuple[tuple[str, int], FilesByTable] | None = None  # of the version that was read last
+
+    @property
+    def visible(self) -> str:
+        """SQL that is true for the rows which count as a table's input."""
+        return self._bronze.visible
 
     def begin_batch(self, shared_from: LSN = INVALID) -> None:
         """Forget the rows that are kept; most tables need what ends after `shared_from`."""
@@ -130,7 +136,7 @@ class ChangeRows:
                 size += rows.nbytes
                 if size > _MOST_BYTES:
                     raise TooLargeError(f"{name} has more than {_MOST_BYTES} bytes of changes")
-        return pa.concat_tables(tables) if tables else _empty()
+        return pa.concat_tables(tables) if tables else _empty(self._columns)
 
     def chunks(
         self, name: TableName, start: InputStart, end_lsn: LSN, ops: Sequence[str]
@@ -148,7 +154,7 @@ class ChangeRows:
             begin, end = LSN(max(0, start.copy.lsn - 1)), MAX_LSN
         snapshot = self._bronze.changes.snapshot()
         scan = ChangesScan(path, snapshot, tuple(ops), begin, end, name, tuple(files.sizes))
-        return scan.chunks(COLUMNS, CHUNK_ROWS, CHUNK_BYTES)
+        return scan.chunks(self._columns, CHUNK_ROWS, CHUNK_BYTES)
 
     def _files(self, name: TableName, start: InputStart, end_lsn: LSN) -> _Files | None:
         """Return the files that may have rows of a table's input."""
@@ -188,7 +194,7 @@ class ChangeRows:
         """Return the rows of a table in a file, None if it has none."""
         if path in self._divided:
             return self._divided.get(path, name)
-        parts = _split(_read(path))
+        parts = _split(_read(path, self._columns))
         self._divided.add(path, parts, is_shared=is_shared)
         return parts.get(name)
 
@@ -239,13 +245,13 @@ def row_changes(
     )
 
 
-def _read(path: str) -> pa.Table:
+def _read(path: str, columns: Sequence[str]) -> pa.Table:
     import pyarrow.compute as pc
 
     from pipeline.delta.data_files import read_data_file
 
     try:
-        rows = read_data_file(fetch(path), COLUMNS, _MOST_BYTES_OF_FILE)
+        rows = read_data_file(fetch(path), columns, _MOST_BYTES_OF_FILE)
     except FileNotFoundError:
         raise missing_file(path) from None
     return rows.filter(pc.field("op") != "M")
@@ -273,9 +279,9 @@ def _split(rows: pa.Table) -> dict[TableName, pa.Table]:
     return found
 
 
-def _empty() -> pa.Table:
+def _empty(columns: Sequence[str]) -> pa.Table:
     import pyarrow as pa
 
     from pipeline.bronze.schema import CHANGES
 
-    return pa.schema([CHANGES.field(name) for name in COLUMNS]).empty_table()
+    return pa.schema([CHANGES.field(name) for name in columns]).empty_table()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 # what a reader of data files need not know more of than this module does
-_READABLE_FEATURES = frozenset(
+READABLE_FEATURES = frozenset(
     {
         "columnMapping",
         "deletionVectors",
@@ -61,7 +61,7 @@ def read_rows(
     import pyarrow as pa
 
     schema = arrow_schema(snapshot)
-    if unknown := snapshot.feature_names() - _READABLE_FEATURES:
+    if unknown := snapshot.feature_names() - READABLE_FEATURES:
         raise LakeError(
             f"The table in {path} has the table feature {', '.join(sorted(unknown))}, which pgdelta reads by "
             "Spark only."

@@ -225,18 +225,20 @@ class LakeTable:
         """Yield the commits after a version that the log still has, in order."""
         return logged_operations(self.actions_after(version, is_whole=False))
 
-    def newest_commits(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the `commitInfo` of the commits that the log still has, newest first."""
+    def newest_commits(self, version: int | None = None) -> Iterator[Mapping[str, Any]]:
+        """Yield the `commitInfo` of the commits up to a version that the log still has, newest first."""
+        newest = self.snapshot().version if version is None else version
         if self.local_path is None:
-            columns = ("version", "userMetadata", "engineInfo", "unix_millis(timestamp) AS timestamp")
+            columns = ("version", "operation", "userMetadata", "engineInfo")
             for limit in (100, None):  # in most cases the newest ones are enough
-                for row in self.history(limit).selectExpr(*columns).collect():
+                found = self.history(limit).where(f"version <= {newest}")
+                for row in found.selectExpr(*columns, "unix_millis(timestamp) AS timestamp").collect():
                     yield row.asDict()
             return
         log = TableLog.of(self.local_path)
-        for version in range(log.snapshot().version, -1, -1):
+        for each in range(newest, -1, -1):
             try:
-                yield commit_info(log.actions(version)) or {}
+                yield commit_info(log.actions(each)) or {}
             except FileNotFoundError:
                 return
 

@@ -1,4 +1,4 @@
-"""Compare tables after a gap or for an adoption; Spark starts when the first table is compared."""
+"""Compare tables after a gap or for an adoption."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,7 +15,7 @@ from pipeline.table_name import TableName
 
 
 class LazyComparer:
-    """Imports what compares tables when it is needed: an ingest without a gap does not load Spark."""
+    """Imports what compares tables when it is needed: an ingest without a gap does not load it."""
 
     def __init__(self, config: Config, bronze: Bronze) -> None:
         self._config = config

@@ -22,13 +22,13 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.config.load import load_config
+from pipeline.delta.pinned_lake import PinnedLake, PinnedTable
 from pipeline.delta.spark.provider import NoSpark
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, report_error
 from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.operate.live_tables import ONLY_SPARK, Found, Live, LiveTable, buffered
-from pipeline.operate.pinned_lake import PinnedLake, PinnedTable
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.decision import Step

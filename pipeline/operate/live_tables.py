@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.log import Bronze, BronzeOffset
+from pipeline.delta.pinned_lake import PinnedLake, PinnedTable
 from pipeline.errors import LakeError, MissingTable
 from pipeline.metadata.registry import Records
-from pipeline.operate.pinned_lake import PinnedLake, PinnedTable
 from pipeline.silver.live_rows import fold_onto
 from pipeline.silver.missing_tables import why_missing
 from pipeline.silver.range_plan import RangePlan

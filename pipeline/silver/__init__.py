@@ -22,9 +22,9 @@
 - bronze: `base_rows` chooses the rows that are left when older changes are compacted, with copies of keys
   (`base_keys`, pure)
 - limits: `policies` (guards, refused values) and `foreign_commits`
-- comparing with the source: `source_rows` and `row_hashes` (sums of hashes), `comparable_columns` and
-  `differing_rows` (pure), and after a gap of the stream `gap_comparison`; `adoption` compares a table of
-  another program, by the texts of `stream_text` (pure)
+- comparing with the source: `source_rows` and `row_hashes` (sums of hashes) of `compared_rows`, which DuckDB
+  or Spark reads, `comparable_columns` and `differing_rows` (pure), and after a gap of the stream
+  `gap_comparison`; `adoption` compares a table of another program, by the texts of `stream_text` (pure)
 - reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`;
   `catalog_names` (pure) has the names in the catalog of Spark
 - `missing_tables` explains why silver lacks a table that a person names

@@ -40,8 +40,9 @@ from pipeline.postgres.snapshot.hashed_rows import (
 from pipeline.protocol.messages import Relation
 from pipeline.silver.clone import CloneFolder
 from pipeline.silver.comparable_columns import source_columns
+from pipeline.silver.compared_rows import FrameRows
 from pipeline.silver.differing_rows import Differences, find_differences
-from pipeline.silver.row_hashes import SilverColumn, SilverRows
+from pipeline.silver.row_hashes import SilverColumn, SilverHashes
 from pipeline.silver.stream_text import stream_text
 from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_name import TableName
@@ -59,7 +60,7 @@ class AdoptionComparison:
 
     found: Differences
     shape: HashedColumns
-    rows: SilverRows
+    rows: SilverHashes
     is_utf8: bool
 
     @property
@@ -104,8 +105,8 @@ def compare_adoption(
         texts = plan_texts(name, relation, table.read_catalog(), fields, named.ignored)
         key = [i for i, c in enumerate(relation.columns) if c.is_key and relation.replica_identity != "f"]
         shape = HashedColumns(tuple((column.name, TEXT) for column in relation.columns), tuple(key))
-        rows = SilverRows(
-            frame.select(*(F.expr(text).alias(f"t{i}") for i, text in enumerate(texts))),
+        rows = SilverHashes(
+            FrameRows(frame.select(*(F.expr(text).alias(f"t{i}") for i, text in enumerate(texts)))),
             [SilverColumn(f"t{i}", "STRING") for i in range(len(texts))],
             key,
         )

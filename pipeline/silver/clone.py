@@ -1,45 +1,58 @@
-"""Silver tables as one snapshot of the source sees them: clones to which the missing changes are applied.
+"""Silver tables as one snapshot of the source sees them: versions with the changes that they lack.
 
 A version of silver shows every transaction up to its offset and no other. A snapshot of the source that is
-exported later sees these and some more, which bronze has soon. They are applied to a shallow clone of that
-version by the same code that applies them to silver: rows, columns, TRUNCATE. The clone then has exactly what
-the snapshot sees. Silver itself is only read, and continues meanwhile.
+exported later sees these and some more, which bronze has soon. They are folded onto that version in memory,
+or applied to a shallow clone of it by Spark, by the code that applies them to silver: rows, TRUNCATE, on a
+clone columns too. The table then has exactly what the snapshot sees. Silver itself is only read, and
+continues meanwhile.
 
 Transactions that the snapshot does not see although their commit LSN is lower (`Snapshot.running`) are left
 out. If silver shows such a transaction already, which happens with synchronous standbys, or if its columns
 are being changed, there is no such version at the moment.
 """
 
+from __future__ import annotations
+
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pyspark.sql import DataFrame, SparkSession
-
+from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.copy_states import SnapshotChunks
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.filesystem import folders_in, remove_folder
-from pipeline.delta.log import COLUMN_CHANGING, json_object
+from pipeline.delta.log import COLUMN_CHANGING, user_metadata_of
+from pipeline.delta.pinned_lake import PinnedTable
 from pipeline.delta.spark.provider import SparkProvider
-from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.table_log import Snapshot as TableVersion
 from pipeline.delta.txn import OURS, TxnId, TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
-from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.postgres.snapshot.export import Snapshot
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.batch_writer import BatchWriter
+from pipeline.silver.compared_rows import ComparedRows, dataset_rows, frame_rows, rows_of, why_spark
 from pipeline.silver.foreign_commits import refuse_removed_columns
-from pipeline.silver.modes import current_rows
+from pipeline.silver.live_rows import fold_onto
+from pipeline.silver.native_session import NativeWriting
+from pipeline.silver.range_plan import RangePlan, WriteResult
 from pipeline.silver.schema_operations import LAYOUT
 from pipeline.silver.swap import BufferedRecords
 from pipeline.silver.table import SilverTable
+from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_copy.invisible_commits import find_invisible_commits, was_running
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _FOLDER = ("_pgdelta", "reconcile")
 _RUN = re.compile(r"(\d+)-[0-9a-f]{32}")
@@ -60,45 +73,48 @@ class SnapshotBronze(Bronze):
         if snapshot.running:
             self.visible = f"NOT coalesce({was_running(snapshot.running, snapshot.lsn)}, false)"
 
-    def in_session(self, spark: SparkSession | SparkProvider) -> "SnapshotBronze":
+    def in_session(self, spark: SparkSession | SparkProvider) -> SnapshotBronze:
         """Return the same tables in another session."""
         return SnapshotBronze(self.lake.in_session(spark), self.pipeline, self._snapshot)
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedTable:
+class PinnedVersion:
     """A version of a silver table, and the LSN up to which it is complete."""
 
     registered: RegisteredTable
-    version: int
+    table: PinnedTable
     offset: LSN
 
     @property
     def name(self) -> TableName:
         return self.registered.name
 
+    @property
+    def version(self) -> int:
+        return self.table.version()
+
 
 @dataclass(frozen=True, slots=True)
 class TableAtSnapshot:
     """A silver table as of a snapshot, and how many changes silver itself still lacks.
 
-    `fields` are silver's columns by physical name: (name, DDL), and `partition_by` names some of them.
+    `version` has the columns of the rows.
     """
 
-    frame: DataFrame
-    columns: Sequence[RegisteredColumn]
-    fields: Mapping[str, tuple[str, str]]
-    partition_by: tuple[str, ...]
-    pending: int
+    rows: ComparedRows
+    registered: RegisteredTable
+    version: TableVersion
+    pending: int = 0
 
 
-def pin_table(bronze: Bronze, registered: RegisteredTable, entry: ManifestEntry | None) -> PinnedTable:
+def pin_table(bronze: Bronze, registered: RegisteredTable, entry: ManifestEntry | None) -> PinnedVersion:
     """Return the newest version of a silver table; raise NoStableVersion if it is an intermediate one.
 
     `entry` is the table in the newest manifest, which was read before. Raises LakeError if a foreign commit
     removed columns.
     """
-    table = bronze.lake.table_at(registered.path)
+    table = PinnedTable(registered.path, bronze.lake.sessions)
     version, offset = table.version_and_offset(bronze.txn)
     refuse_removed_columns(table, registered.name, registered)
     if entry is None or entry.is_behind or entry.path != registered.path or entry.version > version:
@@ -111,15 +127,13 @@ def pin_table(bronze: Bronze, registered: RegisteredTable, entry: ManifestEntry 
     ):
         raise NoStableVersion("Apply is changing the table, or was interrupted while it did. Run apply.")
     # A table without newer changes records the offset of its last change only.
-    return PinnedTable(registered, version, max(offset, entry.applied_lsn) if entry else offset)
+    return PinnedVersion(registered, table, max(offset, entry.applied_lsn) if entry else offset)
 
 
 def _is_complete(table: LakeTable, version: int, txn: TxnId) -> bool:
     """Return whether only foreign changes of rows follow the newest commit that completes an offset."""
-    commits = table.history(_MAX_COMMITS)
-    newest = commits.where(f"version <= {version}").orderBy("version", ascending=False)
-    for operation, text in newest.select("operation", "userMetadata").collect():
-        metadata = json_object(text)
+    for information in islice(table.newest_commits(version), _MAX_COMMITS):
+        metadata, operation = user_metadata_of(information), information.get("operation")
         commit = TxnId.parse(str(metadata.get("app_id", "")))
         if commit is not None and commit.offset_id == txn and commit.kind is not TxnKind.FENCE:
             # Changes that copied keys include are applied again, as apply does.
@@ -154,27 +168,32 @@ class CloneFolder:
 
 
 class SnapshotCloner:
-    """Clones silver tables as a snapshot of the source sees them; bronze must be complete beyond it."""
+    """Shows silver tables as a snapshot of the source sees them; bronze must be complete beyond it.
+
+    Tables that `writer`, as configured, leaves to Spark are cloned.
+    """
 
     def __init__(
-        self, spark: SparkSession, root: str, pipeline: str, snapshot: Snapshot, clones: CloneFolder
+        self, lake: Lake, pipeline: str, snapshot: Snapshot, clones: CloneFolder, writer: WriterSetting
     ) -> None:
-        self._spark = spark
         self._clones = clones
         self._snapshot = snapshot
-        self._bronze = SnapshotBronze(Lake(root, spark), pipeline, snapshot)
+        self._bronze = SnapshotBronze(lake, pipeline, snapshot)
+        self._changes = ChangeRows(self._bronze)
         self._relations = self._bronze.source_relations()
         self._changed: set[TableName] = set()
+        self._writer: WriterSetting = writer
 
     @property
     def end_lsn(self) -> LSN:
         """The LSN up to which silver shows what the snapshot sees."""
         return LSN(self._snapshot.lsn + 1)
 
-    def find_invisible(self, pinned: Sequence[PinnedTable]) -> dict[TableName, str]:
+    def find_invisible(self, pinned: Sequence[PinnedVersion]) -> dict[TableName, str]:
         """Survey the tables' changes; return the tables that show more than the snapshot sees, with why."""
         offsets = {table.name: table.offset for table in pinned}
         self._changed = {*self._bronze.survey(BronzeOffset(-1, self.end_lsn), self.end_lsn, offsets)}
+        self._changes.begin_batch(max(offsets.values(), default=INVALID))
         snapshot = SnapshotChunks(self._snapshot.lsn, self._snapshot.running, 0, ())
         invisible = find_invisible_commits(self._bronze.changes, {table.name: [snapshot] for table in pinned})
         sentence = "Silver shows a transaction that was not visible at the source yet. Compare again later."
@@ -185,65 +204,93 @@ class SnapshotCloner:
         }
 
     def table_at_snapshot(
-        self, pinned: PinnedTable, rule: TableRule, *, metadata_columns: bool
+        self, pinned: PinnedVersion, rule: TableRule, *, metadata_columns: bool
     ) -> TableAtSnapshot:
         """Return a table as of the snapshot; raise NoStableVersion if its changes cannot be applied."""
-        table, start = self._bronze.lake.table_at(pinned.registered.path), InputStart(pinned.offset)
         surveys: Sequence[Survey] = ()
         if pinned.name in self._changed:
-            surveys = self._bronze.survey_table(pinned.name, start, self.end_lsn)
-        else:
-            fields, partition_by = fields_by_physical_name(table), table.snapshot().partition_columns
-            if table.version() == pinned.version:  # and so were the fields
-                rows = self._spark.read.format("delta").option("versionAsOf", pinned.version)
-                frame = without_gone(rows.load(table.path), pinned.registered, fields)
-                return TableAtSnapshot(frame, pinned.registered.columns, fields, partition_by, 0)
-        clone = self.clone_of(pinned.name)
-        clone.remove()
-        _clone(table, pinned.version, clone)
-        registered, pending = pinned.registered, 0
-        if surveys:
-            records = BufferedRecords(Records(self._bronze.lake), discards_misfits=True)
-            writer = SilverTable(
-                new_session(self._spark),
-                self._bronze,
-                records,
-                pinned.name,
-                clone.path,
-                # A clone is never rebuilt, and its comments are not read.
-                replace(rule.without_layout(), type_changes="hold", source_comments=False),
-                self._bronze.copies.read(),
-                metadata_columns=metadata_columns,
-            )
-            written = writer.apply(surveys, self._relations, pinned.registered, start, self.end_lsn)
-            if written.held:
-                raise NoStableVersion(written.held)
-            registered = records.tables.registered or registered
-            pending = written.changes
-        fields = fields_by_physical_name(clone)
-        frame = without_gone(clone.frame(), registered, fields)
-        partition_by = clone.snapshot().partition_columns
-        return TableAtSnapshot(frame, registered.columns, fields, partition_by, pending)
+            surveys = self._bronze.survey_table(pinned.name, InputStart(pinned.offset), self.end_lsn)
+        version = pinned.table.snapshot()
+        if not surveys:
+            rows = rows_of(pinned.table, version, pinned.registered, self._writer)
+            return TableAtSnapshot(rows, pinned.registered, version)
+        # A clone is never rebuilt, and its comments are not read.
+        rule = replace(rule.without_layout(), type_changes="hold", source_comments=False)
+        reason = why_spark(pinned.table, version, self._writer)
+        folded = None if reason else self._fold(pinned, rule, surveys, metadata_columns=metadata_columns)
+        if folded is not None:
+            return folded
+        reason = reason or "only Spark can add its pending changes"
+        return self._apply_to_clone(pinned, rule, surveys, reason, metadata_columns=metadata_columns)
 
     def clone_of(self, name: TableName) -> LakeTable:
         """Return the clone of a table, which need not exist; remove it afterwards."""
         return self._clones.table(name)
 
+    def _fold(
+        self, pinned: PinnedVersion, rule: TableRule, surveys: Sequence[Survey], *, metadata_columns: bool
+    ) -> TableAtSnapshot | None:
+        """Return a table with its pending changes in memory, None if they need a clone."""
+        table, name, registered = pinned.table, pinned.name, pinned.registered
+        records = BufferedRecords(Records(self._bronze.lake), discards_misfits=True)
+        writer = BatchWriter(
+            table,
+            self._bronze,
+            records,
+            name,
+            rule,
+            _no_rebuild,
+            metadata_columns=metadata_columns,
+            native=NativeWriting("auto", self._changes),
+        )
+        plan = writer.plan(surveys, self._relations, registered, InputStart(pinned.offset), self.end_lsn)
+        if plan.stop is not None:
+            raise NoStableVersion(plan.stop.sentence)
+        if plan.changes_columns:
+            return None
+        overlay = fold_onto(table, plan, self._changes, records, name)
+        if overlay is None:
+            return None
+        version = table.snapshot()
+        rows = dataset_rows(table, version, registered, overlay)
+        return TableAtSnapshot(rows, registered, version, plan.changes)
+
+    def _apply_to_clone(
+        self,
+        pinned: PinnedVersion,
+        rule: TableRule,
+        surveys: Sequence[Survey],
+        reason: str,
+        *,
+        metadata_columns: bool,
+    ) -> TableAtSnapshot:
+        """Return a table whose pending changes Spark applied to a clone of it."""
+        clone, start = self.clone_of(pinned.name), InputStart(pinned.offset)
+        clone.remove()
+        _clone(pinned.table, pinned.version, clone)
+        records = BufferedRecords(Records(self._bronze.lake), discards_misfits=True)
+        writer = SilverTable(
+            self._bronze.lake.sessions.new(),
+            self._bronze,
+            records,
+            pinned.name,
+            clone.path,
+            rule,
+            self._bronze.copies.read(),
+            metadata_columns=metadata_columns,
+        )
+        written = writer.apply(surveys, self._relations, pinned.registered, start, self.end_lsn)
+        if written.held:
+            raise NoStableVersion(written.held)
+        registered, version = records.tables.registered or pinned.registered, clone.snapshot()
+        rows = frame_rows(clone.frame(), version, registered, reason)
+        return TableAtSnapshot(rows, registered, version, written.changes)
+
+
+def _no_rebuild(plan: RangePlan) -> WriteResult:
+    raise AssertionError(f"a comparison rebuilds nothing up to {plan.end_lsn}")
+
 
 def _clone(table: LakeTable, version: int, to: LakeTable) -> None:
     """Create a shallow clone of a version, which shares its data files."""
     table.spark.sql(f"CREATE TABLE {to.identifier} SHALLOW CLONE {table.identifier} VERSION AS OF {version}")
-
-
-def without_gone(
-    rows: DataFrame, registered: RegisteredTable, fields: Mapping[str, tuple[str, str]]
-) -> DataFrame:
-    """Return the rows of a silver table without those that the source does not have any more."""
-    condition = current_rows(registered, {physical: name for physical, (name, _) in fields.items()})
-    return rows if condition is None else rows.where(condition)
-
-
-def fields_by_physical_name(table: LakeTable) -> dict[str, tuple[str, str]]:
-    """Return a table's columns by physical name: (name, DDL)."""
-    physical = table.physical_names()
-    return {physical[f.name]: (f.name, f.ddl) for f in table.schema().fields}

@@ -1,4 +1,4 @@
-"""The text form in which both PostgreSQL and Spark write a value, and Spark's SQL for it.
+"""The text form in which PostgreSQL, Spark and DuckDB write a value, and the SQL of the engines for it.
 
 A form belongs to a pair of types, the source's and silver's. `postgres.snapshot.comparable_text` has the SQL
 for PostgreSQL. Columns whose types have no form are not compared, and reported.
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from pipeline.bronze.source_relations import SourceColumn
-from pipeline.delta.sql import literal
+from pipeline.engine import SPARK, Engine
 from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, TEXT, Form, Kind
 from pipeline.silver.types import holds, numeric
 
@@ -27,6 +27,7 @@ _DATED = {
     (1184, "TIMESTAMP"): Kind.TIMESTAMPTZ,
 }
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+_HEX = r"\x"  # before the digits of a bytea
 _HSTORE = ("hstore_out", "MAP<STRING,STRING>")
 
 
@@ -62,59 +63,53 @@ def _scalar(column: SourceColumn, oid: int, ddl: str, clamps: bool) -> Form | No
     return None
 
 
-def text_sql(ddl: str, value: str, delimiter: str = ",") -> str:
+def text_sql(ddl: str, value: str, delimiter: str = ",", engine: Engine = SPARK) -> str:
     """Return SQL for the text form of a silver value; `delimiter` is that of the source's array."""
     if ddl.startswith("ARRAY<"):
         inner = ddl[len("ARRAY<") : -1]
-        return array_text(inner, text_sql(inner, "e"), value, delimiter)
+        return array_text(inner, text_sql(inner, "e", engine=engine), value, delimiter, engine)
     match ddl:
         case "STRING":
             return value
         case "BOOLEAN":
             return f"CASE WHEN {value} THEN 't' WHEN NOT {value} THEN 'f' END"
         case "BINARY":
-            return rf"concat(r'\x', lower(hex({value})))"
-        case "FLOAT":
-            return _bits(value, "java.lang.Float", "floatToIntBits", 8)
-        case "DOUBLE":
-            return _bits(value, "java.lang.Double", "doubleToLongBits", 16)
+            return f"({engine.literal(_HEX)} || lower(hex({value})))"
+        case "FLOAT" | "DOUBLE":
+            bits = engine.float_bits(value, ddl)
+            return f"CASE WHEN isnan({value}) THEN 'NaN' WHEN {value} IS NOT NULL THEN {bits} END"
         case "TIMESTAMP":
-            return f"concat(CAST({value} AS STRING), '+00')"
+            return engine.instant_text(value)
         case "MAP<STRING,STRING>":
-            return _hstore(value)
-    return f"CAST({value} AS STRING)"
+            return _hstore(value, engine)
+    return engine.number_text(value, ddl)
 
 
-def array_text(ddl: str, text: str, value: str, delimiter: str = ",") -> str:
+def array_text(ddl: str, text: str, value: str, delimiter: str = ",", engine: Engine = SPARK) -> str:
     """Return SQL for an array as array_out writes it; `text` is that of an element `e` of the type `ddl`."""
-    element = f"coalesce({_element(ddl, text, delimiter)}, 'NULL')"
-    elements = f"array_join(transform({value}, e -> {element}), {literal(delimiter)})"
+    element = f"coalesce({_element(ddl, text, delimiter, engine)}, 'NULL')"
+    elements = engine.joined(engine.transform(value, element), delimiter)
     return f"CASE WHEN {value} IS NOT NULL THEN concat('{{', {elements}, '}}') END"
 
 
-def _bits(value: str, owner: str, method: str, digits: int) -> str:
-    kind = "FLOAT" if digits == 8 else "DOUBLE"
-    number = f"CAST(reflect('{owner}', '{method}', coalesce({value}, CAST(0 AS {kind}))) AS BIGINT)"
-    bits = f"right(lpad(lower(hex({number})), 16, '0'), {digits})"
-    return f"CASE WHEN isnan({value}) THEN 'NaN' WHEN {value} IS NOT NULL THEN {bits} END"
-
-
-def _element(ddl: str, text: str, delimiter: str) -> str:
+def _element(ddl: str, text: str, delimiter: str, engine: Engine) -> str:
     """Return SQL for an array element as array_out writes it: quoted if its text is ambiguous."""
     if ddl not in ("STRING", "BINARY", "MAP<STRING,STRING>"):
         return text
-    special = literal(rf'[{{}}"\\{re.escape(delimiter)} \t\n\r\x0B\f]')
-    needs = f"({text} = '' OR upper({text}) = 'NULL' OR {text} RLIKE {special})"
-    return f"CASE WHEN {needs} THEN {_quoted(text)} ELSE {text} END"
+    special = engine.matches(text, rf'[{{}}"\\{re.escape(delimiter)} \t\n\r\x0B\f]')
+    needs = f"({text} = '' OR upper({text}) = 'NULL' OR {special})"
+    return f"CASE WHEN {needs} THEN {_quoted(text, engine)} ELSE {text} END"
 
 
-def _quoted(text: str) -> str:
-    """Return SQL for a text in double quotes, with quotes and backslashes escaped."""
-    return rf"""concat('"', replace(replace({text}, r'\', r'\\'), '"', r'\"'), '"')"""
+def _quoted(text: str, engine: Engine) -> str:
+    """Return SQL for a text in double quotes, with quotes and backslashes escaped; NULL is NULL."""
+    one, two, quote = (engine.literal(each) for each in ("\\", "\\\\", '\\"'))
+    return f"""('"' || replace(replace({text}, {one}, {two}), '"', {quote}) || '"')"""
 
 
-def _hstore(value: str) -> str:
+def _hstore(value: str, engine: Engine) -> str:
     """Return SQL for a map as hstore_out writes it."""
-    pair = f"concat({_quoted('p.key')}, '=>', coalesce({_quoted('p.value')}, 'NULL'))"
-    pairs = f"array_join(transform(map_entries({value}), p -> {pair}), ', ')"
+    key, other = _quoted("p['key']", engine), _quoted("p['value']", engine)
+    pair = f"concat({key}, '=>', coalesce({other}, 'NULL'))"
+    pairs = engine.joined(engine.transform(f"map_entries({value})", pair, "p"), ", ")
     return f"CASE WHEN {value} IS NOT NULL THEN {pairs} END"

@@ -16,6 +16,7 @@ from pipeline.silver.sql_session import SqlSession
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
 SETTINGS: dict[str, Any] = {
     "memory_limit": "1GB",
@@ -81,6 +82,10 @@ class DuckSql(SqlSession):
     def table(self, query: str) -> pa.Table:
         return self._connection.sql(self.with_defined(query)).to_arrow_table()
 
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return self._connection.execute(self.with_defined(query)).fetchall()
+
     def with_defined(self, query: str) -> str:
         """Return a query with the defined ones that it names; views would be planned once more for each."""
         needed: list[str] = []
@@ -95,8 +100,8 @@ class DuckSql(SqlSession):
             query = f"SELECT * FROM ({query}) AS q"
         return f"WITH {', '.join(reversed(needed))} {query}"
 
-    def add(self, name: str, rows: pa.Table) -> None:
-        """Name an Arrow table."""
+    def add(self, name: str, rows: pa.Table | ds.Dataset) -> None:
+        """Name an Arrow table, or a dataset."""
         self._connection.register(name, rows)
         self._arrow.append(name)
 

@@ -27,12 +27,11 @@ from pipeline.postgres.connection import identify
 from pipeline.postgres.snapshot.export import SnapshotKeeper, SnapshotLost
 from pipeline.postgres.snapshot.hashed_rows import Kind
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.adoption import adopt_rows
-from pipeline.silver.clone import fields_by_physical_name, without_gone
 from pipeline.silver.comparable_columns import ComparableColumns, source_columns
+from pipeline.silver.compared_rows import fields_of, rows_of
 from pipeline.silver.differing_rows import Differences, find_differences
 from pipeline.silver.modes import kept_as, why_not_comparable
-from pipeline.silver.row_hashes import SilverRows
+from pipeline.silver.row_hashes import SilverHashes
 from pipeline.silver.source_rows import SourceRead, SourceReads
 from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_copy.gap_verdicts import GapVerdict
@@ -43,7 +42,7 @@ _MOST_HASH_RANGES = 1024  # that are divided to find the rows that differ
 
 
 class GapComparer:
-    """Compares tables that are held at a gap or after a rewrite; starts a Spark session for the first one."""
+    """Compares tables that are held at a gap or after a rewrite; Spark starts for one that only it reads."""
 
     def __init__(self, config: Config, bronze: Bronze) -> None:
         self._config = config
@@ -99,6 +98,8 @@ class GapComparer:
         self, keeper: SnapshotKeeper, name: TableName, adoption: Adoption
     ) -> tuple[str, AdoptedRows | None]:
         """Return what a comparison with a Delta table found, and its rows that are equal to the source."""
+        from pipeline.silver.adoption import adopt_rows
+
         return adopt_rows(self._config, self._lake, keeper, name, adoption)
 
     def _why_whole(
@@ -133,14 +134,14 @@ class GapComparer:
         if (before.oid, before.replica_identity) != (read.relation.oid, read.relation.replica_identity):
             return GapVerdict.whole("It was created again, or its replica identity changed, meanwhile.")
         silver = self._lake.table_at(table.path)
-        version, fields = silver.version(), fields_by_physical_name(silver)
-        compared = reads.plan(read, table.columns, fields, silver.snapshot().partition_columns)
+        version = silver.snapshot()
+        compared = reads.plan(read, table.columns, fields_of(version), version.partition_columns)
         if compared.skipped or not compared.silver:
             return GapVerdict.whole(f"Not all of its columns can be compared: {_names(compared)}.")
-        frame = without_gone(silver.frame(), table, fields)
-        rows = SilverRows(frame, compared.silver, compared.shape.key)
+        present = rows_of(silver, version, table, self._config.silver.writer)
+        rows = SilverHashes(present, compared.silver, compared.shape.key)
         found = find_differences(reads.side(read, compared.shape), rows, most_ranges=_MOST_HASH_RANGES)
-        if silver.version() != version:
+        if silver.version() != version.version:
             raise LakeError("Its silver table was written while it was compared.")
         if found.is_equal:
             return GapVerdict.equal(found.source_rows)

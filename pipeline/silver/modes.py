@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from pipeline.bronze.table_input import Truncate
 from pipeline.config.tables import RowMode, TableRule
-from pipeline.delta.sql import quoted
 from pipeline.engine import Engine
 from pipeline.errors import LakeError
 from pipeline.metadata.registry import RegisteredTable
@@ -140,7 +139,7 @@ MARKINGS: Mapping[RowMode, Marking] = {
 }
 
 
-def current_rows(registered: RegisteredTable, names: Mapping[str, str]) -> str | None:
+def current_rows(registered: RegisteredTable, names: Mapping[str, str], engine: Engine) -> str | None:
     """Return SQL that is true for rows that are not gone, None if the table has no others.
 
     `names` are the names of silver's columns by physical name.
@@ -151,7 +150,7 @@ def current_rows(registered: RegisteredTable, names: Mapping[str, str]) -> str |
     has_intermediate = registered.mode.endswith(_INTERMEDIATE)
     own, marking = own_columns(mode, has_intermediate=has_intermediate), MARKINGS[mode]
     physical = registered.metadata_columns[-len(own) :][own.index(marking.current_column)]
-    return marking.is_current(quoted(names[physical]))
+    return marking.is_current(engine.quoted(names[physical]))
 
 
 def why_not_comparable(rule: TableRule) -> str | None:

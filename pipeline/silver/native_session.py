@@ -45,7 +45,8 @@ def session_of_rows(
     found = rows.read(name, start, end_lsn)
     with _turn if found.num_rows > _LARGE else nullcontext(), closing(DuckSql()) as session:
         session.add("bronze", found)
-        session.define("changes", row_changes("bronze", name, start, end_lsn, first, last, is_log=is_log))
+        visible = f"(SELECT * FROM bronze WHERE {rows.visible})"
+        session.define("changes", row_changes(visible, name, start, end_lsn, first, last, is_log=is_log))
         yield session
 
 

@@ -10,7 +10,7 @@ from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.schema_operations import NeedsRebuild
+from pipeline.silver.schema_operations import NeedsRebuild, SetProperties
 from pipeline.silver.schema_writer import Evolution
 from pipeline.silver.write import Write
 
@@ -74,6 +74,20 @@ class RangePlan:
     evolution: Evolution | None = None
     rebuild: tuple[LSN, NeedsRebuild] | None = None
     writes: tuple[Write, ...] = ()
+
+    @property
+    def changes(self) -> int:
+        """The number of its changes."""
+        return sum(s.inserts + s.updates + s.deletes for s in self.surveys)
+
+    @property
+    def changes_columns(self) -> bool:
+        """Whether it changes columns or replaces the table, beyond properties."""
+        if self.evolution is None:
+            return False
+        operations = (planned.operation for planned in self.evolution.operations)
+        is_other = any(not isinstance(operation, SetProperties) for operation in operations)
+        return is_other or self.rebuild is not None or self.evolution.recreated_at is not None
 
     @property
     def statements(self) -> list[str]:

@@ -23,7 +23,7 @@ from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 from pipeline.silver.overlay import Overlay, Places
 
-_BATCH_ROWS = 32_768
+_BATCH_ROWS, _BATCH_BYTES = 32_768, 16 << 20
 _FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
 
 
@@ -94,7 +94,9 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
     def _batches(self, columns: list[str], filter: pc.Expression | None) -> Iterator[pa.RecordBatch]:
         with self._reading():
             for rows in self._tables(columns, filter):
-                yield from rows.to_batches(_BATCH_ROWS) if columns else _without_columns(rows.num_rows)
+                most = rows.num_rows * _BATCH_BYTES // max(rows.nbytes, 1)
+                size = max(1, min(_BATCH_ROWS, most))
+                yield from rows.to_batches(size) if columns else _without_columns(rows.num_rows)
 
     def _tables(self, columns: list[str], filter: pc.Expression | None) -> Iterator[pa.Table]:
         """Yield rows that satisfy the filter, with some columns."""

@@ -28,8 +28,8 @@ from pipeline.postgres.snapshot.hashed_rows import (
 )
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.messages import Relation
-from pipeline.silver.clone import fields_by_physical_name
 from pipeline.silver.comparable_columns import ComparableColumns, Fields, plan_comparison
+from pipeline.silver.compared_rows import fields_of
 from pipeline.silver.differing_rows import FIRST_DIGITS
 from pipeline.table_name import TableName
 
@@ -101,8 +101,8 @@ class SourceReads:
         )
 
     def _read(self, name: TableName, registered: RegisteredTable) -> SourceRead:
-        silver = self._lake.table_at(registered.path)
-        fields, partition_by = fields_by_physical_name(silver), silver.snapshot().partition_columns
+        version = self._lake.table_at(registered.path).snapshot()
+        fields, partition_by = fields_of(version), version.partition_columns
         with self._open(name) as source:
             relation, catalog = self._moves.translate_now(source.table.relation, source.read_catalog())
             protected = registered.protected

@@ -17,8 +17,6 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.config.config import Config
-from pipeline.delta.spark.session import start_session
-from pipeline.delta.table import Lake
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import LSN
@@ -143,12 +141,12 @@ def run_fidelity(
     `runs` captures what the comparison needs. The results of the comparison are recorded as reconcile's are.
     """
     matches = match_tables(globs)
-    spark = spark or start_session(f"pgdelta fidelity {config.pipeline}")
+    stop = stop or threading.Event()
     reconciler = Reconciler(
-        spark, config, wait=wait, runs=runs, stop=stop or threading.Event(), counts_values=True
+        spark, config, wait=wait, runs=runs, stop=stop, command="fidelity", counts_values=True
     )
     found = reconciler.run(matches, globs)
-    recorded = Records(Lake(config.storage, spark)).misfits.counts_by_policy()
+    recorded = Records(reconciler.lake).misfits.counts_by_policy()
     tables = tuple(
         account(config, verdict, reconciler.values.get(verdict.name, {}), recorded.get(verdict.name, {}))
         for verdict in found.verdicts

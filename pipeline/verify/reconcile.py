@@ -2,7 +2,7 @@
 
 A version of each silver table is pinned, then a snapshot of the source is exported, which sees all
 transactions of these versions and some later ones. The later ones are in bronze once bronze is complete past
-the snapshot's LSN, and are applied to a clone of the version (`silver/clone.py`). Both sides then hold
+the snapshot's LSN, and are added to the version (`silver/clone.py`). Both sides then hold
 exactly the same transactions, and a row that is not on both is a fault of silver, bronze or the stream. A row
 that changed between version and snapshot is compared with the change, which repairs it as apply does.
 
@@ -20,16 +20,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import uuid4
-
-from pyspark.sql import SparkSession
 
 from pipeline.apply.detached_tables import detached_tables
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.locks import refuse_while_apply_runs
-from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, LakeError, TableLockedError, report_error
 from pipeline.ingest import job as ingesting
@@ -55,21 +53,23 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.clone import (
     CloneFolder,
     NoStableVersion,
-    PinnedTable,
+    PinnedVersion,
     SnapshotCloner,
-    fields_by_physical_name,
     pin_table,
-    without_gone,
 )
 from pipeline.silver.comparable_columns import ComparableColumns
+from pipeline.silver.compared_rows import FrameRows, fields_of, rows_of
 from pipeline.silver.differing_rows import Differences, find_differences
 from pipeline.silver.missing_tables import no_match
 from pipeline.silver.modes import kept_as, mode_changed, why_not_comparable
-from pipeline.silver.row_hashes import SilverRows
+from pipeline.silver.row_hashes import SilverHashes
 from pipeline.silver.source_rows import SourceReads
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 from pipeline.verify.reconcile_report import Reconciled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 150  # an idle bronze records its offset once a minute
 MOST_KEYS = 1000  # of a partial resync; for more differing rows all rows are copied
@@ -96,15 +96,14 @@ def run_reconcile(
     `repairs` requests copies of the rows that differ; with `runs` they are made and applied at once.
     """
     matches = match_tables(globs)
-    spark = spark or start_session(f"pgdelta reconcile {config.pipeline}")
-    if repairs and runs:
-        refuse_while_apply_runs(Lake(config.storage, spark))
     stop = stop or threading.Event()
-    reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop)
+    reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop, command="reconcile")
+    if repairs and runs:
+        refuse_while_apply_runs(reconciler.lake)
     found = reconciler.run(matches, globs)
     if not repairs or not reconciler.requests:
         return found
-    Bronze(Lake(config.storage, spark), config.pipeline).copies.request(reconciler.requests)
+    Bronze(reconciler.lake, config.pipeline).copies.request(reconciler.requests)
     sentences = {request.name: repair_sentence(request) for request in reconciler.requests}
     return replace(found, repairs=sentences, run=run_both(config, spark=spark, stop=stop) if runs else None)
 
@@ -114,12 +113,13 @@ class Reconciler:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         config: Config,
         *,
         wait: float,
         runs: bool,
         stop: threading.Event,
+        command: str,
         counts_values: bool = False,
     ) -> None:
         self._spark = spark
@@ -127,13 +127,15 @@ class Reconciler:
         self._wait = wait
         self._runs = runs
         self._stop = stop
-        self._lake = Lake.for_writing(config.storage, spark)
-        self._bronze = Bronze(self._lake, config.pipeline)
-        self._reports = Reconciliations(self._lake)
+        application = f"pgdelta {command} {config.pipeline}"
+        self.lake = Lake.for_writing(config.storage, spark, application=application)
+        self._bronze = Bronze(self.lake, config.pipeline)
+        self._reports = Reconciliations(self.lake)
         self._run_id = uuid4().hex
         self._verdicts: dict[TableName, Reconciliation] = {}
         self._counts_values = counts_values
         self._partial: Mapping[TableName, str] = {}
+        self._by_spark: dict[TableName, str] = {}
         self.requests: list[CopyRequest] = []  # for the rows that differ
         self.values: dict[TableName, Mapping[str, ValueCount]] = {}  # of tables that were compared
 
@@ -146,7 +148,7 @@ class Reconciler:
                 break
             unsettled = self._compare_all(matches, names)
             if attempt == 0 and not unsettled and not self._verdicts:
-                raise no_match(self._lake, self._config, globs)
+                raise no_match(self.lake, self._config, globs)
             names = set(unsettled)
             if not names:
                 break
@@ -154,7 +156,9 @@ class Reconciler:
             self._conclude(Reconciliation(name, UNPROVEN, sentence=unsettled[name]))
         verdicts = tuple(self._verdicts[name] for name in sorted(self._verdicts))
         partial = {name: self._partial[name] for name in self._verdicts.keys() & self._partial.keys()}
-        return Reconciled(self._config.pipeline, self._run_id, verdicts, partial=partial)
+        return Reconciled(
+            self._config.pipeline, self._run_id, verdicts, partial=partial, by_spark=self._by_spark
+        )
 
     def _compare_all(self, matches: Matches, names: set[TableName] | None) -> dict[TableName, str]:
         """Compare tables under one snapshot; return those that need another one, each with the reason."""
@@ -165,7 +169,7 @@ class Reconciler:
             snapshot = SnapshotKeeper(source.snapshot_conninfo, pinned_lsn, key=source.snapshot_key)
             keeper = stack.enter_context(closing(snapshot))
             is_ascii = self._check_source(keeper.connection)
-            reads = SourceReads(self._config, self._lake, keeper.snapshot, is_ascii=is_ascii)
+            reads = SourceReads(self._config, self.lake, keeper.snapshot, is_ascii=is_ascii)
             stack.enter_context(reads).start({table.name: table.registered for table in pinned})
             if names is None:
                 with keeper.reading() as connection:
@@ -177,9 +181,9 @@ class Reconciler:
                 unsettled |= dict.fromkeys(missing, _NO_SILVER)
             if not self._capture_beyond(keeper.snapshot.lsn):
                 return unsettled | dict.fromkeys((table.name for table in pinned), _STOPPED)
-            clones = stack.enter_context(closing(CloneFolder(self._lake)))
-            root, pipeline = self._lake.root, self._config.pipeline
-            silver = SnapshotCloner(self._spark, root, pipeline, keeper.snapshot, clones)
+            clones = stack.enter_context(closing(CloneFolder(self.lake)))
+            pipeline, writer = self._config.pipeline, self._config.silver.writer
+            silver = SnapshotCloner(self.lake, pipeline, keeper.snapshot, clones, writer)
             unsettled |= silver.find_invisible(pinned)
             for table in pinned:
                 if table.name in unsettled:
@@ -199,16 +203,16 @@ class Reconciler:
 
     def _pin(
         self, matches: Matches, names: set[TableName] | None
-    ) -> tuple[list[PinnedTable], dict[TableName, str]]:
+    ) -> tuple[list[PinnedVersion], dict[TableName, str]]:
         """Return a version of each silver table whose columns are settled, and why others have none."""
-        records = Records(self._lake)
-        manifest = Manifests(self._lake).last()
+        records = Records(self.lake)
+        manifest = Manifests(self.lake).last()
         shown = manifest.by_name if manifest else {}
         registered = records.tables.read()
         captured, history = self._bronze.captured_offset(), self._bronze.copies.read()
         detached = detached_tables(self._config, history, registered, captured) if captured else {}
         chosen = names if names is not None else self._chosen(matches, registered) - detached.keys()
-        pinned: list[PinnedTable] = []
+        pinned: list[PinnedVersion] = []
         unsettled: dict[TableName, str] = {}
         for name in sorted(chosen):
             try:
@@ -219,7 +223,7 @@ class Reconciler:
                 unsettled[name] = str(error)
             except Exception as error:  # one that cannot be read stops no other
                 self._conclude(Reconciliation(name, UNPROVEN, sentence=report_error(error)))
-        again = Records(self._lake).tables.read()
+        again = Records(self.lake).tables.read()
         changed = {table.name for table in pinned if again.get(table.name) != table.registered}
         unsettled |= dict.fromkeys(changed, "Apply is changing the table's columns.")
         return [table for table in pinned if table.name not in changed], unsettled
@@ -257,7 +261,7 @@ class Reconciler:
                     "have it captured, or --wait to wait longer."
                 )
 
-    def _compare(self, pinned: PinnedTable, silver: SnapshotCloner, reads: SourceReads) -> Reconciliation:
+    def _compare(self, pinned: PinnedVersion, silver: SnapshotCloner, reads: SourceReads) -> Reconciliation:
         """Compare one table under the snapshot."""
         started = time.monotonic()
         if any(pinned.offset < gap.end for gap in self._bronze.copies.read().gaps):
@@ -272,13 +276,16 @@ class Reconciler:
         of_silver = silver.table_at_snapshot(
             pinned, rule, metadata_columns=self._config.silver.metadata_columns
         )
-        compared = reads.plan(read, of_silver.columns, of_silver.fields, of_silver.partition_by)
+        columns, version = of_silver.registered.columns, of_silver.version
+        compared = reads.plan(read, columns, fields_of(version), version.partition_columns)
         if not compared.silver:
             raise LakeError("No column can be compared.")
         if self._counts_values:
             self.values[pinned.name] = reads.count_values(pinned.name, compared.shape)
         of_source = reads.side(read, compared.shape)
-        found = find_differences(of_source, SilverRows(of_silver.frame, compared.silver, compared.shape.key))
+        if isinstance(of_silver.rows, FrameRows):
+            self._by_spark[pinned.name] = of_silver.rows.reason
+        found = find_differences(of_source, SilverHashes(of_silver.rows, compared.silver, compared.shape.key))
         if not found.is_equal:
             self.requests.append(plan_repair(pinned.name, found, compared))
         return replace(
@@ -313,10 +320,10 @@ def compare_at_rest(config: Config, lake: Lake, names: Sequence[TableName]) -> l
         for name, table in tables.items():
             silver = lake.table_at(table.path)
             read = reads.read(name)
-            fields = fields_by_physical_name(silver)
-            compared = reads.plan(read, table.columns, fields, silver.snapshot().partition_columns)
-            frame = without_gone(silver.frame(), table, fields)
-            rows = SilverRows(frame, compared.silver, compared.shape.key)
+            version = silver.snapshot()
+            compared = reads.plan(read, table.columns, fields_of(version), version.partition_columns)
+            present = rows_of(silver, version, table, config.silver.writer)
+            rows = SilverHashes(present, compared.silver, compared.shape.key)
             found = find_differences(reads.side(read, compared.shape), rows)
             verdicts.append(replace(_verdict(name, found, compared), lsn=LSN(keeper.snapshot.lsn + 1)))
     return verdicts

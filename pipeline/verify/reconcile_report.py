@@ -24,7 +24,8 @@ _ORDER = tuple(_COLOURS)
 class Reconciled:
     """The verdicts of a run, table by table; the repairs that it requested, and the run that made them.
 
-    `partial` says of tables which of the rows that SELECT on the source shows were compared.
+    `partial` says of tables which of the rows that SELECT on the source shows were compared, `by_spark` why
+    only Spark could read them.
     """
 
     pipeline: str
@@ -33,6 +34,7 @@ class Reconciled:
     repairs: Mapping[TableName, str] = field(default_factory=dict)
     run: RunSummary | None = None
     partial: Mapping[TableName, str] = field(default_factory=dict)
+    by_spark: Mapping[TableName, str] = field(default_factory=dict)
 
     def exit_code(self, strict: bool) -> int:
         """Return 0 if every table was compared and is equal, else 1, also if the run was stopped."""
@@ -92,6 +94,8 @@ class Reconciled:
         for found in ordered:
             for column, reason in found.left_out.items():
                 yield f"not compared: {found.name}.{column}: {reason}"
+        for name, reason in sorted(self.by_spark.items()):
+            yield f"compared by Spark: {name}: {reason}"
         if any(verdict.rows for verdict in self.verdicts):
             yield f"The keys of rows that differ are in _pgdelta/differences, run {self.run_id}."
 

@@ -276,7 +276,7 @@ def test_what_needs_no_frames_imports_no_spark() -> None:
     modules = (
         *("bronze.log", "bronze.writer", "delta.commit_files", "ingest.job", "metadata.registry"),
         *("operate.as_of", "operate.machine_checks", "operate.plan", "operate.resync", "report.status"),
-        *("table_copy.coordinator", "tail.follow", "verify.audit"),
+        *("table_copy.coordinator", "tail.follow", "verify.audit", "silver.gap_comparison"),
     )
     code = f"""
 import sys

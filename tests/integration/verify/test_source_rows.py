@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.metadata.reconciliations import EQUAL, UNPROVEN
-from pipeline.silver.clone import PinnedTable, SnapshotCloner, TableAtSnapshot
+from pipeline.silver.clone import PinnedVersion, SnapshotCloner, TableAtSnapshot
 from pipeline.verify import reconcile
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.injuries import injure
@@ -26,7 +26,9 @@ def emptied(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pip
     pipeline.catch_up()
     bring = SnapshotCloner.table_at_snapshot
 
-    def empty(self: SnapshotCloner, pinned: PinnedTable, rule: TableRule, **options: Any) -> TableAtSnapshot:
+    def empty(
+        self: SnapshotCloner, pinned: PinnedVersion, rule: TableRule, **options: Any
+    ) -> TableAtSnapshot:
         pipeline.run("TRUNCATE t")
         return bring(self, pinned, rule, **options)
 
@@ -35,7 +37,6 @@ def emptied(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pip
     return pipeline
 
 
-@pytest.mark.spark
 @pytest.mark.promise("reconcile")
 def test_a_table_that_is_emptied_meanwhile_is_compared(emptied: Pipeline) -> None:
     emptied.run("UPDATE t SET v = 'changed' WHERE id = 1")
