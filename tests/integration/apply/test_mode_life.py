@@ -48,7 +48,6 @@ def rows(pipeline: Pipeline, table: str, columns: str = "id, v") -> list[tuple[A
     return sorted(tuple(row) for row in found)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("ignored deletes")
 @pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_deletes_and_truncates_that_are_ignored_leave_the_rows(pipeline: Pipeline, writer: Any) -> None:
@@ -111,7 +110,6 @@ def test_a_switched_table_without_changes_is_held_too(pipeline: Pipeline) -> Non
 
 
 @pytest.mark.sample(1)
-@pytest.mark.spark
 @pytest.mark.promise("comparison in every mode")
 @pytest.mark.parametrize("mode", WITH_ROWS)
 def test_the_current_rows_of_a_mode_are_compared_with_the_source(pipeline: Pipeline, mode: RowMode) -> None:

@@ -400,7 +400,6 @@ def checks(pipeline: Pipeline) -> list[Check]:
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_reconcile_lists_the_columns_that_it_left_out(protected: Pipeline) -> None:
     pipeline = protected
     pipeline.run(*PERSON, *(insert(table, str(n), n) for table in TABLES for n in range(3)))

@@ -41,7 +41,6 @@ def begin(make_pipeline: MakePipeline, writer: WriterSetting = "auto") -> Pipeli
     return life
 
 
-@pytest.mark.spark
 @pytest.mark.promise("gaps are never silent")
 @pytest.mark.parametrize("writer", ["native", pytest.param("spark", marks=pytest.mark.slow)])
 def test_only_the_keys_that_differ_are_copied(make_pipeline: MakePipeline, writer: WriterSetting) -> None:
@@ -79,7 +78,6 @@ def test_only_the_keys_that_differ_are_copied(make_pipeline: MakePipeline, write
     life.assert_equal("a")
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_a_key_that_changed_after_the_gap_without_its_long_value(make_pipeline: MakePipeline) -> None:
     life = begin(make_pipeline)

@@ -100,7 +100,6 @@ def test_what_is_to_do_is_enough_for_a_server_that_has_nothing(
     ]
 
 
-@pytest.mark.spark
 def test_from_init_to_the_first_equal_tables(
     database: Database, make_pipeline: MakePipeline, tmp_path: Path
 ) -> None:

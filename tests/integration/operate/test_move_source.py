@@ -76,7 +76,6 @@ def assert_moved(life: Pipeline, found: MoveSummary) -> None:
     life.assert_equal("a", "b", "c", "later")
 
 
-@pytest.mark.spark
 @pytest.mark.promise("moved sources")
 def test_a_server_that_a_dump_filled_is_followed(
     make_server: MakeServer, make_pipeline: MakePipeline

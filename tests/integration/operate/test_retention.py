@@ -171,7 +171,6 @@ def lived(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pipeli
 
 
 @pytest.mark.sample(1)
-@pytest.mark.spark
 @pytest.mark.promise("retention")
 def test_everything_works_on_from_a_base(lived: Pipeline) -> None:
     before = len(lived.changes())

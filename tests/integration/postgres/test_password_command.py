@@ -98,7 +98,6 @@ def pipeline_of(guarded: Guarded, make_pipeline: MakePipeline, route: str) -> Pi
     return replace(made, config=load_config(guarded.write(route)))
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("route", ["walsender", pytest.param("sql", marks=pytest.mark.slow)])
 def test_every_session_gets_a_password_from_the_program(
     guarded: Guarded, make_pipeline: MakePipeline, route: str

@@ -66,7 +66,6 @@ def test_arrays_are_split_at_the_delimiter_of_their_type(
         assert [*row.boxes] == ["(1,1),(0,0)", "(3,3),(2,2)"]
 
 
-@pytest.mark.spark
 def test_reconcile_finds_arrays_that_were_split_elsewhere(
     make_pipeline: MakePipeline, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

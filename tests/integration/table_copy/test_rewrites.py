@@ -151,7 +151,6 @@ def test_a_rewritten_table_that_is_locked_is_found_once_it_is_free(tables: Pipel
     assert requests(tables).keys() == {"same_type"}
 
 
-@pytest.mark.spark
 @pytest.mark.promise("rewrites")
 def test_silver_is_equal_again_and_only_what_differs_is_copied(tables: Pipeline) -> None:
     tables.run(
@@ -218,7 +217,6 @@ def assert_in_doubt_until_copied(tables: Pipeline) -> None:
     assert {table.state for table in read_status(tables.config).tables} == {CURRENT}
 
 
-@pytest.mark.spark
 def test_rewritten_partitions_are_compared_with_their_root(tables: Pipeline) -> None:
     publication = tables.config.source.publication
     tables.run(
@@ -239,7 +237,6 @@ def test_rewritten_partitions_are_compared_with_their_root(tables: Pipeline) -> 
     assert "Partition public.leaf was truncated, or rewritten" in sentence
 
 
-@pytest.mark.spark
 def test_a_truncate_on_postgresql_10_is_found(old_database: Database, make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", database=old_database, create_publication="all")
     fill(pipeline, "a", "b")

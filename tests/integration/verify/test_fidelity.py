@@ -65,7 +65,6 @@ def life(request: pytest.FixtureRequest, pipeline: Pipeline) -> Pipeline:
     return made
 
 
-@pytest.mark.spark
 def test_every_value_is_equal_or_a_misfit_until_a_rebuild_brings_it_back(life: Pipeline) -> None:
     found = run_fidelity(life.config, runs=True)
     assert found.exit_code(strict=False) == 0
@@ -99,7 +98,6 @@ def test_every_value_is_equal_or_a_misfit_until_a_rebuild_brings_it_back(life: P
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_a_table_that_differs_has_no_number_of_equal_values(life: Pipeline) -> None:
     path = life.path("silver", "public", "t")
     life.session.sql(f"UPDATE delta.`{path}` SET note = 'changed' WHERE id = 1")
@@ -111,7 +109,6 @@ def test_a_table_that_differs_has_no_number_of_equal_values(life: Pipeline) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_the_page_shows_columns_with_misfits_and_what_to_do(life: Pipeline) -> None:
     page = io.StringIO()
     run_fidelity(life.config, runs=True).print(Console(file=page, width=100))

@@ -25,12 +25,13 @@ from pipeline.operate.run import run_both
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
+from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from pipeline.verify import reconcile
 from pipeline.verify.reconcile import compare_at_rest, run_reconcile
 from pipeline.verify.reconcile_report import Reconciled
 from tests.support.injuries import injure
-from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
 
@@ -159,7 +160,6 @@ def differences(pipeline: Pipeline, table: str) -> list[tuple[str, str | None, t
     return [(row.kind, row.key, tuple(row["columns"]), row.copies) for row in rows]
 
 
-@pytest.mark.spark
 @pytest.mark.promise("reconcile")
 @pytest.mark.slow
 def test_equal_tables_are_called_equal_while_the_load_continues(shop: Pipeline) -> None:
@@ -195,11 +195,13 @@ def test_tables_at_rest_are_compared_as_they_are(shop: Pipeline) -> None:
     injure(shop, "items", "UPDATE {} SET price = price + 0.01 WHERE id = 1001")
     injure(shop, "items", "DELETE FROM {} WHERE id = 1004")
     injure(shop, "bag", "INSERT INTO {} (n, v) VALUES (395, 'v0')")
-    items, pairs, bag, _ = compare_at_rest(shop.config, lake, names)
-    assert (items.verdict, items.columns) == (DIFFERENT, ("price",))
-    assert (items.missing, items.surplus, items.changed) == (1, 0, 1)
-    assert pairs.verdict == EQUAL
-    assert (bag.surplus, bag.silver_rows) == (1, bag.source_rows + 1)
+    writers: tuple[WriterSetting, ...] = ("auto", "spark")
+    for config in (with_writer(shop, writer).config for writer in writers):
+        items, pairs, bag, _ = compare_at_rest(config, lake, names)
+        assert (items.verdict, items.columns) == (DIFFERENT, ("price",))
+        assert (items.missing, items.surplus, items.changed) == (1, 0, 1)
+        assert pairs.verdict == EQUAL
+        assert (bag.surplus, bag.silver_rows) == (1, bag.source_rows + 1)
 
 
 @pytest.mark.spark
@@ -345,7 +347,6 @@ def test_rows_of_an_invisible_commit_are_left_to_the_next_snapshot(
     assert found.verdict == EQUAL
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_what_is_not_known_is_not_proven(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_ATTEMPTS", 2)

@@ -1,4 +1,4 @@
-"""Every type of PostgreSQL 18 with its extreme values is written alike by the server and by Spark."""
+"""Every type of PostgreSQL 18 with its extreme values is written alike by the server and by both engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pipeline.metadata.reconciliations import EQUAL
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.captures.typed import install
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import Pipeline, with_writer
 from tests.support.servers import Database, MakeServer
 from tests.support.values.run import make, tables_of, write
 from tests.support.values.table import BAGS, FAMILIES, NEWEST_FAMILIES
@@ -45,7 +45,8 @@ def test_all_values_are_equal_and_all_columns_compared(
         pipeline.catch_up()
         # all of the second phase is in bronze only
         write(source, tables, PHASES[1])
-        assert faults(pipeline, len(tables)) == []
+        assert faults(with_writer(pipeline, "auto"), len(tables)) == []
+        assert faults(with_writer(pipeline, "spark"), len(tables)) == []
 
 
 def faults(pipeline: Pipeline, count: int) -> list[str]:
