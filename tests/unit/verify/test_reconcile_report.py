@@ -60,3 +60,9 @@ def test_data_has_positions_as_text() -> None:
     one, other = Reconciled("shop", "1", (OTHER, UNKNOWN)).as_json()["tables"]
     assert (one["lsn"], one["verdict"], one["columns"]) == ("0/100", "different", ["price"])
     assert (other["lsn"], other["verdict"]) == (None, "unproven")
+
+
+def test_tables_that_only_spark_could_read_have_the_reason() -> None:
+    reason = "it has columns of types that only Spark reads"
+    found = Reconciled("shop", "run7", (EQUAL_TABLE,), by_spark={EQUAL_TABLE.name: reason})
+    assert f"compared by Spark: public.a: {reason}" in printed(found)
