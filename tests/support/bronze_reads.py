@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,9 +34,9 @@ def bronze_reads() -> Iterator[BronzeReads]:
         reads.paths.append(path)
         return batches_of(changes, path, schema)
 
-    def read_all(path: str) -> Any:
+    def read_all(path: str, columns: Sequence[str]) -> Any:
         reads.paths.append(path)
-        return read(path)
+        return read(path, columns)
 
     class DataFile(rows._DataFile):
         def __init__(self, path: str, *arguments: Any) -> None:

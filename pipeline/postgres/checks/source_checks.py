@@ -6,7 +6,7 @@ created and nothing printed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import psycopg
 
@@ -57,6 +57,7 @@ from pipeline.postgres.replication.slot_creation import FIRST_REPORT, name_trans
 from pipeline.postgres.replication.wal_holder import find_wal_holder
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
+from pipeline.table_name import TableName
 from pipeline.units import format_count
 
 __all__ = ["Check", "run_checks"]
@@ -175,7 +176,7 @@ def _check_publication(
     tables = list_configured(connection, config, via_root=via_root)
     if publication is None:
         yield _check_missing_publication(connection, config)
-        yield from _check_published(connection, config, None, relations, len(tables))
+        yield from _check_published(connection, config, None, relations, tables)
         return
     yield Check("publication", True, f"The publication {name} exists.")
     # PostgreSQL 10 has no message for TRUNCATE.
@@ -192,7 +193,7 @@ def _check_publication(
         f" {effects}.",
         fix=f"Run ALTER PUBLICATION {quote_identifier(name)} SET (publish = '{', '.join(required)}').",
     )
-    yield from _check_published(connection, config, publication, relations, len(tables))
+    yield from _check_published(connection, config, publication, relations, tables)
 
 
 def _check_published(
@@ -200,11 +201,12 @@ def _check_published(
     config: Config,
     publication: Publication | None,
     relations: MatchedRelations,
-    table_count: int,
+    tables: Collection[TableName],
 ) -> Iterator[Check]:
     """Yield whether every matching table is published; a check for each reason why one is not."""
     name = config.source.publication
-    reasons = group_by_reason(find_unpublished(connection, config, publication, relations))
+    unpublished = find_unpublished(connection, config, publication, relations)
+    reasons, table_count = group_by_reason(unpublished), len({*tables, *unpublished})
     added = reasons.pop(None, [])
     if added:
         yield Check(

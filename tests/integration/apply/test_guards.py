@@ -82,7 +82,7 @@ def test_too_many_deletes_hold_only_that_table_until_a_person_confirms(pipeline:
     pipeline.assert_equal("free")
     with pytest.raises(ConfigError, match="--table"):
         apply_tables(pipeline.config, confirms=True)
-    with pytest.raises(ConfigError, match="No table of the lake"):
+    with pytest.raises(ConfigError, match="neither has the source"):
         apply_or_rebuild(pipeline, "gaurded")
     assert held(apply_or_rebuild(pipeline, "guarded")) == set()
     pipeline.assert_equal("guarded", "free")

@@ -44,7 +44,7 @@ def parts(pipeline: Pipeline) -> int:
 def test_small_files_become_few_and_rows_stay(grown: Pipeline) -> None:
     before = {names: files_of(grown, *names) for names in (("bronze", "changes"), ("silver", "public", "t"))}
     assert min(before.values()) > 1
-    with pytest.raises(ConfigError, match="No table of the lake"):
+    with pytest.raises(ConfigError, match="neither has the source"):
         run_optimize(grown.config, ["public.nothing"])
     named = run_optimize(grown.config, ["public.t"])
     assert [table.table for table in named.tables] == ["public.t"]

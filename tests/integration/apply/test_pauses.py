@@ -167,7 +167,7 @@ def test_a_command_that_is_killed_between_its_commits_is_repeated(
 
 
 def test_a_table_that_does_not_exist_is_refused(life: Pipeline) -> None:
-    with pytest.raises(ConfigError, match="No table of the lake"):
+    with pytest.raises(ConfigError, match="neither has the source"):
         pause_tables(life.config, ["public.nothing"])
     with pytest.raises(ConfigError, match="--reason is one line"):
         pause_tables(life.config, ["public.a"], reason="two\nlines")

@@ -16,7 +16,7 @@ import pytest
 from pipeline.bronze.copies import gap_row
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config, Create, Protocol
-from pipeline.config.tables import ColumnRules, TableRule
+from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.errors import PgdeltaError
 from pipeline.ingest import job, repeated_transactions, start_conditions
@@ -146,10 +146,6 @@ def lost_slot(shop: Shop) -> Iterator[Config]:
     shop.database.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
 
 
-def protected_key(shop: Shop) -> Iterator[Config]:
-    yield replace(shop.config, tables=(TableRule("*.*", columns=ColumnRules(exclude=("id",))),))
-
-
 def prepared_before_the_lake(shop: Shop) -> Iterator[Config]:
     shop.publish()
     shop.slot(", false, true")
@@ -262,7 +258,6 @@ REFUSALS = {
     "The slot is of another database or plugin": Refusal("slot", slot_elsewhere),
     "The slot is a physical one": Refusal("slot", physical_slot),
     "The slot is lost before the lake has anything": Refusal("slot", lost_slot),
-    "A rule leaves out a column of a key": Refusal("protected columns", protected_key, "key"),
     "A two-phase slot is older than the lake, and transactions are prepared": Refusal(
         "prepared transactions", prepared_before_the_lake
     ),

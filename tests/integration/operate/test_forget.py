@@ -268,7 +268,7 @@ def test_what_cannot_be_promised_is_refused(small: Pipeline) -> None:
         forget_keys(small, ("1.5",))
     with refused(small, "is not valid for its column's type", ConfigError):
         forget_keys(small, ("one", "1"))
-    with refused(small, "No table of the lake", ConfigError):
+    with refused(small, "neither has the source", ConfigError):
         forget_keys(small, ("1", "1"), table="public.persons")
     with refused(small, "The key of public.other is not known"):
         forget_keys(small, ("1",), table="public.other")

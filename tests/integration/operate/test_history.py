@@ -67,7 +67,7 @@ def test_the_life_of_a_row_is_what_the_source_did_to_it(make_pipeline: MakePipel
         ("public.t", ("7",), r"KEY has 1 value, but the key of public\.t is \(id, part\)"),
         ("public.t", ("x", "a"), "not valid for its column"),
         ("public.*", ("7",), "matches"),
-        ("public.nothing", ("7",), "No table of the lake"),
+        ("public.nothing", ("7",), "neither has the source"),
     )
     for table, wrong, message in mistakes:
         with pytest.raises(ConfigError, match=message):

@@ -87,7 +87,7 @@ def assert_sound(pipeline: Pipeline) -> None:
 def test_few_files_and_the_same_rows(grown: Pipeline) -> None:
     before, changes = file_count(grown, *CHANGES), grown.changes()
     assert before == 4
-    with pytest.raises(ConfigError, match="No table of the lake"):
+    with pytest.raises(ConfigError, match="neither has the source"):
         maintain(grown, "public.nothing")
     planned = results(maintain(grown, dry_run=True))
     assert file_count(grown, *CHANGES) == before

@@ -277,7 +277,7 @@ def test_status_shows_why_a_table_does_not_continue_and_a_rebuild_frees_it(pipel
     assert [table["state"] for table in found.as_json()["tables"]] == ["current", "held", "refused"]
 
     for run in (apply_tables, run_rebuild):
-        with pytest.raises(ConfigError, match="No table of the lake"):
+        with pytest.raises(ConfigError, match="neither has the source"):
             run(strict.config, ["public.heal"])
     assert apply_tables(strict.config, ["public.held"]).exit_code(strict=False) == 0
     with pytest.raises(ConfigError, match=r"Write schema\.table"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,9 @@ def test_a_read_costs_what_is_pending_and_reads_it_once(
     read: list[str] = []
     whole = change_rows._read
 
-    def record(path: str) -> Any:
+    def record(path: str, columns: Sequence[str]) -> Any:
         read.append(path)
-        return whole(path)
+        return whole(path, columns)
 
     monkeypatch.setattr(change_rows, "_read", record)
     live = live_of(lake)

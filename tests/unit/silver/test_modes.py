@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from pipeline.config.tables import Guards, History, RowMode, TableRule
+from pipeline.engine import SPARK
 from pipeline.errors import LakeError
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.silver.modes import (
@@ -48,17 +49,17 @@ def test_a_rule_decides_what_silver_keeps(
 
 def test_current_rows_are_found_by_the_registered_column() -> None:
     soft = replace(TABLE, mode="soft_delete", metadata_columns=("col-1", "col-2", "col-3", "col-4"))
-    assert current_rows(soft, NAMES) == "`_deleted_` = false"
+    assert current_rows(soft, NAMES, SPARK) == "`_deleted_` = false"
     without_commit = replace(soft, metadata_columns=("col-3", "col-4"))
-    assert current_rows(without_commit, NAMES) == "`_deleted_` = false"
+    assert current_rows(without_commit, NAMES, SPARK) == "`_deleted_` = false"
     names = [column.name for column in metadata_columns("history", has_commit=True)]
     history = replace(TABLE, mode="history", metadata_columns=tuple(names))
-    assert current_rows(history, dict(zip(names, names, strict=True))) == "`_valid_to_lsn` IS NULL"
-    assert current_rows(TABLE, {}) is None
+    assert current_rows(history, dict(zip(names, names, strict=True)), SPARK) == "`_valid_to_lsn` IS NULL"
+    assert current_rows(TABLE, {}, SPARK) is None
     names = [c.name for c in metadata_columns("history", has_commit=True, has_intermediate=True)]
     rule = TableRule("public.*", mode="history", history=History(intermediate=True))
     history = replace(TABLE, mode=kept_as(rule), metadata_columns=tuple(names))
-    assert current_rows(history, dict(zip(names, names, strict=True))) == "`_valid_to_lsn` IS NULL"
+    assert current_rows(history, dict(zip(names, names, strict=True)), SPARK) == "`_valid_to_lsn` IS NULL"
     assert kept_as(replace(rule, mode="append")) == "append"
 
 
