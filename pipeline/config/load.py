@@ -175,10 +175,10 @@ def _check_targets(rules: Sequence[TableRule], document: Document) -> None:
     """Raise ConfigError for globs that are none and for targets that cannot be folders of one table."""
     for index, rule in enumerate(rules):
         if not TableGlob(rule.source).is_valid:
-            raise document.error(
-                NO_GLOB,
-                *("tables", index, "source"),
-            )
+            raise document.error(NO_GLOB, "tables", index, "source")
+        for number, text in enumerate(rule.exclude):
+            if not TableGlob(text).is_valid:
+                raise document.error(NO_GLOB, "tables", index, "exclude", number)
     # a Delta table cannot contain the folders of others
     schemas = {rule.source.partition(".")[0] for rule in rules if rule.target is None}
     for index, rule in enumerate(rules):

@@ -303,6 +303,15 @@ class TableRule:
             json_schema_extra={"x-default": "none", "minItems": 1},
         ),
     ] = ()
+    exclude: Annotated[
+        tuple[Annotated[str, Text], ...],
+        Field(
+            description="Globs of tables that the rule does not apply to, though `source` matches them. A"
+            " later rule may.",
+            examples=[["public.audit", "public.tmp_*"]],
+            json_schema_extra={"x-default": "none"},
+        ),
+    ] = ()
     min_interval: Annotated[
         Seconds,
         Field(
@@ -473,8 +482,10 @@ class TableRule:
 
     def matches(self, name: TableName) -> bool:
         """Return whether the rule applies to a table."""
-        return any(TableGlob(text).matches(name) for text in (self.source, *self.descendants))
+        is_excluded = any(TableGlob(text).matches(name) for text in self.exclude)
+        names = (self.source, *self.descendants)
+        return not is_excluded and any(TableGlob(text).matches(name) for text in names)
 
     def matches_schema(self, schema: str) -> bool:
         """Return whether the rule applies to every table of a schema."""
-        return TableGlob(self.source).matches_schema(schema)
+        return not self.exclude and TableGlob(self.source).matches_schema(schema)

@@ -78,7 +78,7 @@ class InitReport:
 
     def _passed_over(self) -> dict[TableName, str]:
         chosen = {table.name for table in self.selection.tables}
-        schemas = self.selection.globs.keys()
+        schemas = self.selection.rules.keys()
         passed_over = self.facts.passed_over.items()
         return {name: why for name, why in passed_over if name not in chosen and name.schema in schemas}
 

@@ -30,11 +30,19 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule of the file: its glob, and those of the tables that it leaves out."""
+
+    glob: str
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """The tables that rules match, their rules by schema, and others with why each is left out."""
 
     tables: tuple[SourceTable, ...]
-    globs: Mapping[str, Sequence[str]]
+    rules: Mapping[str, Sequence[Rule]]
     left_out: tuple[tuple[SourceTable, str], ...]
 
 
@@ -63,9 +71,9 @@ def select_tables(
     found = dict.fromkeys(clear)
     own = [each for each in clear if each.name in by_name]
     schemas = dict.fromkeys(table.name.schema for table in clear)
-    return Selection(
-        tuple(clear), {schema: _rules(schema, tables, found, own) for schema in schemas}, tuple(left_out)
-    )
+    whole = {schema for schema in schemas if not globs or any(g.matches_schema(schema) for g in globs)}
+    rules = {schema: _rules(schema, tables, found, own, is_whole=schema in whole) for schema in schemas}
+    return Selection(tuple(clear), rules, tuple(left_out))
 
 
 def write_file(choices: Choices, facts: SourceFacts, selection: Selection) -> str:
@@ -128,14 +136,18 @@ _SETTINGS = (
 
 def _tables(selection: Selection) -> Iterator[str]:
     yield "tables:"
-    for schema, globs in selection.globs.items():
+    for schema, rules in selection.rules.items():
         tables = [table for table in selection.tables if table.name.schema == schema]
         size = format_size(sum(table.bytes for table in tables))
         yield f"  # {quote_yaml(schema)}: {format_count(len(tables), 'table')}, {size}"
         yield from (f"  #   {_describe(table)}" for table in tables[:_LISTED])
         if len(tables) > _LISTED:
             yield f"  #   and {len(tables) - _LISTED:,} more"
-        yield from (f"  - source: {quote_yaml(glob)}" for glob in globs)
+        for rule in rules:
+            yield f"  - source: {quote_yaml(rule.glob)}"
+            if rule.exclude:
+                yield "    exclude:"
+            yield from (f"      - {quote_yaml(glob)}" for glob in rule.exclude)
     if selection.left_out:
         yield "  # Left out:"
     for table, reason in selection.left_out:
@@ -153,12 +165,22 @@ def _rules(
     tables: Sequence[SourceTable],
     chosen: Collection[SourceTable],
     own: Sequence[SourceTable],
-) -> list[str]:
-    """Return the fewest globs that match the chosen tables of a schema and no table that is not chosen."""
+    *,
+    is_whole: bool,
+) -> list[Rule]:
+    """Return the fewest rules that match the chosen tables of a schema and no table that is not chosen.
+
+    Some of a schema may be left out of a rule for it if it `is_whole`: all its tables were asked for.
+    """
     of_schema = TableGlob(f"{_part(schema)}.*")
-    if all(table in chosen for table in tables if of_schema.matches(table.name)):
-        return [*(_glob_of(table.name).text for table in own if table.name.schema == schema), of_schema.text]
-    return [_glob_of(table.name).text for table in chosen if table.name.schema == schema]
+    rest = [table for table in tables if of_schema.matches(table.name) and table not in chosen]
+    names = [table for table in chosen if table.name.schema == schema]
+    excluded = [_glob_of(table.name) for table in rest]
+    is_exact = not any(glob.matches(table.name) for glob in excluded for table in names)
+    if not rest or (is_whole and is_exact and len(rest) < len(names)):
+        first = [Rule(_glob_of(table.name).text) for table in own if table.name.schema == schema]
+        return [*first, Rule(of_schema.text, tuple(glob.text for glob in excluded))]
+    return [Rule(_glob_of(table.name).text) for table in names]
 
 
 def _glob_of(name: TableName) -> TableGlob:

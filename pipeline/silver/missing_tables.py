@@ -39,9 +39,10 @@ def no_match(
         return ConfigError(
             why_missing(lake, names[0], Records(lake).tables.read(), None if is_offline else config)
         )
+    asked = " or ".join(globs) if globs else "the configuration"
     return ConfigError(
-        f"No table of the lake {lake.root} matches --table and the configuration. Run pgdelta status to "
-        "list its tables, and check storage.root."
+        f"No table of the lake {lake.root} matches {asked}. Run pgdelta status to list its tables, and check "
+        "storage.root."
     )
 
 

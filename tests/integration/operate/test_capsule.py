@@ -209,4 +209,4 @@ def test_secrets_are_found_in_every_form() -> None:
     command = replace(
         config, source=replace(config.source, conninfo="", password_command=("/x/token", "s3cr3t"))
     )
-    assert public_configuration(command)["source"]["password_command"] == "token and 1 arguments"
+    assert public_configuration(command)["source"]["password_command"] == "token and 1 argument"

@@ -70,6 +70,8 @@ def stranger(
     assert "left out: public.Audit, public.log lines. No replica identity, so UPDATE" in printed
     assert remedy in printed
     assert "not followed: public.cache. It is unlogged" in printed
+    rules = {rule.source: rule.exclude for rule in load_config(found.file).tables}
+    assert rules["public.*"] == ("public.Audit", "public.log lines")
     yield found
     database.free_slot()
 

@@ -187,9 +187,9 @@ def test_questions_are_answered_on_a_terminal(database: Database, tmp_path: Path
     config = load_config(tmp_path / "mine.yaml")
     assert config.pipeline == database.name
     assert config.storage.root == str(tmp_path / "my lake")
-    assert [rule.source for rule in config.tables] == ["sales.orders", "sales.parts"]
+    assert [(rule.source, rule.exclude) for rule in config.tables] == [("sales.*", ("sales.notes",))]
     assert "wrote mine.yaml: 2 tables" in output
-    assert "left out sales.notes: no replica identity" in output
+    assert "left out: sales.notes. No replica identity" in output
     assert "pgdelta check --config mine.yaml" in output
 
 

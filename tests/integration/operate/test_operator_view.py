@@ -124,7 +124,7 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     assert found.is_held
     assert json.loads(json.dumps(found.as_json()))["tables"][0]["last_event"]["kind"] == "refused"
     assert f"version {details.table.version}, {details.path}" in printed(found)
-    with pytest.raises(ConfigError, match=r"No table of pipeline .* matches nothing\.\*"):
+    with pytest.raises(ConfigError, match=r"No table of the lake .* matches nothing\.\*"):
         read_details(pipeline.config, ["nothing.*"])
 
     assert online.rate is None or online.rate > 0

@@ -206,7 +206,7 @@ def test_a_result_replaces_only_an_earlier_one_and_survives_a_crash(
         ("keyed", pipeline.path("new"), "is in the lake"),
         ("keyed", pipeline.path().parent, "is in the lake"),
         ("*", tmp_path / "other", "--into takes one table"),
-        ("nothing", tmp_path / "other", "matches --table"),
+        ("nothing", tmp_path / "other", "neither has the source"),
     ):
         with pytest.raises(ConfigError, match=message):
             built(pipeline, table, path)

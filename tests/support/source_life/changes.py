@@ -54,14 +54,13 @@ def change_key(life: Life, table: LifeTable) -> list[str]:
         return delete(life, table)
     by = 1000 * life.number()
     low, high = sorted(life.rng.choices(range(-3, 41), k=2))
-    moved = (
-        f"UPDATE {table.name} SET {table.number} = {table.number} {{}} {by} WHERE {table.number} BETWEEN {{}}"
-    )
-    there = moved.format("+", f"{low} AND {high}")
-    return [
-        there,
-        *life.rng.choice(([], insert(life, table), [moved.format("-", f"{low + by} AND {high + by}")])),
-    ]
+
+    def move(sign: str, first: int, last: int) -> str:
+        change = f"{table.number} = {table.number} {sign} {by}"
+        return f"UPDATE {table.name} SET {change} WHERE {table.number} BETWEEN {first} AND {last}"
+
+    there, back = move("+", low, high), move("-", low + by, high + by)
+    return [there, *life.rng.choice(([], insert(life, table), [back]))]
 
 
 def duplicate(life: Life, table: LifeTable) -> list[str]:

@@ -489,6 +489,19 @@ def test_a_glob_matches_names_as_the_catalog_has_them(
     assert TableRule(glob).matches(TableName(schema, table)) is matches
 
 
+def test_a_rule_may_exclude_tables_which_a_later_one_may_have(tmp_path: Path) -> None:
+    first = "{source: 'public.*', exclude: ['public.tmp_*', 'public.\"a.b\"']}"
+    text = f"pipeline: s\ntables: [{first}, {{source: public.tmp_b}}]\n"
+    config = load(tmp_path, text)
+    rules = config.tables
+    names = ("a", "a.b", "tmp_a", "tmp_b")
+    found = {name: config.rule_for(TableName("public", name)) for name in names}
+    assert found == {"a": rules[0], "a.b": None, "tmp_a": None, "tmp_b": rules[1]}
+    assert not rules[0].matches_schema("public")
+    fault = mistake(tmp_path, text.replace("public.tmp_*", "tmp_*"))
+    assert "tables[0].exclude[0]: Not a `schema.table` glob." in fault
+
+
 @pytest.mark.parametrize("glob", ["orders", "a.b.c", ".b", "a.", 'a."b', 'a."b"c'])
 def test_a_source_that_is_no_glob_is_refused(tmp_path: Path, glob: str) -> None:
     assert "tables[0].source: Not a `schema.table` glob. Write schema.table, and double-quote" in mistake(

@@ -110,10 +110,16 @@ def test_the_rules_match_exactly_what_was_chosen_whatever_the_names() -> None:
         assert len(selection.tables) + len(left_out) == len(tables)
 
 
-def test_a_schema_is_one_rule_unless_a_table_of_it_is_left_out() -> None:
-    tables = [table("a", "x"), table("a", "y"), table("b", "x"), table("b", "y", obstacle=_NO_IDENTITY)]
+def test_a_schema_is_one_rule_that_excludes_what_is_left_out() -> None:
+    left_out = [table(schema, "Y.y", obstacle=_NO_IDENTITY) for schema in ("b", "c")]
+    tables = [table("a", "x"), table("a", "y"), table("b", "x"), table("b", "z"), table("c", "x"), *left_out]
     config = load(select_tables(tables, ()), tables)
-    assert [rule.source for rule in config.tables] == ["a.*", "b.x"]
+    rules = [(rule.source, rule.exclude) for rule in config.tables]
+    # as many are left out of c as are in it
+    assert rules == [("a.*", ()), ("b.*", ('b."Y.y"',)), ("c.x", ())]
+    # tables that somebody names are a list
+    config = load(select_tables(tables, ("a.*", "b.x", "b.z")), tables)
+    assert [rule.source for rule in config.tables] == ["a.*", "b.x", "b.z"]
 
 
 def test_globs_choose_tables() -> None:
