@@ -54,7 +54,7 @@ SELECT f.root::bigint, f.oid::bigint, n.nspname::text, c.relname::text, f.is_par
        AND c.relfilenode IN (0, c.oid),
        {generated},
        a.xmin::text::bigint = f.attached_by OR f.command = 0,
-       pg_catalog.pg_get_expr(c.relpartbound, c.oid), {columns}
+       pg_catalog.pg_get_expr(c.relpartbound, 0), {columns}
 FROM family f
 JOIN pg_catalog.pg_class c
     ON c.oid = f.oid AND (f.parent IS NULL OR c.relkind = 'p' OR c.relpersistence = 'p')
@@ -63,6 +63,7 @@ LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1 AND 
 ORDER BY f.oid
 """
 # The row of a system column in pg_attribute never changes after CREATE TABLE.
+# Bounds have no columns, and with the table's OID 18 would wait for its lock.
 # Of a table whose rows have a key; NULL in place of what is no column, or is ordered or compared otherwise
 # than silver does.
 _COLUMNS = """ARRAY(SELECT CASE WHEN o.opcdefault AND {is_usable} THEN k.attname::text END
