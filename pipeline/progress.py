@@ -16,7 +16,7 @@ from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
-from pipeline.units import format_count, format_duration, format_share, format_size
+from pipeline.units import format_count, format_duration, format_names, format_share, format_size
 
 NO_BRONZE = "bronze holds nothing to apply yet. Run pgdelta ingest first, or check storage.root."
 _FEW = 5  # tables that a closing line names
@@ -318,8 +318,7 @@ def copied_line(copies: Sequence[tuple[TableName, CopyProgress]]) -> str:
 
 def _name_tables(names: Sequence[TableName]) -> str:
     """Return the names of the tables, of many only the first ones."""
-    more = f" and {len(names) - _FEW:,} more" if len(names) > _FEW else ""
-    return one_line(", ".join(map(str, names[:_FEW]))) + more
+    return one_line(format_names(names, _FEW))
 
 
 @dataclass(slots=True)

@@ -1,9 +1,11 @@
-"""Text of quantities for people: bytes, durations, counts, rates and shares.
+"""Text of quantities for people: bytes, durations, counts, rates, shares and names.
 
 Every line, page and bar formats its numbers here, so that one quantity reads the same everywhere. Pure.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MINUTE = 60
@@ -32,6 +34,13 @@ def format_duration(seconds: float) -> str:
 def format_count(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless it is 1: `1 row`, `12,300 rows`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_names(names: Iterable[object], most: int = 5) -> str:
+    """Return names after each other, of many only the first ones."""
+    found = [str(name) for name in names]
+    more = len(found) - most
+    return ", ".join(found[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def format_row_rate(rows_per_second: float) -> str:

@@ -29,11 +29,6 @@ from pipeline.errors import GapError
 from pipeline.postgres.attributes import CatalogHorizon
 from pipeline.protocol.lsn import INVALID, LSN
 
-
-def _decided(recorded: Mapping[str, Any]) -> set[tuple[str, int]]:
-    return {(gid, xid) for gid, xid in recorded.get("decided", ())}
-
-
 _COUNTS = ("transactions", "changes", "gap", "moved_from")  # of a commit, not of the offset that it records
 
 
@@ -174,3 +169,8 @@ class BronzeWriter:
         if self.watched_xid is not None:
             metadata["watched_xid"] = self.watched_xid
         return TableCommit(self.bronze.txn, end, metadata, expected_offset=start)
+
+
+def _decided(recorded: Mapping[str, Any]) -> set[tuple[str, int]]:
+    """Return gid and xid of the prepared transactions that a commit ended."""
+    return {(gid, xid) for gid, xid in recorded.get("decided", ())}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -28,7 +29,7 @@ from pipeline.ingest.continuity import (
 from pipeline.ingest.repeated_transactions import check_repeated
 from pipeline.postgres.checks.table_checks import Check, refused
 from pipeline.postgres.connection import Connection, ServerIdentity, connect, identify
-from pipeline.postgres.replication.slot import ensure_slot, read_slot
+from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.postgres.replication.slot_mark import SlotMark, is_mark_due
 from pipeline.protocol.lsn import LSN
@@ -37,35 +38,32 @@ from pipeline.protocol.lsn import LSN
 _CLOSING = {"compare": "copies what differs", "resync": "copies all tables"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Continuation:
     """A lake complete up to an offset, and the source that is to go on from there."""
 
     config: Config
     connection: Connection
     writer: BronzeWriter
-    recorded: Mapping[str, Any]
+    recorded: dict[str, Any]
     identity: ServerIdentity
     offset: LSN
     stop: threading.Event
 
-
-def _require_slot(start: Continuation) -> None:
-    slot, _ = ensure_slot(start.connection, start.config, may_create=False)
-    check_slot(slot, start.offset)
+    @cached_property
+    def slot(self) -> Slot:
+        """The slot as it is when a condition first needs it; raises SourceError if it cannot be read."""
+        return ensure_slot(self.connection, self.config, may_create=False)[0]
 
 
 def _require_same_transactions(start: Continuation) -> None:
-    slot, _ = ensure_slot(start.connection, start.config, may_create=False)
-    check_repeated(start.config, start.writer.bronze, slot, start.identity, start.offset, start.stop)
+    check_repeated(start.config, start.writer.bronze, start.slot, start.identity, start.offset, start.stop)
 
 
 Condition = Callable[[Continuation], None]
 CONTINUING: Mapping[str, Condition] = {
-    "same source": lambda start: check_server(
-        start.config, dict(start.recorded), start.identity, start.offset
-    ),
-    "slot and bronze": _require_slot,
+    "same source": lambda start: check_server(start.config, start.recorded, start.identity, start.offset),
+    "slot and bronze": lambda start: check_slot(start.slot, start.offset),
     "move": lambda start: refuse_begun_move(start.writer.bronze.copies.read(), start.offset),
     "prepared transactions": lambda start: start.writer.check_prepared(start.recorded),
     "same transactions": _require_same_transactions,

@@ -12,10 +12,10 @@ from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import list_publishable
 from pipeline.postgres.relation_kinds import MatchedRelations
 from pipeline.table_name import TableName
+from pipeline.units import format_names
 
 _SIMILARITY = 0.75  # of a name that is named as the nearest one
 _CONNECT_SECONDS = 5.0
-_FEW = 5  # names in a sentence
 
 
 def read_idle_rules(
@@ -57,9 +57,11 @@ def _sentence(
     start = f"The rule {rule.source} of tables has no table"
     firsts = (config.rule_for(name) for name in tables if rule.matches(name))
     if earlier := sorted({first.source for first in firsts if first is not None}):
-        return f"{start}: earlier rules match all of its tables ({_names(earlier)}). Move it before them."
+        return (
+            f"{start}: earlier rules match all of its tables ({format_names(earlier)}). Move it before them."
+        )
     if matched := sorted(str(name) for name in odd if rule.matches(name)):
-        return f"{start}: it only matches relations that are not followed ({_names(matched)})."
+        return f"{start}: it only matches relations that are not followed ({format_names(matched)})."
     nearest = _nearest(rule.source, [*tables, *odd])
     advice = f"The nearest name is {nearest}." if nearest else "Correct it, or create the table."
     return f"{start}: nothing in the database matches it. {advice}"
@@ -85,9 +87,3 @@ def _key(glob: str) -> tuple[str, str]:
     """Return the parts of a glob without quotes and case."""
     schema, _, table = glob.replace('"', "").casefold().partition(".")
     return schema, table
-
-
-def _names(names: Collection[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - _FEW} more" if len(found) > _FEW else ""
-    return ", ".join(found[:_FEW]) + more

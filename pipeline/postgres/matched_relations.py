@@ -67,12 +67,14 @@ WITH RECURSIVE above (member, oid, level) AS (
     JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.oid
 )
 SELECT n.nspname::text, c.relname::text, c.relkind = 'p',
-       (SELECT pg_catalog.array_agg(ARRAY[s.nspname::text, t.relname::text] ORDER BY a.level)
-        FROM above a JOIN pg_catalog.pg_class t ON t.oid = a.oid
-        JOIN pg_catalog.pg_namespace s ON s.oid = t.relnamespace WHERE a.member = c.oid)
+       pg_catalog.array_agg(ARRAY[s.nspname::text, t.relname::text] ORDER BY a.level)
+       FILTER (WHERE a.oid IS NOT NULL)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN above a ON a.member = c.oid
+LEFT JOIN pg_catalog.pg_class t ON t.oid = a.oid
+LEFT JOIN pg_catalog.pg_namespace s ON s.oid = t.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f') AND (c.relkind = 'p' OR c.relispartition)
-ORDER BY 1, 2
+GROUP BY c.oid, 1, 2, 3 ORDER BY 1, 2
 """
 # Access methods by another name may have heap's functions.
 _ACCESS_METHOD = {

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from pipeline.config.config import Config
 from pipeline.table_name import TableName
-
-_FEW = 5  # names in a sentence
+from pipeline.units import format_names
 
 
 class Reason(NamedTuple):
@@ -199,11 +198,13 @@ class MatchedRelations:
             elif facts.heirs:
                 found.setdefault(facts.name, []).append(
                     f"Silver has its own rows, as SELECT … FROM ONLY shows them. Tables inherit from it:"
-                    f" {_names(facts.heirs)}. SELECT shows their rows too; query them with UNION ALL."
+                    f" {format_names(sorted(facts.heirs))}. SELECT shows their rows too; query them with"
+                    " UNION ALL."
                 )
         for root, kinds in partitions.items():
             found.setdefault(root, []).extend(
-                f"Silver has no rows of these partitions: {_names(names)}. They are {_PARTITIONS[kind]}."
+                f"Silver has no rows of these partitions: {format_names(sorted(names))}. They are"
+                f" {_PARTITIONS[kind]}."
                 for kind, names in kinds.items()
             )
         return {
@@ -245,7 +246,7 @@ class MatchedRelations:
     def _reason(self, facts: CatalogFacts, kind: RelationKind) -> Reason:
         detail: object = facts.access_method
         if kind is RelationKind.PARENT:
-            detail = _names(facts.heirs)
+            detail = format_names(sorted(facts.heirs))
         elif kind is RelationKind.OF_EXTENSION:
             detail = facts.extension
         elif kind is RelationKind.NO_DESCENDANT:
@@ -269,21 +270,16 @@ class MatchedRelations:
         sentences = []
         if others:
             sentences.append(
-                f"Silver lacks the rows of tables that inherit from it: {_names(others)}. Name them in"
-                " descendants of its rule, and let no rule before it match them."
+                f"Silver lacks the rows of tables that inherit from it: {format_names(sorted(others))}. Name"
+                " them in descendants of its rule, and let no rule before it match them."
             )
         if unfollowed:
             sentences.append(
                 f"Silver lacks the rows of tables that inherit from it and are not followed:"
-                f" {_names(unfollowed)}. pgdelta status says why."
+                f" {format_names(sorted(unfollowed))}. pgdelta status says why."
             )
         return " ".join(sentences) or None
 
 
 _EXPECTED = (RelationKind.HYPERTABLE, RelationKind.ACCESS_METHOD, RelationKind.PARENT)
 """Kinds that a person takes for tables, so that one that is not followed is missed."""
-
-
-def _names(names: Sequence[TableName]) -> str:
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(map(str, sorted(names)[:_FEW])) + more

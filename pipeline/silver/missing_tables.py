@@ -9,20 +9,20 @@ from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, SourceError
 from pipeline.metadata.registry import Records
 from pipeline.table_name import TableName, exact_name
+from pipeline.units import format_names
 
-_FEW = 5  # names in a sentence
 _STOPPED = ("held", "refused")  # kinds of events
 
 
 def why_missing(lake: Lake, name: TableName, known: Collection[TableName], config: Config | None) -> str:
     """Return why a table is not among those that are `known`, and what to do.
 
-    With a configuration its rules are read, and the source if nothing else tells.
+    With a configuration its rules are read, and the source if the lake has no reason.
     """
     missing = f"Silver has no table {name}"
     folded = _folded(name)
     if near := sorted(each for each in known if _folded(each) == folded):
-        return f"{missing}, but {_names(near)}. Names that differ in case are of different tables."
+        return f"{missing}, but {format_names(near)}. Names that differ in case are of different tables."
     if (recorded := _recorded(lake, name)) is not None:
         return recorded if str(name) in recorded else f"{missing}. {recorded}"
     if config is None:
@@ -60,7 +60,7 @@ def _recorded(lake: Lake, name: TableName) -> str | None:
 
 
 def _at_source(config: Config, name: TableName, known: Collection[TableName]) -> str:
-    """Return the rest of the sentence about a table of which the lake has nothing."""
+    """Return the rest of the sentence about a table that the lake has no reason for."""
     from pipeline.postgres.relation_place import find_relation
 
     is_followed = config.rule_for(name) is not None
@@ -70,20 +70,14 @@ def _at_source(config: Config, name: TableName, known: Collection[TableName]) ->
     except SourceError as error:
         return f". {error}" if is_followed else no_rule
     if not found.exists:
-        return (
-            f", but the source has {_names(found.near)}. Names that differ in case are of different tables."
-            if found.near
-            else ", and neither has the source. Run pgdelta status to list the tables."
-        )
+        if not found.near:
+            return ", and neither has the source. Run pgdelta status to list the tables."
+        near = format_names(found.near)
+        return f", but the source has {near}. Names that differ in case are of different tables."
     if found.kind is not None:
         return f". {found.kind}"
     if roots := [root for root in found.roots if root in known]:
-        return f". It is a partition of {_names(roots)}, whose silver table has its rows."
+        return f". It is a partition of {format_names(roots)}, whose silver table has its rows."
     if partitions := [each for each in found.partitions if each in known]:
-        return f". It is partitioned, and its partitions are silver tables: {_names(partitions)}."
+        return f". It is partitioned, and its partitions are silver tables: {format_names(partitions)}."
     return ". Run pgdelta ingest and pgdelta apply to copy it." if is_followed else no_rule
-
-
-def _names(names: Sequence[TableName]) -> str:
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(map(str, names[:_FEW])) + more

@@ -8,6 +8,7 @@ from pipeline.units import (
     format_byte_rate,
     format_count,
     format_duration,
+    format_names,
     format_row_rate,
     format_share,
     format_size,
@@ -71,3 +72,9 @@ def test_only_a_whole_is_100_percent() -> None:
 def test_counts_and_rates_have_their_nouns() -> None:
     assert [format_count(count, "row") for count in (0, 1, 12_300)] == ["0 rows", "1 row", "12,300 rows"]
     assert (format_row_rate(180_000.4), format_byte_rate(43_000.0)) == ("180,000 rows/s", "42 KiB/s")
+
+
+def test_of_many_names_only_the_first_ones_are_written() -> None:
+    assert format_names(["b", "a"]) == "b, a"
+    assert format_names(range(1006)) == "0, 1, 2, 3, 4 and 1,001 more"
+    assert format_names("abc", 2) == "a, b and 1 more"

@@ -29,6 +29,7 @@ from pipeline.postgres.replica_identities import (
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
 from pipeline.table_name import TableName
+from pipeline.units import format_names
 
 NAMED_TABLES = 5
 
@@ -61,18 +62,13 @@ def decide(name: str, ok: bool, *, passed: str, failed: str, fix: str) -> Check:
 
 def list_tables(tables: Iterable[TableName]) -> str:
     """Return the names of the tables, of many only the first ones."""
-    return _list_names([str(table) for table in tables])
+    return format_names(tables, NAMED_TABLES)
 
 
 def list_identifiers(tables: list[TableName]) -> str:
     """Return the quoted names of the tables for an SQL statement, of many only the first ones."""
     more = ", …" if len(tables) > NAMED_TABLES else ""
     return ", ".join(quote_identifier(*table) for table in tables[:NAMED_TABLES]) + more
-
-
-def _list_names(names: list[str]) -> str:
-    more = len(names) - NAMED_TABLES
-    return ", ".join(names[:NAMED_TABLES]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_tables(connection: Connection, config: Config, publication: Publication | None) -> Iterator[Check]:
