@@ -32,7 +32,7 @@ UNSAFE = {
         "CREATE TABLE root (id int, v text) PARTITION BY RANGE (id);"
         "CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (100);"
         "CREATE TABLE safe_leaf PARTITION OF root (PRIMARY KEY (id)) FOR VALUES FROM (100) TO (200)",
-        "ALTER TABLE leaf ADD PRIMARY KEY (id)",
+        "ALTER TABLE root ADD PRIMARY KEY (id)",
     ),
     "made": (
         18,
