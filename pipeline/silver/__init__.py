@@ -11,8 +11,9 @@
   are `modes` (what else than a mirror a table may be), `mode_sql` (their fold), `later_copies` (which
   correct their rows) and `unchanged_plan` (which earlier rows have values that were not sent)
 - writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and
-  `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes,
-  `native_reads` and `native_files` its table, and `data_layout` chooses the files that it reads and their
+  `spark_target`, or `duckdb_sql` and `native_target`, which resolves what folded rows do to the rows of a
+  `table_version` (read by `native_files` as `native_reads` needs them) as `row_changes`; `file_committer`
+  writes these. `native_session` reads the input, and `data_layout` chooses the files that are read and their
   size; `unchanged_values` fills values that were not sent; `clustering` chooses files to sort by key
 - one table: `batch_writer` plans a range (`range_plan`) and carries it out; `table` applies ranges, starts
   from a copy, rebuilds; `swap` replaces all rows in one commit; `past_copies` (pure) has from where a table
@@ -28,8 +29,8 @@
 - reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`;
   `catalog_names` (pure) has the names in the catalog of Spark
 - `missing_tables` explains why silver lacks a table that a person names
-- reading live: `live_rows` folds pending changes onto a version in memory, an `overlay` (or by Spark, in a
-  `frame_target`); `silver_rows` reads both as Arrow, `overlay_frame` as a frame; `query_session` is DuckDB,
+- reading live: `live_rows` makes row changes an `overlay` of a version (or by Spark, in a `frame_target`);
+  `silver_rows` reads both as Arrow, `overlay_frame` as a frame; `query_session` is DuckDB,
   `query_names` are the tables that SQL names
 - proof: `doubts` (pure) are the tables that may differ from the source since an event
 """

@@ -304,8 +304,10 @@ class BatchWriter:
         )
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
+        from pipeline.silver.file_committer import FileCommitter, compact_small_files
         from pipeline.silver.native_files import NotNative
-        from pipeline.silver.native_target import NativeTarget, compact_small_files
+        from pipeline.silver.native_target import NativeTarget
+        from pipeline.silver.table_version import TableVersion
 
         assert self._native is not None
         most_bytes = None if self._native.setting == "native" else MOST_BYTES
@@ -314,14 +316,11 @@ class BatchWriter:
             raise NotNative("the table has changed")
         if snapshot.offsets.get(str(write.commit.txn), INVALID) >= write.commit.lsn:
             return 0  # another apply wrote it meanwhile
-        if self._is_chunked(write, plan):
-            with closing(DuckSql()) as session:
-                target = NativeTarget(session, self._table, snapshot, most_bytes)
-                misfits = self._write_chunks(target, write, plan)
-        else:
-            with self._native_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
-                target = NativeTarget(session, self._table, snapshot, most_bytes)
-                misfits = self._write_to(target, write)
+        version, is_chunked = TableVersion(self._table, snapshot), self._is_chunked(write, plan)
+        places = (plan.start, plan.end_lsn, write.step.start, write.step.end)
+        with closing(DuckSql()) if is_chunked else self._native_session(*places) as session:
+            target = NativeTarget(session, version, FileCommitter(version), most_bytes)
+            misfits = self._write_chunks(target, write, plan) if is_chunked else self._write_to(target, write)
         compact_small_files(self._table)
         return misfits
 

@@ -13,10 +13,12 @@ from pipeline.errors import LakeError
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.native_session import is_left_to_spark, session_of_rows
-from pipeline.silver.overlay import Overlay, OverlayTarget
+from pipeline.silver.native_target import NativeTarget
+from pipeline.silver.overlay import Overlay, OverlayCommitter
 from pipeline.silver.range_plan import RangePlan
 from pipeline.silver.schema_operations import SetProperties
 from pipeline.silver.step_writer import StepWriter
+from pipeline.silver.table_version import TableVersion
 from pipeline.silver.write import Write
 from pipeline.silver.writer_choice import MOST_COMPARED_BYTES, other_types, unsupported_feature
 from pipeline.table_name import TableName
@@ -79,7 +81,8 @@ def fold_onto(
         is_log = write.fold.mode == "append"
         try:
             with session_of_rows(rows, name, start, end, step.start, step.end, is_log=is_log) as session:
-                target = OverlayTarget(session, table, snapshot, overlay, None)
+                version = TableVersion(table, snapshot, overlay)
+                target = NativeTarget(session, version, OverlayCommitter(version, overlay))
                 StepWriter(target, records, name).write(write)
         except Exception as error:
             if not is_left_to_spark(error):

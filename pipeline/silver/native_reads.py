@@ -12,23 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.delta.data_files import arrow_columns
 from pipeline.delta.partitions import (
-    Partition,
-    file_columns,
     partition_bounds,
-    partition_of,
-    physical_partition_columns,
 )
-from pipeline.delta.schema import TableSchema
-from pipeline.delta.table import LakeTable
-from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.key_ranges import KeyRange
 from pipeline.silver.data_layout import (
     FileChoice,
     column_bounds,
     file_bounds,
-    file_size,
     may_have,
     may_have_null,
 )
@@ -36,8 +27,9 @@ from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.file_statistics import TIMES
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import reduced_images
-from pipeline.silver.native_files import MOST_BYTES_IN_MEMORY, NotNative, read_file
+from pipeline.silver.native_files import MOST_BYTES_IN_MEMORY, NotNative
 from pipeline.silver.step_writer import Target
+from pipeline.silver.table_version import TableVersion
 from pipeline.silver.unchanged_values import EARLIER, EARLIER_VALUES, NEEDED, EarlierRows
 from pipeline.silver.write import same_keys
 from pipeline.silver.writer_choice import MOST_COMPARED_BYTES
@@ -50,35 +42,22 @@ class NativeReads(Target):
 
     session: DuckSql
 
-    def __init__(
-        self, session: DuckSql, table: LakeTable, snapshot: Snapshot, most_bytes: int | None
-    ) -> None:
-        assert table.local_path is not None
+    def __init__(self, session: DuckSql, version: TableVersion, most_bytes: int | None) -> None:
         self.session = session
-        self._table = table
-        self._snapshot = snapshot
-        self._path = table.local_path
+        self._version = version
+        self._files = version.files
         self._most_bytes = most_bytes
-        self._schema = TableSchema.of_json(snapshot.schema_string)
-        self._arrow = arrow_columns(self._schema)
-        self._physical = self._schema.physical_names
-        self._stored = self._schema.stored
-        self._file_columns = file_columns(snapshot)
-        self._partition_by = physical_partition_columns(snapshot)
-        self._files = list(snapshot.files.values())
-        self._size = sum(int(file["size"]) for file in self._files)
-        self._file_size = file_size(self._size)
-        names = {name.lower() for name in self._schema.names}
+        names = {name.lower() for name in version.columns.names}
         self._file, self._row, self._flags = (_free_name(name, names) for name in ("file", "row", "flags"))
         self._has_silver = False
 
     @property
     def _is_small(self) -> bool:
         """Whether reading all keys costs less than a query for those that change."""
-        if self._partition_by:
+        if self._version.partition_by:
             return False  # the keys name the partitions, and no file of another one is read
         most = _SMALL_BYTES if self._most_bytes is None else min(_SMALL_BYTES, self._most_bytes)
-        return len(self._files) <= _SMALL_FILES and self._size <= most
+        return len(self._files) <= _SMALL_FILES and self._version.size <= most
 
     def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
         """Define `silver`: key columns, and those that changes may not send, of files that may have a key."""
@@ -87,7 +66,7 @@ class NativeReads(Target):
         self._has_silver = True
         chosen: Sequence[int] = range(len(self._files))
         if not fold.truncates and not self._is_small:
-            chosen = FileChoice.of_keys(self.session, fold).candidates(self._files, self._snapshot)
+            chosen = FileChoice.of_keys(self.session, fold).candidates(self._files, self._version.snapshot)
         chosen = self._with_current(fold, chosen)
         self._require_few([self._files[number] for number in chosen])
         names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
@@ -96,13 +75,13 @@ class NativeReads(Target):
     def define_keys(self, fold: Fold, ranges: Sequence[KeyRange]) -> None:
         """Define `silver`: the key columns of files that may have a key in ranges."""
         found = column_bounds(self.session, fold, ranges)
-        bounds = {self._physical[name]: each for name, each in found.items()}
-        types = {self._physical[column.name]: column.type.ddl for column in fold.columns}
+        bounds = {self._version.physical[name]: each for name, each in found.items()}
+        types = {self._version.physical[column.name]: column.type.ddl for column in fold.columns}
         times = [name for name in bounds if types[name] in TIMES]
         chosen = [
             number
             for number, file in enumerate(self._files)
-            if may_have(file, bounds, times, partition_bounds(self._snapshot, file))
+            if may_have(file, bounds, times, partition_bounds(self._version.snapshot, file))
         ]
         self._require_few([self._files[number] for number in chosen])
         self._add_silver(chosen, [fold.columns[i].name for i in fold.key])
@@ -113,23 +92,23 @@ class NativeReads(Target):
         self._has_silver = True
         chosen = self._with_current(fold, range(len(self._files)))
         self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
-        self._add_silver(chosen, self._schema.names)
+        self._add_silver(chosen, self._version.columns.names)
 
     def _with_current(self, fold: Fold, numbers: Sequence[int]) -> Sequence[int]:
         """Return the files that may have versions which are not over; others stay as they are."""
         if fold.mode != "history" or not fold.current_column:
             return numbers
         stats = [file.get("stats") or "{}" for file in self._files]
-        name = self._physical[fold.current_column]
+        name = self._version.physical[fold.current_column]
         return [number for number in numbers if may_have_null(stats[number], name)]
 
     def define_silver_rows(self, fold: Fold) -> None:
         chosen: Sequence[int] = range(len(self._files))
         if len(chosen) > 1:
             choice = FileChoice.of_rows(self.session, fold, reduced_images("net"))
-            chosen = choice.candidates(self._files, self._snapshot)
+            chosen = choice.candidates(self._files, self._version.snapshot)
         self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
-        self._add_silver(chosen, self._schema.names)
+        self._add_silver(chosen, self._version.columns.names)
 
     def _require_few(self, files: Sequence[Mapping[str, Any]], most_bytes: float = inf) -> None:
         size = sum(int(file["size"]) for file in files)
@@ -137,10 +116,10 @@ class NativeReads(Target):
             raise NotNative(f"{size} bytes of files may have changed rows")
 
     def _add_silver(self, numbers: Sequence[int], names: Sequence[str]) -> None:
-        schema = pa.schema([self._arrow.field(name) for name in names])
+        schema = self._version.schema_of(names)
         tables, size = [], 0
         for number in numbers:
-            rows, found = self._read_present(number, schema)
+            rows, found = self._version.read_present(number, schema)
             size += rows.nbytes
             if size > MOST_BYTES_IN_MEMORY:
                 raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of rows are compared")
@@ -150,7 +129,7 @@ class NativeReads(Target):
         self.session.add("silver", pa.concat_tables(tables) if tables else schema.empty_table())
 
     def newest_lsn(self, rows: EarlierRows) -> int | None:
-        name = self._physical[rows.commit_lsn]
+        name = self._version.physical[rows.commit_lsn]
         found = [_newest_lsn(file, name) for file in self._files]
         return None if inf in found else int(max(found, default=0))
 
@@ -161,17 +140,19 @@ class NativeReads(Target):
         """
         self.session.add(EARLIER, self._earlier_rows(rows, []))
         found: list[pa.Table] = []
-        chosen = FileChoice.of_keys(self.session, rows.fold, NEEDED).candidates(self._files, self._snapshot)
-        name = self._physical[rows.commit_lsn]
+        chosen = FileChoice.of_keys(self.session, rows.fold, NEEDED).candidates(
+            self._files, self._version.snapshot
+        )
+        name = self._version.physical[rows.commit_lsn]
         newest = {number: _newest_lsn(self._files[number], name) for number in chosen}
-        schema = pa.schema([self._arrow.field(name) for name in rows.names])
+        schema = self._version.schema_of(rows.names)
         columns = [f"t.{self.session.engine.quoted(name)}" for name in (*rows.names, self._file, self._row)]
         size = 0
         least: float | None = None
         for number in sorted(chosen, key=lambda number: (newest[number], number), reverse=True):
             if least is not None and newest[number] < least:
                 break
-            part, places = self._read_present(number, schema)
+            part, places = self._version.read_present(number, schema)
             self.session.add("searched", self._with_places(part, number, places))
             matched = self.session.table(rows.matches("searched", self.session.engine, *columns))
             if not matched.num_rows:
@@ -185,7 +166,7 @@ class NativeReads(Target):
 
     def _earlier_rows(self, rows: EarlierRows, found: Sequence[pa.Table]) -> pa.Table:
         places = [pa.field(self._file, pa.int32()), pa.field(self._row, pa.int64())]
-        schema = pa.schema([*(self._arrow.field(name) for name in rows.names), *places])
+        schema = pa.schema([*self._version.schema_of(rows.names), *places])
         return pa.concat_tables([table.cast(schema) for table in found] or [schema.empty_table()])
 
     def _least_newest(self, rows: EarlierRows) -> float | None:
@@ -209,11 +190,11 @@ class NativeReads(Target):
             f"SELECT {file} AS file, {row} AS place FROM {EARLIER} AS t "
             f"WHERE {rows.source(self.session.engine)} IN ({sources}) ORDER BY 1, 2"
         )
-        schema = pa.schema([self._arrow.field(name) for name in rows.value_names])
+        schema = self._version.schema_of(rows.value_names)
         tables, size = [], 0
         files, places = as_numpy(matches.column(0)), as_numpy(matches.column(1))
         for number in np.unique(files):
-            part = self._read(int(number), schema).take(pa.array(places[files == number]))
+            part = self._version.read_rows(int(number), places[files == number], rows.value_names)
             size += part.nbytes
             if size > MOST_BYTES_IN_MEMORY:
                 raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of values are read")
@@ -224,21 +205,6 @@ class NativeReads(Target):
         """Return rows of a file with its number and their places in it."""
         rows = rows.append_column(self._file, pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows))
         return rows.append_column(self._row, pa.array(places))
-
-    def _read(self, number: int, schema: pa.Schema) -> pa.Table:
-        """Return columns of a file; those that it does not have are NULL."""
-        path = data_file(self._path, self._files[number]["path"])
-        stored = pa.schema([self._stored.field(self._physical[name]) for name in schema.names])
-        rows = read_file(path, stored, self._partition_of(number))
-        return pa.Table.from_arrays(rows.columns, schema=schema)
-
-    def _read_present(self, number: int, schema: pa.Schema) -> tuple[pa.Table, np.ndarray[Any, Any]]:
-        """Return columns of the rows of a file, and their places in it."""
-        rows = self._read(number, schema)
-        return rows, np.arange(rows.num_rows)
-
-    def _partition_of(self, number: int) -> Partition:
-        return partition_of(self._partition_by, self._files[number])
 
 
 def _newest_lsn(file: Mapping[str, Any], column: str) -> float:

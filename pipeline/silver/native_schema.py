@@ -200,8 +200,8 @@ def set_default(
     from pipeline.delta.data_files import DataFiles
     from pipeline.delta.partitions import file_columns, partition_of, physical_partition_columns
     from pipeline.silver.data_layout import file_size
+    from pipeline.silver.file_committer import ADDED_FILE_IN_MEMORY
     from pipeline.silver.native_files import NotNative
-    from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY
 
     snapshot = table.snapshot()
     if snapshot.offsets.get(str(commit.txn), INVALID) >= commit.lsn:

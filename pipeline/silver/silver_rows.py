@@ -21,7 +21,8 @@ from pipeline.delta.rows import arrow_schema, file_rows, read_rows
 from pipeline.delta.store.mirror import fetch_all
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
-from pipeline.silver.overlay import Overlay, Places
+from pipeline.silver.overlay import Overlay
+from pipeline.silver.row_changes import Numbers
 
 _BATCH_ROWS, _BATCH_BYTES = 32_768, 16 << 20
 _FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
@@ -167,7 +168,7 @@ def _has_vectors(files: Mapping[str, Mapping[str, Any]]) -> bool:
     return any(add.get("deletionVector") for add in files.values())
 
 
-def _without(rows: pa.Table, gone: Places | None, begin: int) -> pa.Table:
+def _without(rows: pa.Table, gone: Numbers | None, begin: int) -> pa.Table:
     """Return the rows of a file from a place on, without those at places that are gone."""
     if gone is None:
         return rows

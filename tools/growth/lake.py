@@ -27,7 +27,7 @@ from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Relation
 from pipeline.silver.data_layout import file_size
-from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY
+from pipeline.silver.file_committer import ADDED_FILE_IN_MEMORY
 from pipeline.silver.versions import version_and_id
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName

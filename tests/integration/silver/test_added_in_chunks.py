@@ -21,7 +21,7 @@ from pipeline.delta.data_files import DataFiles
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.ingest.job import run_ingest
-from pipeline.silver import batch_writer, native_target, step_writer
+from pipeline.silver import batch_writer, file_committer, step_writer
 from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import snapshot, source_columns, source_rows
@@ -54,7 +54,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(changes_scan, "_BATCH_ROWS", 100)
     monkeypatch.setattr(change_rows, "CHUNK_ROWS", 250)
     monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 50)
-    monkeypatch.setattr(native_target, "ADDED_FILE_IN_MEMORY", 100_000)
+    monkeypatch.setattr(file_committer, "ADDED_FILE_IN_MEMORY", 100_000)
     sizes = []
     read = ChangeRows.chunks
 
@@ -174,7 +174,7 @@ def test_misfits_of_several_chunks_are_recorded_once(
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(native_target.NativeTarget, "_commit", end)
+        patched.setattr(file_committer.FileCommitter, "_rewrite", end)
         with pytest.raises(Crash):
             Applier(None, config).apply_pending()
     found = [(row["column_name"], row["key"], row["raw_text"], row["policy"]) for row in misfits(config)]

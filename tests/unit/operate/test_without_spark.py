@@ -28,6 +28,7 @@ _NEVER = (
     "pyarrow.dataset",
     "pipeline.bronze.columnar.decode",
     "pipeline.ingest.job",
+    "pipeline.silver.file_committer",
     "pipeline.silver.native_target",
 )
 _BINARY = "pipeline.protocol.binary.converters"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,11 +17,14 @@ from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.key_ranges import INT4, KeyRange
 from pipeline.protocol.lsn import LSN
-from pipeline.silver import data_layout, native_files, native_reads, native_target
+from pipeline.silver import data_layout, file_committer, native_files, native_reads
 from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.file_committer import FileCommitter, compact_small_files
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.native_files import NotNative
-from pipeline.silver.native_target import NativeTarget, compact_small_files
+from pipeline.silver.native_target import NativeTarget
+from pipeline.silver.row_changes import FileChanges, RowChanges
+from pipeline.silver.table_version import TableVersion
 from pipeline.silver.text_parsers import INT, STRING
 from pipeline.silver.write import FOLDED, MetadataNames, Write, WriteKind
 from pipeline.silver.write_plan import Identity, WriteStep
@@ -56,6 +60,11 @@ def append(table: LakeTable, keys: Sequence[int]) -> None:
     )
 
 
+def target_of(session: DuckSql, table: LakeTable, most_bytes: int | None = None) -> NativeTarget:
+    version = TableVersion(table, table.snapshot())
+    return NativeTarget(session, version, FileCommitter(version), most_bytes)
+
+
 def merge(
     session: DuckSql, table: LakeTable, rows: Sequence[Sequence[Any]], lsn: int, most_bytes: int | None = None
 ) -> None:
@@ -71,7 +80,7 @@ def merge(
     step = WriteStep(Identity.KEY, (1,), (0, 0), (lsn, 0), replaces=False, end_lsn=LSN(lsn))
     commit = TableCommit(TXN, LSN(lsn), {"table": ["public", "t"], "after": "0/0"})
     write = Write(step, WriteKind.MERGE, FOLD, commit, MetadataNames(None, None), table.identifier)
-    NativeTarget(session, table, table.snapshot(), most_bytes).commit_merge(write, FOLD, {})
+    target_of(session, table, most_bytes).commit_merge(write, FOLD, {})
 
 
 def replace_keys(
@@ -89,7 +98,7 @@ def replace_keys(
     step = replace(step, copy_id=1, key_types=(INT4,))
     commit = TableCommit(TXN, LSN(lsn), {"table": ["public", "t"]})
     write = Write(step, WriteKind.REPLACE_KEYS, FOLD, commit, MetadataNames(None, None), table.identifier)
-    NativeTarget(session, table, table.snapshot(), None).commit_rows(write, FOLD)
+    target_of(session, table).commit_rows(write, FOLD)
 
 
 def files(table: LakeTable) -> set[str]:
@@ -225,7 +234,7 @@ def test_a_failed_commit_leaves_no_files(
 
 def test_large_files_are_split(session: DuckSql, table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     append(table, range(1000))
-    monkeypatch.setattr(native_target, "FILE_SIZE", 2000)
+    monkeypatch.setattr(file_committer, "FILE_SIZE", 2000)
     merge(session, table, [("U", 1, "a", "b", 0)], 5)
     assert len(files(table)) > 2
     assert table.rows().column("id").to_pylist() == [*range(1000)]
@@ -268,7 +277,7 @@ def test_many_small_files_are_compacted_in_a_commit_that_changes_no_row(
 ) -> None:
     for key in range(7):
         append(table, [key])
-    monkeypatch.setattr(native_target, "_MOST_SMALL_FILES", 8)
+    monkeypatch.setattr(file_committer, "_MOST_SMALL_FILES", 8)
     compact_small_files(table)
     assert len(files(table)) == 7
     append(table, [7])
@@ -315,11 +324,9 @@ def test_lists_and_other_types_keep_their_values() -> None:
     kinds = {"l": pa.list_(pa.field("element", pa.string())), "b": pa.binary(), "t": pa.timestamp("us")}
     before = pa.table({"l": [["a"], None], "b": [b"x", None], "t": [1, None]}, schema=pa.schema(kinds))
     values = pa.table({"l": [["b", None]], "b": [b"y"], "t": [2]}, schema=pa.schema(kinds))
-    import numpy as np
-
-    rewrite = native_target.Rewrite(np.array([], int), np.array([1]), np.array([0]))
-    states = {"l": np.array([True]), "b": np.array([False])}
-    after = native_target._rewritten(before, rewrite, values, states)
+    changes = FileChanges(np.array([], int), np.array([1]), np.array([0]))
+    kept = {"l": np.array([True]), "b": np.array([False])}
+    after = RowChanges(values, {0: changes}, kept).applied(changes, before)
     assert after.schema == before.schema
     assert after.column("l").to_pylist() == [["a"], None]
     assert after.column("b").to_pylist() == [b"x", b"y"]

@@ -17,8 +17,10 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
-from pipeline.silver.overlay import Overlay, OverlayTarget
+from pipeline.silver.native_target import NativeTarget
+from pipeline.silver.overlay import Overlay, OverlayCommitter
 from pipeline.silver.overlay_frame import can_show
+from pipeline.silver.table_version import TableVersion
 from pipeline.silver.text_parsers import INT, STRING
 
 
@@ -32,7 +34,8 @@ def test_new_rows_are_searched_for_changed_keys(tmp_path: Path, partition_by: tu
     fold = Fold((FoldColumn("k", INT, {1: 0}), FoldColumn("v", STRING, {1: 1})), (0,), (1,))
     with closing(DuckSql()) as session:
         session.compute("folded", "SELECT CAST(7 AS INTEGER) AS k0")
-        OverlayTarget(session, table, snapshot, overlay, None).define_silver(fold)
+        version = TableVersion(table, snapshot, overlay)
+        NativeTarget(session, version, OverlayCommitter(version, overlay)).define_silver(fold)
         assert session.table("SELECT k FROM silver").column("k").to_pylist() == [7]
 
 

@@ -16,10 +16,12 @@ from pipeline.delta.table import LakeTable
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.file_committer import FileCommitter
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.mode_sql import appended
 from pipeline.silver.native_target import NativeTarget
+from pipeline.silver.table_version import TableVersion
 from pipeline.silver.text_parsers import INT, STRING
 from pipeline.silver.unchanged_plan import Filling, plan_filling
 from pipeline.silver.unchanged_values import fill_unchanged
@@ -106,7 +108,8 @@ def fill(
     sql = FoldSql(rows_fold, DUCKDB)
     session.define("inserted", appended(sql, "changes"))
     session.define("typed", sql.typed("inserted"))
-    target = NativeTarget(session, table, table.snapshot(), None)
+    version = TableVersion(table, table.snapshot())
+    target = NativeTarget(session, version, FileCommitter(version))
     fill_unchanged(target, filling or Filling(FOLD), rows_fold, NAMES, replaces=False)
     found = session.table(f"SELECT c1 AS body, unchanged FROM {FOLDED} ORDER BY commit_lsn").to_pylist()
     return [(row["body"], row["unchanged"]) for row in found]
