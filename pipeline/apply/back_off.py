@@ -1,4 +1,4 @@
-"""When a continuous run tries a table again that was held or failed.
+"""Back-off of held and failed tables in a continuous run: when each is tried again.
 
 A table that has not changed is not surveyed and written again by each batch, but at intervals that double
 from `FIRST_SECONDS` to `MOST_SECONDS`. A table whose offset, copies, requests or folder have changed is tried

@@ -1,4 +1,4 @@
-"""What a run shows and records of tables that stop without an attempt to write them. Pure."""
+"""Reports and records of tables that stop before they are written. Pure."""
 
 from __future__ import annotations
 

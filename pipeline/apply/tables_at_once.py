@@ -1,4 +1,4 @@
-"""How many silver tables are written at once if the configuration leaves it to the machine.
+"""Default number of silver tables that are written at once, by the machine.
 
 The native writer uses the cores and the memory of this process, as far as its affinity and its control group
 let it. Spark uses its own, here or on a cluster: `defaultParallelism`.

@@ -1,4 +1,4 @@
-"""What a request for an adoption names: the Delta table that another program wrote, at one version of it."""
+"""Request for an adoption: the Delta table that another program wrote, at one version of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bronze records of table copies, of requests for them and of gaps in the stream, as of one read.
+"""State of table copies, of requests for them and of gaps in the stream, as of one read of bronze.
 
 A table copy contains all rows of a table, or the rows of some keys (a partial resync). Its rows are in bronze
 with op `R`, at the LSN of the snapshot under which they were read; a copy that was interrupted and resumed

@@ -1,4 +1,4 @@
-"""What `pgdelta forget` erased from bronze, as the commits of `changes` and `_pgdelta/erasures` record it.
+"""Records of what `pgdelta forget` erased from bronze, in commits of `changes` and `_pgdelta/erasures`.
 
 The commit that erases rows records how many changes ended at each LSN, and how many rows of each copy it
 erased. Delta removes a commit only with all before it, so changes are compared as long as the commit that

@@ -1,4 +1,4 @@
-"""Which columns of a table are kept out of the lake, hashed or masked, and what bronze records of it. Pure.
+"""Columns that are kept out of the lake, hashed or masked, and bronze's record of them. Pure.
 
 A rule names a column as the configuration does. It follows the column through renames, by its attribute
 number, and a table by its oid, also if the source moved to a server where both are others: a renamed column

@@ -1,4 +1,4 @@
-"""What apply reads of one table: where its input begins, and what each relation version has in it."""
+"""Input of apply for one table: where it begins, and what each relation version has in it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""How a value of the configuration file is read into the type of its field.
+"""Read a value of the configuration file into the type of its field.
 
 One marker per kind of value: `Annotated[bool, Flag]` is a true or false of the file. A marker receives the
 values of `yaml_document`, expands their variables and raises ValueError with a sentence, which never shows

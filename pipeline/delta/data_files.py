@@ -1,8 +1,9 @@
 """Data files of a Delta table on a file system of this machine: Parquet, and what the log says of each.
 
-Readers skip files by statistics, so none is wrong: NaN and infinity are left out, long texts are cut off and,
-above, end with the last of all characters, times are rounded outwards to milliseconds. What can be given is
-given: deltalake's `to_pyarrow_dataset` finds no row by a filter on a column whose bounds a file leaves out.
+Readers skip files by these statistics, so a bound never excludes a value: NaN and infinity are left out,
+texts are cut off after 32 characters (an upper bound then ends with the last of all characters), and times
+are rounded outwards to milliseconds. Every column that can have bounds has them: deltalake's
+`to_pyarrow_dataset` finds no row by a filter on a column whose bounds a file leaves out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a Delta table's log says of the table itself, its protocol and metadata, and changes of its columns.
+"""Protocol and metadata of a Delta table by its log, and changes of its columns.
 
 Pure. A change is made as Spark's ALTER TABLE makes it. Once a table has column mapping, a column keeps its
 name in data files (`physicalName`) and its id, whatever it is called, so that no file is written again.

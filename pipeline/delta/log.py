@@ -1,4 +1,4 @@
-"""What the commits of a Delta table's log record about themselves.
+"""Records that commits of a Delta table's log have of themselves.
 
 Operation names are those of Delta's `DeltaOperations`.
 """

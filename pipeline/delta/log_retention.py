@@ -1,4 +1,4 @@
-"""How long the log of a table keeps versions: by their age, and by their number.
+"""Retention of a table's log: versions are kept by their age, and by their number.
 
 Delta counts by age alone (`delta.logRetentionDuration`), which lets a log with a commit every 3 seconds grow
 to 28,800 commits in a day. Tables with `pgdelta.logRetentionCommits` also let versions go that are older than

@@ -1,4 +1,4 @@
-"""What is known of one version of a table's log."""
+"""State of one version of a table's log, as far as it is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of lake, source and slot before ingest starts, as one list for ingest and `pgdelta check`.
+"""Conditions on lake, source and slot under which ingest starts: one list for ingest and `pgdelta check`.
 
 A condition is a function that raises the reason for a refusal. `CONTINUING` are those of a lake that has an
 offset, in the order in which they are decided. `check_start` makes a line of each.

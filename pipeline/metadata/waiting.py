@@ -1,4 +1,4 @@
-"""Items that threads put for whoever writes next: one commit then has those of all that wait."""
+"""Group commit: the next writer commits the items of all waiting threads."""
 
 from __future__ import annotations
 

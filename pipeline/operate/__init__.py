@@ -1,1 +1,1 @@
-"""What an operator runs besides the jobs: checks, plans, rebuilds, resyncs, maintenance, as-of queries."""
+"""Operators' commands besides the jobs: checks, plans, rebuilds, resyncs, maintenance, as-of queries."""

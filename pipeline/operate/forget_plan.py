@@ -1,4 +1,4 @@
-"""Check that keys can be erased without a false promise: no row lives on, and nothing waits that has them."""
+"""Preconditions of erasure: no live row and no pending change has the keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the relations are that rules match, and which of their rows are followed. Pure.
+"""Kinds of the relations that rules match, and which of their rows are followed. Pure.
 
 `KINDS` has a sentence and what to do for each kind of relation whose changes the stream does not carry, or
 not under its name. A table that is not here is an ordinary one, and is followed.

@@ -1,4 +1,4 @@
-"""What is to be sent of alerts: which ones began and which ones are over, by what is recorded. Pure."""
+"""Diff current alerts against the recorded ones: which to announce, which to resolve. Pure."""
 
 from __future__ import annotations
 

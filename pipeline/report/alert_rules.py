@@ -1,4 +1,4 @@
-"""What of a pipeline needs a person: a table of rules over the facts of status. Pure.
+"""Alert rules: a table over the facts of status, of what needs a person. Pure.
 
 `RULES` has a row for each condition. `find_alerts` returns an alert for each table, or for the pipeline, for
 which one holds, and the rules whose facts are not known now: what they found before may still hold. A limit

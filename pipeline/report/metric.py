@@ -1,4 +1,4 @@
-"""What a metric is: a name, a kind, a help text, and how it is read from the summaries of a run."""
+"""Definition of a metric: name, kind, help text, and how it is read from the summaries of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a silver table are sorted together, so that each has its own range of values. Pure.
+"""Choice of files that are sorted together, so that each has its own range of values. Pure.
 
 The columns are those of `cluster_by`, else the key's.
 

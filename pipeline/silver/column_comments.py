@@ -1,4 +1,4 @@
-"""Which comments silver has and should have, by those on the source's table and columns. Pure.
+"""Comments of silver's table and columns, as they are and as the source's make them. Pure.
 
 Only what the source has a comment on, or had one since comments are recorded, follows the source. A comment
 that was removed becomes an empty text.

@@ -1,4 +1,4 @@
-"""Which columns of a table are compared, and in what form: those of the source, each with silver's.
+"""Pair each source column with its silver column, and choose a common text form to compare them in.
 
 Pure. A column is found by its attribute number, as silver follows it through renames. One without a common
 form on both sides is skipped, with the reason.

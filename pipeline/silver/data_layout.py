@@ -1,4 +1,4 @@
-"""Which files of a silver table a merge reads, by their statistics, and how large files become.
+"""Choice of the files that a merge reads, by their statistics, and sizes of files.
 
 A merge rewrites whole files, so the size of files bounds what one changed row costs, however large the table
 is. A reader opens at most about `_FILES` files of a table until they are as large as `FILE_SIZE`.

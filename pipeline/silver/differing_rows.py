@@ -1,4 +1,4 @@
-"""Which rows differ: ranges of key hashes whose sums differ are divided until their rows can be compared.
+"""Search for rows that differ: ranges of key hashes whose sums differ are divided until rows are compared.
 
 Both sides return sums and hashes of rows; no value is read here. What is found is bounded: if a table differs
 everywhere, the rows of some ranges are compared, and the rest only counts as differing.

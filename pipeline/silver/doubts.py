@@ -1,4 +1,4 @@
-"""Which tables may differ from the source since an event, until a copy or a comparison settles it. Pure."""
+"""Tables that may differ from the source since an event, until a copy or a comparison settles it. Pure."""
 
 from __future__ import annotations
 

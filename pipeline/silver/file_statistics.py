@@ -1,4 +1,4 @@
-"""The columns whose statistics in Delta's log are sure, whoever wrote the files. Pure."""
+"""Columns whose file statistics are reliable, whichever writer produced them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the native writer reads: a table's input from bronze in a session of DuckDB, whole or by chunks."""
+"""Open a DuckDB session with one table's pending changes, whole or in chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The copy from which a table is built as of an LSN, or why bronze cannot show the table there. Pure."""
+"""Choose the table copy that a rebuild as of an LSN starts from, or explain why there is none. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables a query names, by PostgreSQL's rule: quoted names are exact, others are in lower case.
+"""Tables that a query names, by PostgreSQL's rule: quoted names are exact, others are in lower case.
 
 DuckDB does not tell names apart that differ only in case. It parses the query here, and nothing else.
 """

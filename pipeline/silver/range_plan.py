@@ -1,4 +1,4 @@
-"""What one range of a silver table's input does to the table, and what came of it. Pure."""
+"""The plan and the result of applying one range of changes to a silver table. Pure."""
 
 from __future__ import annotations
 

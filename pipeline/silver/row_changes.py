@@ -1,4 +1,4 @@
-"""What one step does to the rows of one version of a silver table, and how a commit of it is described.
+"""Changes of one step to the rows of one version of a silver table, and the description of their commit.
 
 Rows are known by their places: the number of their file in the version, and their number in it. What a mode
 means is resolved before: a change says which rows go, which are replaced and by what, and which come.

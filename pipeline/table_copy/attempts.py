@@ -1,4 +1,4 @@
-"""When a table whose copy failed is copied again, and when it is held. Pure, but for the clock.
+"""Attempts of failed table copies: when each is made again, and when the table is held. Pure, but for time.
 
 A table that is rewritten or altered while it is read is copied again, after intervals that double from a
 second. After `MOST_REWRITES` times in a row it is held: it may change faster than it can be read. A table

@@ -1,4 +1,4 @@
-"""What a comparison found of a table, after a gap or rewrite or for an adoption, and who compares."""
+"""Results of comparing a table with the source, after a gap, a rewrite or for adoption, and the comparer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Hadoop's clients need to use the store that `storage.options` describe."""
+"""Settings and packages by which Hadoop's clients use the store of `storage.options`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables on an object store a thread does not look at again for a while.
+"""Per-thread cache of newest table versions, so that a batch lists each log on a store once.
 
 Each look at the newest version of a table asks the store. Within `one_look` a thread asks once for each
 table: what this process commits is known without asking, and a commit that another writer made meanwhile is

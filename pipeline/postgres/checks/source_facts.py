@@ -1,4 +1,4 @@
-"""What a server has and what the role may do there, for `pgdelta init`, and the SQL that prepares it.
+"""Facts of a server and of the role there for `pgdelta init`, and the SQL that prepares it.
 
 Only catalogs are read, and nothing is changed. `preparation` is pure: facts in, statements out.
 """

@@ -1,4 +1,4 @@
-"""What a page shows: the status of a pipeline, the details of tables, their events and schema history.
+"""Facts that a page shows: status of a pipeline, details of tables, their events and schema history.
 
 The history of a table's schema comes from `bronze/relations`: each version says what differs from the one
 before. Nothing here does I/O or holds a row's values.

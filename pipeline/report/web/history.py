@@ -1,4 +1,4 @@
-"""What a run did over the last hour, sampled at intervals into a list of bounded length, and its plots.
+"""History of a run over the last hour, sampled into a list of bounded length, and its plots.
 
 A sample is what the run's own summaries say; apply alone also reads how far bronze is. `plots` is pure.
 """

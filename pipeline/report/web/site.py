@@ -1,4 +1,4 @@
-"""What a job serves with `--http`: its page, a page for each table, its metrics, and `/healthz`.
+"""Site that a job serves with `--http`: its page, a page for each table, its metrics, and `/healthz`.
 
 Pages are read from the lake and the source on one thread of its own, when they are requested and at most a
 quarter of the time, so that no number of readers slows the job. Requests get the newest page that was read.
