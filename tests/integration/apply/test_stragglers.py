@@ -11,16 +11,22 @@ import shutil
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.apply.applier import Applier
+from pipeline.delta.table import Lake
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
-from pipeline.silver.as_of import as_of
+from pipeline.silver.as_of import find_silver
 from pipeline.silver.table import SilverTable
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.support.pipelines import MakePipeline, Pipeline
 
 pytestmark = pytest.mark.postgres
+
+
+def silver_orders(pipeline: Pipeline) -> DeltaTable:
+    return DeltaTable(str(pipeline.path("silver", "public", "orders")))
 
 
 @pytest.mark.promise("one bad table")
@@ -88,16 +94,14 @@ def test_a_table_that_fails_stops_no_other_and_catches_up_alone(pipeline: Pipeli
     pipeline.assert_equal(*TABLES)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("foreign changes")
 def test_a_table_with_a_foreign_commit_fails_until_it_is_restored(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
     pipeline.run(*FILL)
     pipeline.catch_up()
-    table = f"delta.`{pipeline.path('silver', 'public', 'orders')}`"
-    version = pipeline.session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0].version
-    pipeline.session.sql(f"DELETE FROM {table} WHERE id = 20")
+    version = silver_orders(pipeline).version()
+    silver_orders(pipeline).delete("id = 20")
     pipeline.run(*CHANGE)
     pipeline.ingest()
     summary = pipeline.apply(records_status=True)
@@ -112,13 +116,12 @@ def test_a_table_with_a_foreign_commit_fails_until_it_is_restored(pipeline: Pipe
     assert "DELETE at version" in (states["orders"][1] or "")
     assert states["lines"] == states["log"] == ("current", None)
     assert status.is_held
-    pipeline.session.sql(f"RESTORE TABLE {table} TO VERSION AS OF {version}")
+    silver_orders(pipeline).restore(version)
     assert pipeline.apply().exit_code(strict=True) == 0
     assert not read_status(pipeline.config, is_offline=True).is_held
     pipeline.assert_equal(*TABLES)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("foreign commits in manifests")
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_a_foreign_commit_during_a_run_is_in_no_manifest(
@@ -130,11 +133,10 @@ def test_a_foreign_commit_during_a_run_is_in_no_manifest(
     pipeline.catch_up()
     pipeline.run(*CHANGE)
     pipeline.ingest()
-    table = f"delta.`{pipeline.path('silver', 'public', 'orders')}`"
     write, bring = SilverTable.apply, Applier._write_table
 
     def disturb() -> None:
-        pipeline.session.sql(f"DELETE FROM {table} WHERE id = 20")
+        silver_orders(pipeline).delete("id = 20")
 
     def disturbed_write(writer: SilverTable, *given: Any) -> Any:
         if writer.name == ("public", "orders"):
@@ -159,19 +161,19 @@ def test_a_foreign_commit_during_a_run_is_in_no_manifest(
         assert "A foreign commit (DELETE at version" in line
         assert "changed rows of silver table public.orders." in line
         assert ("RESTORE" in line) == (moment == "after")
-    silver = as_of(pipeline.session, pipeline.root)
+    silver = find_silver(lambda: Lake(pipeline.root))
     assert set(silver.behind) == {("public", "orders")}
     pipeline.assert_equal("lines", "log")
     if moment == "after":
         good = re.search(r"RESTORE it to version (\d+)", line)
         assert good
-        pipeline.session.sql(f"RESTORE TABLE {table} TO VERSION AS OF {good[1]}")
+        silver_orders(pipeline).restore(int(good[1]))
         assert pipeline.apply().exit_code(strict=True) == 0
     else:
         run_resync(pipeline.config, ["public.orders"])
         pipeline.catch_up()
     pipeline.assert_equal(*TABLES)
-    assert not as_of(pipeline.session, pipeline.root).behind
+    assert not find_silver(lambda: Lake(pipeline.root)).behind
 
 
 @pytest.mark.spark
