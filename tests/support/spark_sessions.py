@@ -37,7 +37,7 @@ def session_settings(run_store: RunStore | None) -> Iterator[None]:
     stored = run_store.spark_settings if run_store else {}
     settings = " ".join(f"--conf {key}={value}" for key, value in {**_SMALL_QUERIES, **stored}.items())
     # with one tier the JVM would reserve 48 MB for compiled code, and stop compiling once that is full
-    java = '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"'
+    java = '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"'
     launch_gateway = sessions._launch_gateway
 
     def launch() -> Any:
