@@ -31,6 +31,9 @@ storage:
 """
 
 pytestmark = pytest.mark.postgres
+by_python = pytest.mark.parametrize(
+    "launcher", ["python", pytest.param("spark-submit", marks=pytest.mark.slow)]
+)
 
 
 def run_job(launcher: str, job: str, folder: Path, *arguments: str) -> tuple[int, list[str], list[str]]:
@@ -94,7 +97,7 @@ def test_jobs_need_nothing_on_the_line(database: Database, tmp_path: Path) -> No
         )
 
 
-@pytest.mark.parametrize("launcher", ["spark-submit", pytest.param("python", marks=pytest.mark.slow)])
+@by_python
 def test_a_failure_is_one_sentence_and_exit_code_1(launcher: str, tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -106,7 +109,7 @@ def test_a_failure_is_one_sentence_and_exit_code_1(launcher: str, tmp_path: Path
     assert "127.0.0.1" in err[0]
 
 
-@pytest.mark.parametrize("launcher", ["python", pytest.param("spark-submit", marks=pytest.mark.slow)])
+@by_python
 def test_a_mistake_in_the_configuration_is_one_sentence_and_exit_code_2(
     launcher: str, tmp_path: Path
 ) -> None:

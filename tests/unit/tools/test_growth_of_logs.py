@@ -14,7 +14,9 @@ from tools.growth.parts.year import Twelfth, growth_of, measure_year
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize(("scale", "is_kept"), [(0.02, True), (0.004, False)])
+@pytest.mark.parametrize(
+    ("scale", "is_kept"), [pytest.param(0.02, True, marks=pytest.mark.slow), (0.004, False)]
+)
 def test_jobs_continue_in_a_lake_with_aged_logs(tmp_path: Path, scale: float, is_kept: bool) -> None:
     lake = make_lake(tmp_path, scale, is_aged=True, is_kept=is_kept)
     changes = lake.bronze.changes
