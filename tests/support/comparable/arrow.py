@@ -39,6 +39,8 @@ def reader(kind: pa.DataType) -> Callable[[Any], Value]:
     if pa.types.is_list(kind):
         element = reader(kind.value_type)
         return lambda items: tuple(None if item is None else element(item) for item in items)
+    if pa.types.is_map(kind):
+        return lambda items: str(dict(items))
     if pa.types.is_decimal(kind):
         return lambda value: decimal_text(value, kind.scale)
     if pa.types.is_timestamp(kind):

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.config.config import Protocol
 from pipeline.protocol.lsn import LSN
@@ -22,9 +22,6 @@ from tests.support.servers import Database
 from tests.support.values.judge import Verdict, Verdicts, judge_misfits, judge_rows, judge_types, landed
 from tests.support.values.kinds import Kind
 from tests.support.values.tables import PHASES, Connection, Source, ValueTable, can_be_key, look, run
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MODES = ("text", "binary")
 BINARY = Protocol(binary=True, written=frozenset({"binary"}))
@@ -89,14 +86,13 @@ def carry(
     database: Database,
     families: Families,
     bags: Families,
-    spark: SparkSession,
     root: str,
     *,
-    with_array_keys: bool,
+    with_spark: bool,
 ) -> None:
     """Take the families, and some types as rows without a key, through both pipelines and judge them.
 
-    Tables whose keys are arrays, which Spark writes, are in bronze always, and in silver on request.
+    Tables that Spark writes, for their keys or maps, are in bronze always, and in silver on request.
     """
     with database.connect() as source:
         install(source)
@@ -108,9 +104,9 @@ def carry(
         for mode in MODES:
             published = [table for table in tables if mode == "text" or is_binary(table)]
             in_silver = [table for table in published if mode == "text" or table.role == "plain"]
-            if not with_array_keys:
-                in_silver = [table for table in in_silver if "_arrays_" not in table.name]
-            pipeline = make(database, source, spark, root, mode, published, in_silver)
+            if not with_spark:
+                in_silver = [table for table in in_silver if not is_of_spark(table)]
+            pipeline = make(database, source, root, mode, published, in_silver)
             pipeline.ingest()
             lanes[mode] = Lane(pipeline, in_silver, carried.verdicts[mode])
         places, sources = {}, {}
@@ -132,12 +128,17 @@ def tables_of(connection: Connection, families: Families, bags: Families) -> lis
         keys = [kind for kind in kinds if can_be_key(connection, kind)]
         arrays = [kind for kind in keys if kind.type.endswith("[]")]
         others = [kind for kind in keys if kind not in arrays]
-        # Spark writes what has one of these in its key; the first of a table tell its rows apart
-        others.sort(key=lambda kind: kind.type in REALS)
+        others.sort(key=lambda kind: kind.type in REALS)  # the first of a table tell its rows apart
         for role, of_role in (("keys", others), ("arrays", arrays)):
             for at in range(0, len(of_role), KEY_COLUMNS):
                 tables.append(ValueTable(f"{name}_{role}_{at}", "keys", of_role[at : at + KEY_COLUMNS]))
     return tables
+
+
+def is_of_spark(table: ValueTable) -> bool:
+    """Return whether Spark writes the table in silver, because of its key or its maps."""
+    of_spark = ("array<", "float", "double") if table.role == "keys" else ("map<", "array<map<")
+    return any(kind.silver.startswith(of_spark) for kind in table.kinds)
 
 
 def is_binary(table: ValueTable) -> bool:
@@ -147,7 +148,6 @@ def is_binary(table: ValueTable) -> bool:
 def make(
     database: Database,
     source: Connection,
-    spark: SparkSession,
     root: str,
     mode: str,
     published: list[ValueTable],
@@ -159,7 +159,7 @@ def make(
     protocol: dict[str, Any] = {"protocol": BINARY} if mode == "binary" else {}
     rules = [f"public.{table.name}" for table in in_silver]
     config = database.config(*rules, root=f"{root}/{mode}", publication=name, slot=name, **protocol)
-    return Pipeline(database, replace(config, pipeline=name), source, spark=spark)
+    return Pipeline(database, replace(config, pipeline=name), source)
 
 
 def write(source: Connection, tables: list[ValueTable], phase: str) -> tuple[LSN, LSN]:
