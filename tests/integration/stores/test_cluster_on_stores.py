@@ -46,8 +46,13 @@ OPTIONS = """\
     access_key_id: ${LAKE_KEY}
     secret_access_key: ${LAKE_SECRET}
 """
-# the server of moto answers it wrongly
-NO_EXPECTATION = ("--conf", "spark.hadoop.fs.s3a.connection.expect.continue=false")
+OPTIONS_OF_RUNS = (
+    # the server of moto answers it wrongly
+    *("--conf", "spark.hadoop.fs.s3a.connection.expect.continue=false"),
+    # queries run once: compiling them would take most of the time
+    *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
+    *("--conf", "spark.sql.shuffle.partitions=2"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ def driver(
         "SHOP_PASSWORD": OTHER_PASSWORD,
         "TMPDIR": str(private / "tmp"),
     }
-    made = Driver(cluster, private, NO_EXPECTATION, environ)
+    made = Driver(cluster, private, OPTIONS_OF_RUNS, environ)
     text = CONFIG.format(name=database.name, conninfo=database.conninfo, root=store.root)
     made.config.write_text(text.replace("silver:", store.options + "silver:"))
     build_dist(private / "dist", with_packages=False, s3_jars=s3_jars)

@@ -31,9 +31,7 @@ FIRST_OF_APPLY = STEPS.index(CrashStep.EVOLVE_COLUMNS)
 POINTS_OF_APPLY = list(product(STEPS[FIRST_OF_APPLY:], WHEN))
 SOME_OF_APPLY = [
     (CrashStep.EVOLVE_COLUMNS, "after"),
-    (CrashStep.WRITE_TABLE, "before"),
     (CrashStep.WRITE_TABLE, "after"),
-    (CrashStep.RECORD_MANIFEST, "before"),
     (CrashStep.SWAP_TABLE, "after"),
 ]
 POINTS_OF_INGEST = list(product(STEPS[:FIRST_OF_APPLY], WHEN))
