@@ -40,7 +40,18 @@ def check(
     return run(session, lineages)
 
 
-@pytest.mark.parametrize("shape", [KEYED, COMPOSITE], ids=["one", "composite-toasted"])
+def engines(*cases: tuple[Shape, str]) -> pytest.MarkDecorator:
+    """Run each shape by DuckDB, and by default the first one by Spark: each query of it is compiled."""
+    by_spark = [(pytest.mark.spark,), *[(pytest.mark.spark, pytest.mark.slow)] * (len(cases) - 1)]
+    found = [
+        pytest.param("spark", shape, id=f"spark-{name}", marks=marks)
+        for (shape, name), marks in zip(cases, by_spark, strict=True)
+    ]
+    found += [pytest.param("duckdb", shape, id=f"duckdb-{name}") for shape, name in cases]
+    return pytest.mark.parametrize(("sql_session", "shape"), found, indirect=["sql_session"])
+
+
+@engines((COMPOSITE, "composite-toasted"), (KEYED, "one"))
 def test_fold_by_key_gives_the_rows_of_the_source(sql_session: SqlSession, shape: Shape) -> None:
     assert check(sql_session, shape, range(60), evolves=False, cuts=2).linked > 1
 
@@ -49,7 +60,7 @@ def test_fold_by_key_follows_columns_that_join_and_leave(sql_session: SqlSession
     check(sql_session, COMPOSITE, range(100, 140), evolves=True, cuts=2)
 
 
-@pytest.mark.parametrize("shape", [BAG, FULL_WITH_KEY], ids=["no-key", "primary-key"])
+@engines((BAG, "no-key"), (FULL_WITH_KEY, "primary-key"))
 def test_multiset_gives_the_rows_of_the_source(sql_session: SqlSession, shape: Shape) -> None:
     check(sql_session, shape, range(200, 240), evolves=False, cuts=2)
 
@@ -81,7 +92,7 @@ def arbitrary(rng: Random, shape: Shape) -> History:
     return History(initial, changes, apply_all(initial, changes).rows, shape)
 
 
-@pytest.mark.parametrize("shape", [KEYED, replace(BAG, columns=("k", "a", "big"))], ids=["key", "no-key"])
+@engines((KEYED, "key"), (replace(BAG, columns=("k", "a", "big")), "no-key"))
 def test_changes_that_fit_no_table_have_the_same_result_as_in_the_model(
     sql_session: SqlSession, shape: Shape
 ) -> None:
