@@ -7,14 +7,12 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import StringIO
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from rich.console import Console
 
 from pipeline.config.config import Protocol
 from pipeline.config.tables import TableRule
@@ -37,6 +35,7 @@ from pipeline.verify.audit import run_audit
 from tests.support import oracle
 from tests.support.fault_points import crash_at
 from tests.support.files import places_of
+from tests.support.pages import render
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = pytest.mark.postgres
@@ -169,11 +168,10 @@ def test_nothing_of_the_subject_remains(lived: Pipeline) -> None:
     assert (receipt.keys_given, receipt.keys) == (2, 3)
     assert (rows["_pgdelta/differences"], rows["_pgdelta/requests"]) == (1, 1)
     assert rows["_pgdelta/misfits"] >= 1
-    page = StringIO()
-    receipt.print(Console(width=80, file=page))
-    assert "3 keys" in page.getvalue()
-    assert all(len(line) <= 80 for line in page.getvalue().splitlines())
-    assert SECRET not in page.getvalue() + json.dumps(receipt.as_json())
+    page = render(receipt.print, 80)
+    assert "3 keys" in page
+    assert all(len(line) <= 80 for line in page.splitlines())
+    assert SECRET not in page + json.dumps(receipt.as_json())
 
     # what is not the subject's is all there
     left = lived.frame("bronze", "changes").where("table_name = 'person'")

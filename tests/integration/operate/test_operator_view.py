@@ -7,10 +7,8 @@ import time
 import urllib.request
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from io import StringIO
 
 import pytest
-from rich.console import Console
 
 from pipeline.bronze.activity import Mark, read_activity
 from pipeline.bronze.log import Bronze
@@ -22,8 +20,8 @@ from pipeline.postgres.embedded import find_free_port
 from pipeline.report.observers import Observers, WatchOptions
 from pipeline.report.status import read_details, read_status
 from pipeline.report.status_page import Status, TableStatus
-from pipeline.report.table_details import StatusDetails
 from pipeline.table_name import TableName
+from tests.support.pages import render
 from tests.support.pipelines import Pipeline
 from tests.support.running import both_watched
 from tests.support.web_pages import Element, parse_page
@@ -39,12 +37,6 @@ def status(pipeline: Pipeline) -> Status:
 
 def tables(found: Status) -> dict[str, TableStatus]:
     return {table.name[1]: table for table in found.tables}
-
-
-def printed(found: Status | StatusDetails) -> str:
-    page = StringIO()
-    found.print(Console(width=400, file=page))
-    return page.getvalue()
 
 
 @pytest.mark.promise("lag")
@@ -70,8 +62,8 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     far = replace(pipeline.config.source, conninfo="host=127.0.0.1 port=1 dbname=shop password=geheim")
     offline = status(replace(pipeline, config=replace(pipeline.config, source=far)))
     assert (offline.source, offline.rate) == (None, None)
-    assert "source: Cannot connect" in printed(offline)
-    assert "geheim" not in printed(offline) + json.dumps(offline.as_json())
+    assert "source: Cannot connect" in render(offline.print, 400)
+    assert "geheim" not in render(offline.print, 400) + json.dumps(offline.as_json())
     day, t = tables(offline)["day"], tables(offline)["t"]
     assert (t.state, t.lag_seconds, t.lag_bytes) == ("current", 0.0, 0)
     assert t.operations == {"I": 5, "U": 2, "D": 1, "T": 1}
@@ -105,7 +97,7 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     assert said["tables"][1]["last_day"] == {"inserts": 5, "updates": 2, "deletes": 1, "truncates": 1}
     assert said["source"]["slot"]["wal_status"] == "reserved"
     assert said["source"]["slot"]["retained_bytes"] > 50_000
-    page = printed(online)
+    page = render(online.print, 400)
     assert f"slot {pipeline.config.source.slot}: not active" in page
     assert "max_slot_wal_keep_size is unlimited" in page
     assert "5 I, 2 U, 1 D, 1 T" in page
@@ -123,7 +115,7 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     assert details.path.endswith("/silver/public/day")
     assert found.is_held
     assert json.loads(json.dumps(found.as_json()))["tables"][0]["last_event"]["kind"] == "refused"
-    assert f"version {details.table.version}, {details.path}" in printed(found)
+    assert f"version {details.table.version}, {details.path}" in render(found.print, 400)
     with pytest.raises(ConfigError, match=r"No table of the lake .* matches nothing\.\*"):
         read_details(pipeline.config, ["nothing.*"])
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from rich.console import Console
 
 from pipeline.config.tables import TableRule
 from pipeline.errors import ConfigError
@@ -18,7 +16,6 @@ from pipeline.operate.plan import make_plan
 from pipeline.operate.plan_report import Plan
 from pipeline.operate.rebuild import apply_tables, run_rebuild
 from pipeline.report.status import read_status
-from pipeline.report.status_page import Status
 from pipeline.silver import spark_target
 from pipeline.silver.as_of import as_of
 from pipeline.silver.fold import Fold
@@ -27,7 +24,8 @@ from pipeline.silver.spark_target import SparkTarget
 from pipeline.silver.write import LATER_BOUNDS, Write
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
-from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.pages import render
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.servers import writer_of_run
 
 pytestmark = pytest.mark.postgres
@@ -36,16 +34,6 @@ ONE_WRITE = {
     "native": "one write without Spark (1 change)",
     "spark": "one write by Spark (silver.writer is spark)",
 }
-
-
-def with_rules(pipeline: Pipeline, *rules: TableRule) -> Pipeline:
-    return replace(pipeline, config=replace(pipeline.config, tables=rules))
-
-
-def printed(found: Plan | Status) -> str:
-    page = StringIO()
-    found.print(Console(width=400, file=page))
-    return page.getvalue()
 
 
 def status(pipeline: Pipeline) -> dict[str, str]:
@@ -104,7 +92,7 @@ def test_plan_shows_what_apply_then_does(pipeline: Pipeline) -> None:
         (True, False, ONE_WRITE[writer_of_run()]),
         (False, True, "nothing is applied from there on"),
     ]
-    shown = printed(planned)
+    shown = render(planned.print, 400)
     assert "public.t" in shown
     assert "1 U, 1 D" in shown
     assert planned.as_json()["tables"][1]["changes"] == {"I": 0, "U": 1, "D": 1, "T": 0}
@@ -114,14 +102,14 @@ def test_plan_shows_what_apply_then_does(pipeline: Pipeline) -> None:
     rewriting.catch_up()
     rewriting.assert_equal("t", "other")
     assert plan(rewriting).tables == ()
-    assert printed(plan(rewriting)).strip().endswith("silver shows all that bronze holds (up to "
+    assert render(plan(rewriting).print, 400).strip().endswith("silver shows all that bronze holds (up to "
         + str(plan(rewriting).captured_offset) + ")")  # fmt: skip
 
 
 def planned_sql(pipeline: Pipeline) -> dict[str, list[str]]:
     """Return the statements of `pgdelta plan --sql` by table; the printed script has each of them whole."""
     found = make_plan(pipeline.config, shows_sql=True)
-    script = printed(found)
+    script = render(found.print, 400)
     statements = {table.name[1]: [sql for step in table.steps for sql in step.sql] for table in found.tables}
     assert [line for line in script.splitlines() if line and not line.startswith("-- ")] == [
         line
@@ -273,7 +261,7 @@ def test_status_shows_why_a_table_does_not_continue_and_a_rebuild_frees_it(pipel
     assert "column v changed from INT to STRING" in held.sentence
     assert refused.applied < found.applied == found.captured
     assert found.is_held
-    assert "a value of column day" in printed(found)
+    assert "a value of column day" in render(found.print, 400)
     assert [table["state"] for table in found.as_json()["tables"]] == ["current", "held", "refused"]
 
     for run in (apply_tables, run_rebuild):

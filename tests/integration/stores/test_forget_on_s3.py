@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import ForgetStep
@@ -16,6 +14,7 @@ from pipeline.operate.forget_receipt import ForgetReceipt
 from pipeline.verify.audit import run_audit
 from tests.support.fault_points import crash_at
 from tests.support.files import places_of
+from tests.support.pages import render
 from tests.support.pipelines import Crash
 from tests.support.stores.lakes import StorePipeline
 from tests.support.stores.s3 import BUCKET, S3Server
@@ -104,9 +103,7 @@ def assert_old_versions_are_in_the_receipt(lived: StorePipeline, s3: S3Server, k
     finally:
         s3.request("PUT", f"{BUCKET}?versioning", VERSIONING.replace(b"Enabled", b"Suspended"))
     assert receipt.as_json()["store_keeps_versions"] is True
-    page = StringIO()
-    receipt.print(Console(width=200, file=page))
-    assert "the bucket keeps removed objects as older versions" in page.getvalue()
+    assert "the bucket keeps removed objects as older versions" in render(receipt.print, 200)
 
 
 @pytest.mark.promise("erasure")

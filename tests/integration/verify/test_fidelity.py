@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from pipeline.config.tables import TableRule
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL
@@ -14,6 +12,7 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from pipeline.verify.fidelity import ColumnFidelity, Fidelity, TableFidelity, run_fidelity
+from tests.support.pages import render
 from tests.support.pipelines import Pipeline, with_rules, with_writer
 
 pytestmark = pytest.mark.postgres
@@ -110,13 +109,12 @@ def test_a_table_that_differs_has_no_number_of_equal_values(life: Pipeline) -> N
 
 @pytest.mark.slow
 def test_the_page_shows_columns_with_misfits_and_what_to_do(life: Pipeline) -> None:
-    page = io.StringIO()
-    run_fidelity(life.config, runs=True).print(Console(file=page, width=100))
-    lines = page.getvalue().splitlines()
+    page = render(run_fidelity(life.config, runs=True).print, 100)
+    lines = page.splitlines()
     [near] = [line.split() for line in lines if line.strip().startswith("near")]
     assert near == ["near", "11", "1", "10", "clamp"]
     assert not any(line.strip().startswith("note") for line in lines)
-    assert "pgdelta rebuild --table public.t" in page.getvalue()
+    assert "pgdelta rebuild --table public.t" in page
 
 
 def test_totals_leave_out_what_was_not_compared() -> None:

@@ -29,13 +29,19 @@ def small(spark: SparkSession) -> SparkSession:
 ENGINES = [pytest.param("spark", marks=pytest.mark.spark), "duckdb"]
 
 
+@pytest.fixture
+def session() -> Iterator[DuckSql]:
+    """A session of DuckDB."""
+    session = DuckSql()
+    yield session
+    session.close()
+
+
 @pytest.fixture(params=ENGINES)
 def sql_session(request: pytest.FixtureRequest) -> Iterator[SqlSession]:
     """A session of each engine, for relations of a few rows."""
     if request.param == "duckdb":
-        session = DuckSql()
-        yield session
-        session.close()
+        yield request.getfixturevalue("session")
         return
     from pipeline.silver.spark_sql import SparkSql
 

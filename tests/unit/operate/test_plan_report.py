@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from io import StringIO
-
-from rich.console import Console
-
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
+from tests.support.pages import render
 
 NAME = TableName("s", "t")
 DROP = PlanStep(LSN(2), "Column a was dropped.", "no data is written", "its values", ("ALTER TABLE t\nX",))
@@ -16,9 +13,7 @@ HELD = PlanStep(LSN(3), "Table s.t is held.", "nothing is applied from there on"
 
 
 def script(plan: Plan, width: int = 40) -> list[str]:
-    page = StringIO()
-    plan.print(Console(width=width, file=page))
-    return page.getvalue().splitlines()
+    return render(plan.print, width).splitlines()
 
 
 def test_sql_is_a_script_of_statements_with_comments() -> None:
@@ -65,6 +60,5 @@ def test_a_table_that_waits_is_not_called_held() -> None:
     assert TablePlan(NAME, LSN(1), {}, (waits,)).summary.plain == "waits for its copy. Run pgdelta ingest."
     assert TablePlan(NAME, LSN(1), {}, (HELD,)).summary.plain == "held."
     both = (TablePlan(NAME, LSN(1), {}, (waits,)), TablePlan(TableName("s", "u"), LSN(1), {"I": 1}))
-    page = StringIO()
-    Plan("p", LSN(3), both).print(Console(width=100, file=page))
-    assert page.getvalue().startswith("p: 1 table has changes to apply, 1 table is stopped, up to 0/3\n")
+    page = render(Plan("p", LSN(3), both).print, 100)
+    assert page.startswith("p: 1 table has changes to apply, 1 table is stopped, up to 0/3\n")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from pipeline.operate.history import RowHistory
 from pipeline.operate.row_history import HistoryEntry, RowChange, find_lives
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
+from tests.support.pages import render
 from tests.support.silver.relations import INT4, column, relation
 
 BEFORE = relation(column("id", 1, INT4, is_key=True), column("v", 2), column("big", 3))
@@ -83,9 +82,7 @@ def test_a_history_has_values_as_sql_and_eighty_columns() -> None:
         [change(10, "I", None, "1", "it's\n", "x" * 5000), change(20, "U", None, "1", None, "y")], "1"
     )
     history = RowHistory(TableName("public", "t"), ("1",), LSN(99), INVALID, tuple(map(tuple, lives)))
-    out = io.StringIO()
-    history.print(Console(file=out, width=80))
-    text = out.getvalue()
+    text = render(history.print, 80)
     assert max(map(len, text.splitlines())) <= 80
     assert text.startswith(
         "public.t, key 1: 2 changes up to 0/63\n\n0/A  2026-01-31 00:00:00.000000Z  xid 7  insert\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -37,13 +36,6 @@ from pipeline.silver.text_parsers import (
 from tests.support.statistics import statistics_of
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def session() -> Iterator[DuckSql]:
-    session = DuckSql()
-    yield session
-    session.close()
 
 
 def with_stats(files: list[str]) -> list[dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,13 +34,6 @@ CHANGED = (
     (30, 3, "U", 1, ["4"], ["5"]),
     (30, 4, "U", 1, None, ["2"]),
 )
-
-
-@pytest.fixture
-def session() -> Iterator[DuckSql]:
-    session = DuckSql()
-    yield session
-    session.close()
 
 
 def fold_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,6 @@ FOLD = Fold(
 )
 SOURCE = "op STRING, k0 INT, c0 INT, c1 STRING, c2 STRING, s2 INT, commit_lsn BIGINT"
 KEPT = None  # the state of a column that keeps silver's value
-
-
-@pytest.fixture
-def session() -> Iterator[DuckSql]:
-    session = DuckSql()
-    yield session
-    session.close()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -70,13 +70,6 @@ UNSENT = object()
 Earlier = tuple[int, str, int, str | None]  # LSN, operation, key, body
 Change = tuple[int, str, int | None, int, object]  # LSN, operation, key before it, key, body
 Found = list[tuple[str | None, list[str] | None]]
-
-
-@pytest.fixture
-def session() -> Iterator[DuckSql]:
-    session = DuckSql()
-    yield session
-    session.close()
 
 
 def step(*versions: int, start: int = 0, identity: Identity = Identity.KEY) -> WriteStep:
