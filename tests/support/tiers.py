@@ -108,11 +108,13 @@ def _write_groups(items: Iterable[pytest.Item]) -> None:
 
 
 def _group_of(item: pytest.Item) -> str | None:
-    """Return the group of a test that uses Spark, or Hadoop's file system, and None of all others."""
+    """Return the group of a test that uses Hadoop's file system, or Spark, and None of all others."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if "hdfs" in {*getattr(item, "fixturenames", ()), *map(str, parameters.values())}:
+        return "hdfs"  # which starts once
     if item.get_closest_marker("spark"):
         return f"spark-{crc32(item.nodeid.partition('::')[0].encode()) % SPARK_PROCESSES}"
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return "hdfs" if "hdfs" in {*getattr(item, "fixturenames", ()), *map(str, parameters.values())} else None
+    return None
 
 
 _CURRENT: list[pytest.Item] = []
