@@ -34,6 +34,8 @@ setup-s3: $(READY) ## setup, with Hadoop's client for S3 (12 MB), for a storage.
 check quick test slow: export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= 4
 PYTEST = $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# processes that start at once would each compile all tests of a fresh clone
+COMPILE = { for half in unit integration; do $(VENV)/bin/pytest -qq --collect-only tests/$$half >/dev/null & done; wait; }
 # one of the parts of the slow tests, such as faults-1; all of them if empty
 PART ?=
 
@@ -48,6 +50,7 @@ quick: $(READY) ## the pure tests, and a good and a bad path of each topic: five
 	$(PYTEST) -m "quick or not (spark or postgres or slow)"
 
 test: $(READY) ## every promise: all tests but the slow ones
+	@test -d tests/unit/__pycache__ || $(COMPILE)
 	$(PYTEST)
 
 slow: $(READY) ## the tests that take minutes; PART=faults-1 is one part of them, of half an hour at most
