@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config.load import NOT_FOR_PARTITIONS, load_config
 from pipeline.delta.partitions import may_be_partition_column
-from pipeline.errors import ConfigError
+from tests.support.config_texts import mistake
 
 
 @pytest.mark.promise("mistakes in the file")
@@ -23,12 +23,9 @@ from pipeline.errors import ConfigError
         "Owner",
     ],
 )
-def test_a_reserved_property_is_refused(tmp_path: Path, name: str) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text(f"pipeline: p\ntables:\n  - source: a.b\n    properties:\n      {name}: x\n")
-    with pytest.raises(ConfigError) as raised:
-        load_config(file, {})
-    assert str(raised.value).startswith(f"{file}:5: tables[0].properties.{name}: The pipeline or Delta sets")
+def test_a_reserved_property_is_refused(name: str) -> None:
+    found = mistake(f"pipeline: p\ntables:\n  - source: a.b\n    properties:\n      {name}: x\n")
+    assert found.startswith(f"c.yaml:5: tables[0].properties.{name}: The pipeline or Delta sets")
 
 
 def test_others_are_read(tmp_path: Path) -> None:
@@ -53,12 +50,9 @@ def test_others_are_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_columns_that_files_cannot_be_sorted_by_are_refused(tmp_path: Path, keys: str, error: str) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text(f"tables:\n  - source: a.b\n    {keys}\npipeline: p\n")
-    with pytest.raises(ConfigError) as raised:
-        load_config(file, {})
-    assert str(raised.value).startswith(f"{file}:{error}")
+def test_columns_that_files_cannot_be_sorted_by_are_refused(keys: str, error: str) -> None:
+    found = mistake(f"tables:\n  - source: a.b\n    {keys}\npipeline: p\n")
+    assert found.startswith(f"c.yaml:{error}")
 
 
 @pytest.mark.parametrize(
@@ -85,12 +79,9 @@ def test_columns_that_files_cannot_be_sorted_by_are_refused(tmp_path: Path, keys
         ),
     ],
 )
-def test_columns_that_tables_cannot_be_divided_by_are_refused(tmp_path: Path, keys: str, error: str) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text(f"tables:\n  - source: a.b\n    {keys}\npipeline: p\n")
-    with pytest.raises(ConfigError) as raised:
-        load_config(file, {})
-    assert str(raised.value).startswith(f"{file}:{error}")
+def test_columns_that_tables_cannot_be_divided_by_are_refused(keys: str, error: str) -> None:
+    found = mistake(f"tables:\n  - source: a.b\n    {keys}\npipeline: p\n")
+    assert found.startswith(f"c.yaml:{error}")
 
 
 @pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE", "BINARY", "VARIANT", "ARRAY<INT>", "MAP<STRING,STRING>"])
