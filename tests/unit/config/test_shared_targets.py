@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from pipeline.config.config import Config
-from pipeline.config.load import load_config
 from pipeline.delta.table import Lake
-from pipeline.errors import ConfigError
 from pipeline.silver.shared_tables import SharedTable, shared_path, silver_path, source_of
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
+from tests.support.config_texts import load, mistake
 
 HEAD = "pipeline: shop\nstorage: {root: /lake}\n"
 ORDERS = TableName("tenant_a", "orders")
 
 
-def load(tmp_path: Path, *lines: str, silver: str = "") -> Config:
-    file = tmp_path / "pipeline.yaml"
-    file.write_text(HEAD + (f"silver: {{{silver}}}\n" if silver else "") + "tables:\n" + "\n".join(lines))
-    return load_config(file, {})
+def text_of(*lines: str, silver: str = "") -> str:
+    return HEAD + (f"silver: {{{silver}}}\n" if silver else "") + "tables:\n" + "\n".join(lines)
 
 
 SHARED = '  - {source: "tenant_*.*", target: "{table}"}'
 
 
-def test_tables_of_a_name_have_one_folder(tmp_path: Path) -> None:
-    config, lake = load(tmp_path, SHARED), Lake("/lake")
+def test_tables_of_a_name_have_one_folder() -> None:
+    config, lake = load(text_of(SHARED)), Lake("/lake")
     assert silver_path(lake, config, ORDERS) == "file:/lake/silver/orders/_parts/shop.tenant_a"
     assert shared_path(silver_path(lake, config, ORDERS)) == "file:/lake/silver/orders"
     assert shared_path("file:/lake/silver/public/orders") is None
@@ -37,8 +31,8 @@ def test_tables_of_a_name_have_one_folder(tmp_path: Path) -> None:
     assert SharedTable(lake.table_at(named)).source == "shop.tenant_a=b/c"
 
 
-def test_pipelines_have_one_folder(tmp_path: Path) -> None:
-    config = load(tmp_path, SHARED, silver="shared_root: /shared/silver")
+def test_pipelines_have_one_folder() -> None:
+    config = load(text_of(SHARED, silver="shared_root: /shared/silver"))
     path = silver_path(Lake("/lake"), config, ORDERS)
     assert path == "file:/shared/silver/orders/_shards/shop.tenant_a"
     assert resolve_path(path, ORDERS, "file:/elsewhere") == path
@@ -68,23 +62,20 @@ def test_a_source_is_named_without_doubt() -> None:
         ([SHARED, SHARED.replace('"}', '", mode: append}')], "", ":5: tables[1].target: Several"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(tmp_path: Path, lines: list[str], silver: str, place: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, *lines, silver=silver)
-    assert place in str(caught.value)
-    assert caught.value.exit_code == 2
+def test_what_cannot_be_shared_is_refused(lines: list[str], silver: str, place: str) -> None:
+    assert place in mistake(text_of(*lines, silver=silver))
 
 
-def test_rules_with_one_target_may_be_several(tmp_path: Path) -> None:
-    config = load(tmp_path, SHARED, '  - {source: "x.*", target: "{table}", misfits: {day: text}}')
+def test_rules_with_one_target_may_be_several() -> None:
+    config = load(text_of(SHARED, '  - {source: "x.*", target: "{table}", misfits: {day: text}}'))
     assert [rule.is_shared for rule in config.tables] == [True, True]
 
 
 UNION = '  - {source: "public.cities", inheritance: union, descendants: ["public.c*"], target: towns}'
 
 
-def test_a_union_has_one_folder_of_several_tables(tmp_path: Path) -> None:
-    config, lake = load(tmp_path, UNION), Lake("/lake")
+def test_a_union_has_one_folder_of_several_tables() -> None:
+    config, lake = load(text_of(UNION)), Lake("/lake")
     parent, child = (silver_path(lake, config, TableName("public", name)) for name in ("cities", "c.d"))
     assert parent == "file:/lake/silver/towns/_parent/shop.public.cities"
     assert child == 'file:/lake/silver/towns/_descendants/shop.public."c.d"'
@@ -121,7 +112,5 @@ def test_a_union_has_one_folder_of_several_tables(tmp_path: Path) -> None:
         ("towns", "towns, change_feed: true", "target: The tables of a union share one silver table. Delta"),
     ],
 )
-def test_what_is_no_union_is_refused(tmp_path: Path, before: str, after: str, place: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, UNION.replace(before, after))
-    assert f":4: tables[0].{place}" in str(caught.value)
+def test_what_is_no_union_is_refused(before: str, after: str, place: str) -> None:
+    assert f":4: tables[0].{place}" in mistake(text_of(UNION.replace(before, after)))
