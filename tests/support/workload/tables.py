@@ -78,6 +78,10 @@ class Schema:
         return [TableName(table.schema, table.name) for table in self.tables]
 
 
+WORKLOAD = ("documents", "Lines", "tickets", "readings", "accounts", "journal")
+"""The tables of a schema."""
+
+
 def create_schema(conn: Connection, rng: Random, *, name: str | None = None) -> Schema:
     """Create and return six tables in a new schema, with every replica identity, TOAST and many types."""
     schema = name or f"w_{rng.getrandbits(40):010x}"
