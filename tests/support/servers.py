@@ -10,8 +10,9 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,7 @@ def writer_of_run() -> WriterSetting:
 
 
 MakeServer = Callable[..., EmbeddedServer]
+ServerOf = Callable[[int], EmbeddedServer]
 
 
 def restart(server: EmbeddedServer, settings: Mapping[str, str]) -> None:
@@ -126,9 +128,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 
 @pytest.fixture(scope="session")
-def old_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerOf]:
+    """Give a function from a major to the session's server of it, with what PostgreSQL comes with.
+
+    It starts when it is first needed; `server` has pgvector only.
+    """
+    with ExitStack() as started:
+
+        @cache
+        def of(major: int) -> EmbeddedServer:
+            folder = tmp_path_factory.mktemp(f"postgres-{major}")
+            return started.enter_context(contextmanager(serve)(folder, major))
+
+        yield of
+
+
+@pytest.fixture(scope="session")
+def old_server(server_of: ServerOf) -> EmbeddedServer:
     """Give the session's PostgreSQL 10."""
-    yield from serve(tmp_path_factory.mktemp("postgres-10"), 10)
+    return server_of(10)
 
 
 @pytest.fixture
@@ -171,12 +189,6 @@ def serve(
     started = start_server(directory, binaries=binaries, settings=settings)
     yield started
     started.stop()
-
-
-def serve_database(directory: Path, major: int | None = None) -> Iterator[Database]:
-    """Give the first database of a server of its own, as `serve` gives the server."""
-    for started in serve(directory, major):
-        yield Database(started, "postgres", started.conninfo)
 
 
 def with_older(*majors: int) -> list[Any]:

@@ -13,7 +13,7 @@ from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import describe_published, list_published, read_publication
 from pipeline.postgres.published_tables import IS_PUBLISHED, PUBLISHED
 from pipeline.table_name import TableName
-from tests.support.servers import Database, serve_database
+from tests.support.servers import Database, ServerOf, new_database
 
 pytestmark = pytest.mark.postgres
 
@@ -98,10 +98,10 @@ PUBLICATIONS = [
     scope="module",
     params=[10, 13, *(pytest.param(m, marks=pytest.mark.slow) for m in (14, 15, 16, 17)), 18],
 )
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def source(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
     """Give a database of each major with all of the tables and publications that it can have."""
     major: int = request.param
-    for database in serve_database(tmp_path_factory.mktemp(f"view-{major}"), major):
+    for database in new_database(server_of(major)):
         database.run(*(statement for first, statement in TABLES if major >= first))
         database.run(*(f"CREATE PUBLICATION {name} {targets}" for name, targets in publications(major)))
         yield database

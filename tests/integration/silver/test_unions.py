@@ -16,7 +16,7 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.progress import IngestSummary
 from pipeline.table_name import TableName
 from tests.support.native_pipelines import NativePipeline
-from tests.support.servers import Database, new_database, serve_database, with_older
+from tests.support.servers import ServerOf, new_database, with_older
 
 pytestmark = pytest.mark.postgres
 
@@ -44,16 +44,10 @@ FAMILY = (
 )
 
 
-@pytest.fixture(scope="module", params=with_older(13))
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Give servers of several versions."""
-    yield from serve_database(tmp_path_factory.mktemp("unions"), request.param)
-
-
-@pytest.fixture
-def pipeline(source: Database, tmp_path: Path) -> Iterator[NativePipeline]:
-    """Give a pipeline with a union, in a database of its own."""
-    for database in new_database(source.server):
+@pytest.fixture(params=with_older(13))
+def pipeline(request: pytest.FixtureRequest, server_of: ServerOf, tmp_path: Path) -> Iterator[NativePipeline]:
+    """Give a pipeline with a union, in a database of each version."""
+    for database in new_database(server_of(request.param)):
         database.run(*FAMILY)
         config = database.config(root=str(tmp_path / "lake"), create_publication="configured")
         config = replace(config, silver=replace(config.silver, writer="native", resync="auto"))

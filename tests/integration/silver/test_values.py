@@ -8,12 +8,11 @@ slow tier only. NULL in silver for a value means one row in misfits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from pipeline.postgres.embedded import EmbeddedServer
-from tests.support.servers import Database, drop_database, serve
+from tests.support.servers import Database, ServerOf, drop_database
 from tests.support.values.run import MODES, Carried, carry
 from tests.support.values.table import BAGS, FAMILIES, NEWEST_FAMILIES
 
@@ -27,25 +26,19 @@ UNORDERED = {
 KINDS = [kind for kinds in (FAMILIES | NEWEST_FAMILIES).values() for kind in kinds]
 
 
-@pytest.fixture(scope="module")
-def contrib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """Give a PostgreSQL 18 with what it comes with, xml too; the newest server has pgvector only."""
-    yield from serve(tmp_path_factory.mktemp("contrib"), 18)
-
-
 @pytest.fixture(
     scope="module",
     params=["most keys", pytest.param("all keys", marks=[pytest.mark.slow, pytest.mark.spark])],
 )
 def carried(
     request: pytest.FixtureRequest,
-    contrib: EmbeddedServer,
+    server_of: ServerOf,
     server: EmbeddedServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Carried:
     """Take all values through both formats once."""
     found = Carried()
-    for started, families, bags in ((contrib, FAMILIES, BAGS), (server, NEWEST_FAMILIES, {})):
+    for started, families, bags in ((server_of(18), FAMILIES, BAGS), (server, NEWEST_FAMILIES, {})):
         database = Database(started, "postgres", started.conninfo)
         database.run("CREATE DATABASE typed_values")
         database = Database(started, "typed_values", started.conninfo_of("typed_values"))

@@ -14,7 +14,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.delta.table import Lake
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.servers import Database, serve_database
+from tests.support.servers import Database, ServerOf, new_database
 
 pytestmark = pytest.mark.postgres
 
@@ -83,9 +83,9 @@ OTHERS_ALTERED = (
 
 
 @pytest.fixture(params=[13, 18])
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Give a server of an old and of a new version."""
-    yield from serve_database(tmp_path_factory.mktemp("types"), request.param)
+def source(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
+    """Give a database of an old and of a new version."""
+    yield from new_database(server_of(request.param))
 
 
 def texts(pipeline: Pipeline, table: str) -> list[str]:

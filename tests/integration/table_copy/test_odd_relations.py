@@ -18,7 +18,7 @@ from pipeline.progress import IngestSummary
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
-from tests.support.servers import Database, new_database, serve_database, with_older
+from tests.support.servers import Database, ServerOf, new_database, with_older
 
 pytestmark = pytest.mark.postgres
 
@@ -66,16 +66,10 @@ HYPERTABLES = (
 )
 
 
-@pytest.fixture(scope="module", params=with_older(13, 15))
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Give servers of several versions."""
-    yield from serve_database(tmp_path_factory.mktemp("odd"), request.param)
-
-
-@pytest.fixture
-def database(source: Database) -> Iterator[Database]:
-    """Give a fresh database of each server in turn."""
-    yield from new_database(source.server)
+@pytest.fixture(params=with_older(13, 15))
+def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
+    """Give a fresh database of each version."""
+    yield from new_database(server_of(request.param))
 
 
 def catch_up(pipeline: Pipeline) -> IngestSummary:

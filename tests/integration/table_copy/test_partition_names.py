@@ -14,7 +14,7 @@ from pipeline.operate.init_file import Rule
 from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.servers import Database, new_database, serve_database, with_older
+from tests.support.servers import Database, ServerOf, new_database, with_older
 
 pytestmark = pytest.mark.postgres
 on_each_server = pytest.mark.usefixtures("database")
@@ -44,16 +44,10 @@ NO_RULE = ", which no rule matches. Name public.sales in tables."
 OWN_RULE = ". Leave it out of tables."
 
 
-@pytest.fixture(scope="module", params=with_older(13))
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Give servers that publish partitioned tables."""
-    yield from serve_database(tmp_path_factory.mktemp("roots"), request.param)
-
-
-@pytest.fixture
-def database(source: Database) -> Iterator[Database]:
-    """Give a fresh database of each server in turn."""
-    yield from new_database(source.server)
+@pytest.fixture(params=with_older(13))
+def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
+    """Give a fresh database of each version."""
+    yield from new_database(server_of(request.param))
 
 
 def published(pipeline: Pipeline) -> set[str]:
@@ -242,9 +236,9 @@ def test_a_root_without_identity_is_held_alone_and_followed_once_mended(make_pip
 @pytest.mark.slow
 @pytest.mark.parametrize("major", [10, 12])
 def test_older_servers_have_a_table_for_each_partition(
-    make_pipeline: MakePipeline, tmp_path_factory: pytest.TempPathFactory, major: int
+    make_pipeline: MakePipeline, server_of: ServerOf, major: int
 ) -> None:
-    for database in serve_database(tmp_path_factory.mktemp("old"), major):
+    for database in new_database(server_of(major)):
         pipeline = make_pipeline("public.*", name="old", copy="initial", database=database)
         keys = () if major > 10 else ("ALTER TABLE sales_1 ADD PRIMARY KEY (id, day)",)
         sales = SALES if major > 10 else (SALES[0].replace(", PRIMARY KEY (id, day)", ""), *SALES[1:2], *keys)

@@ -16,7 +16,7 @@ import pytest
 from pipeline.metadata.catalog import CatalogTable
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 from tests.support.running import continuous, wait_until
-from tests.support.servers import Database, new_database, serve_database, with_older
+from tests.support.servers import Database, ServerOf, new_database, with_older
 
 if TYPE_CHECKING:
     from pipeline.silver.writer_choice import WriterSetting
@@ -26,16 +26,10 @@ pytestmark = pytest.mark.postgres
 FILL = "INSERT INTO sales SELECT i, 'v' || i FROM generate_series({}, {}) i"
 
 
-@pytest.fixture(scope="module", params=with_older(13))
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Give a server of an old and of a new version."""
-    yield from serve_database(tmp_path_factory.mktemp("partitions"), request.param)
-
-
-@pytest.fixture
-def database(source: Database) -> Iterator[Database]:
-    """Give a fresh database of each server in turn."""
-    yield from new_database(source.server)
+@pytest.fixture(params=with_older(13))
+def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
+    """Give a fresh database of each version."""
+    yield from new_database(server_of(request.param))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pipeline.table_copy import coordinator
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
-from tests.support.servers import Database, new_database, serve_database, with_older
+from tests.support.servers import Database, ServerOf, new_database, with_older
 
 pytestmark = pytest.mark.postgres
 
@@ -27,16 +27,10 @@ TABLES = ("a", "b")
 WHOLE = "publish = 'insert, update, delete, truncate'"
 
 
-@pytest.fixture(scope="module", params=with_older(13, 15))
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Give a server of each kind of version."""
-    yield from serve_database(tmp_path_factory.mktemp("edits"), request.param)
-
-
-@pytest.fixture
-def database(source: Database) -> Iterator[Database]:
-    """Give a fresh database of each server in turn."""
-    yield from new_database(source.server)
+@pytest.fixture(params=with_older(13, 15))
+def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
+    """Give a fresh database of each version."""
+    yield from new_database(server_of(request.param))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pipeline.report.status_page import CURRENT, IN_DOUBT
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
-from tests.support.servers import Database, new_database, serve_database, with_older
+from tests.support.servers import Database, ServerOf, new_database, with_older
 
 pytestmark = pytest.mark.postgres
 
@@ -47,16 +47,10 @@ HARMLESS = (
 )
 
 
-@pytest.fixture(scope="module", params=with_older(13))
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Give a server of an old and of a new version."""
-    yield from serve_database(tmp_path_factory.mktemp("rewrites"), request.param)
-
-
-@pytest.fixture
-def database(source: Database) -> Iterator[Database]:
-    """Give a fresh database of each server in turn."""
-    yield from new_database(source.server)
+@pytest.fixture(params=with_older(13))
+def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
+    """Give a fresh database of each version."""
+    yield from new_database(server_of(request.param))
 
 
 @pytest.fixture

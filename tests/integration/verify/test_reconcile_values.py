@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,16 +15,13 @@ from tests.support.values.run import make, tables_of, write
 from tests.support.values.table import BAGS, FAMILIES, NEWEST_FAMILIES
 from tests.support.values.tables import PHASES
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.mark.promise("reconcile")
 @pytest.mark.parametrize("with_contrib", [True, False])
 def test_all_values_are_equal_and_all_columns_compared(
-    make_server: MakeServer, spark: SparkSession, tmp_path: Path, with_contrib: bool
+    make_server: MakeServer, tmp_path: Path, with_contrib: bool
 ) -> None:
     if with_contrib:
         server, families, bags = make_server(major=18), FAMILIES, BAGS
@@ -39,7 +35,7 @@ def test_all_values_are_equal_and_all_columns_compared(
         tables = tables_of(source, families, bags)
         for table in tables:
             table.create(source)
-        pipeline = make(database, source, spark, str(tmp_path), "text", tables, tables)
+        pipeline = make(database, source, str(tmp_path), "text", tables, tables)
         pipeline.ingest()
         write(source, tables, PHASES[0])
         pipeline.catch_up()

@@ -9,22 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.servers import Database, new_database, serve_database
+from pipeline.postgres.embedded import EmbeddedServer
+from tests.support.servers import Database, ServerOf, new_database
 
 
-@pytest.fixture(
-    scope="module", params=["newest", *(pytest.param(m, marks=pytest.mark.slow) for m in ("18", "14"))]
-)
-def binary_source(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+@pytest.fixture(params=["newest", *(pytest.param(major, marks=pytest.mark.slow) for major in (18, 14))])
+def any_database(
+    request: pytest.FixtureRequest, server: EmbeddedServer, server_of: ServerOf
 ) -> Iterator[Database]:
-    """Give the first database of each server."""
-    name: str = request.param
-    major = int(name) if name.isdigit() else None
-    yield from serve_database(tmp_path_factory.mktemp(f"binary-{name}"), major)
-
-
-@pytest.fixture
-def any_database(binary_source: Database) -> Iterator[Database]:
     """Give a fresh database of each server in turn."""
-    yield from new_database(binary_source.server)
+    yield from new_database(server if request.param == "newest" else server_of(request.param))
