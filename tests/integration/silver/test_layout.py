@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as DeltaRs
 from pyspark.sql import Row
 
 from pipeline.config.tables import TableRule
@@ -52,9 +53,9 @@ def entry(pipeline: Pipeline) -> ManifestEntry:
 
 
 def rows_at(pipeline: Pipeline, version: int) -> Rows:
-    path = str(pipeline.path("silver", "public", "t"))
-    frame = pipeline.session.read.format("delta").option("versionAsOf", version).load(path)
-    return Counter(tuple(row) for row in frame.select("id", "v").collect())
+    table = DeltaRs(str(pipeline.path("silver", "public", "t")), version=version)
+    rows = table.to_pyarrow_table(columns=["id", "v"]).to_pylist()
+    return Counter((row["id"], row["v"]) for row in rows)
 
 
 def feed(pipeline: Pipeline, after: int, to: int) -> list[Row]:
