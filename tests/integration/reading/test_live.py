@@ -19,22 +19,16 @@ from tests.support.comparable.arrow import arrow_rows, comparable_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import Rows, snapshot, source_columns, source_rows
 from tests.support.fault_points import crash_at
+from tests.support.modes.workloads import RowSteps
 from tests.support.pipelines import Crash
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database, MakeServer
 from tests.support.workload.tables import Connection, Schema, Table, create_schema
-from tests.support.workload.transactions import Step, run_workload
+from tests.support.workload.transactions import run_workload
 
 pytestmark = pytest.mark.postgres
 
 FIXED_SEED = 20_270
-
-
-class RowSteps(Step):
-    """Steps that change no column."""
-
-    def add_column(self, table: Table) -> None:
-        self.insert(table)
 
 
 @pytest.mark.promise("live reads")
