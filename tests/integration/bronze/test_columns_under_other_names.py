@@ -29,6 +29,7 @@ from pipeline.report.status import read_page_facts
 from pipeline.report.web.write_page import write_page
 from tests.support.bronze.rows import bronze_rows
 from tests.support.files import places_of
+from tests.support.moves import database_of
 from tests.support.native_pipelines import NativePipeline
 from tests.support.postgres.streams import both_routes
 from tests.support.seeds import seed_of_run
@@ -167,12 +168,6 @@ class History:
 
 SMALL_MEMORY = {"logical_decoding_work_mem": "64kB"}
 TWO_PHASE = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
-
-
-def database_of(server: EmbeddedServer, name: str = "planted") -> Database:
-    """Return a new database of a server."""
-    Database(server, "postgres", server.conninfo).run(f"CREATE DATABASE {name}")
-    return Database(server, name, server.conninfo_of(name))
 
 
 def make(database: Database, folder: Path, route: str) -> NativePipeline:
@@ -315,7 +310,7 @@ def test_planted_values_are_nowhere(
     route: str,
     is_continuous: bool,
 ) -> None:
-    database = database_of(make_server({**SMALL_MEMORY, "max_prepared_transactions": "20"}))
+    database = database_of(make_server({**SMALL_MEMORY, "max_prepared_transactions": "20"}), "planted")
     seeds = seed_of_run()
     prove(database, tmp_path / "run", monkeypatch, caplog, route, range(seeds, seeds + 7), is_continuous)
 
