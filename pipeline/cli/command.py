@@ -154,8 +154,8 @@ class PipelineCommand(click.Command):
         callback = self.callback
         assert callback is not None
         kind = self.kind if isinstance(self.kind, Kind) else self.kind(ctx.params)
-        if kind is Kind.ANSWER and ctx.obj is WHOLE_PROCESS:
-            _collect_rarely()
+        if ctx.obj is WHOLE_PROCESS:
+            _collect_rarely(answers=kind is Kind.ANSWER)
 
         def work(stop: threading.Event) -> int:
             exit_code: int = callback(**ctx.params, stop=stop)
@@ -214,12 +214,14 @@ def option(*names: str, group: str, **attributes: Any) -> Callable[[Function], F
     return click.option(*names, cls=GroupedOption, group=group, **attributes)
 
 
-def _collect_rarely() -> None:
-    """Let the garbage collector search for cycles rarely, and not at the end of the process.
+def _collect_rarely(*, answers: bool) -> None:
+    """Let the garbage collector not search for cycles at the end of the process, and rarely until then.
 
-    A command that answers keeps most objects until it ends: modules, classes and what it prints.
+    A command that answers keeps most objects until it ends: modules, classes and what it prints. What a job
+    drops may hold much memory.
     """
-    gc.set_threshold(_NEW_OBJECTS)
+    if answers:
+        gc.set_threshold(_NEW_OBJECTS)
     atexit.register(gc.freeze)
 
 

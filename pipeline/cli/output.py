@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.signals import print_error
 
 if TYPE_CHECKING:
@@ -54,10 +55,16 @@ class SummaryWithExitCode(Summary, HasExitCode, Protocol):
 
 
 def load_config(path: str) -> Config:
-    """Read the configuration; what that needs is imported only now."""
+    """Read the configuration and start Arrow, for a command that reads or writes the lake.
+
+    What that needs is imported only now.
+    """
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would look for some in every package
     from pipeline.config.load import load_config
 
-    return load_config(path)
+    loaded = load_config(path)
+    use_lean_arrow()
+    return loaded
 
 
 def finish(result: PageWithExitCode | SummaryWithExitCode, *, as_json: bool, strict: bool = False) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
-from xml.etree import ElementTree
 
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.spark.provider import SparkProvider
@@ -54,6 +53,8 @@ def _site_setting(name: str) -> str | None:
     path = Path(folder, "core-site.xml") if folder else None
     if path is None or not path.is_file():
         return None
+    from xml.etree import ElementTree  # its parser is a library of its own
+
     try:
         properties = ElementTree.parse(path).getroot().iter("property")
     except ElementTree.ParseError:

@@ -2,7 +2,6 @@
 
 import threading
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options, refuse_both, tables_option
 from pipeline.cli.output import finish, load_config
@@ -50,7 +49,6 @@ def as_of(
     """
     refuse_both({"--lsn": lsn is not None, "--timestamp": timestamp is not None})
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.operate.as_of import read_silver
 
     return finish(read_silver(loaded, lsn=lsn, timestamp=timestamp, globs=tables), as_json=as_json)

@@ -2,7 +2,6 @@
 
 import threading
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config
@@ -29,7 +28,6 @@ def audit(config: str, strict: bool, as_json: bool, debug: bool, stop: threading
     has as many rows as they recorded. Nothing is changed, and the source is not read.
     """
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.verify.audit import run_audit
 
     return finish(run_audit(loaded), as_json=as_json, strict=strict)

@@ -4,7 +4,6 @@ import threading
 
 import click
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import Address, config_option, output_options, parse_address_option
 from pipeline.cli.output import finish, load_config
@@ -67,7 +66,6 @@ def capsule(
     The file has no row values, no keys and no secrets. Nothing is changed.
     """
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.report.capsule import write_capsule
 
     found = write_capsule(loaded, output, logs=logs, metrics=metrics, is_offline=offline)

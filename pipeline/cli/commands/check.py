@@ -2,7 +2,6 @@
 
 import threading
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config
@@ -40,7 +39,6 @@ def check(config: str, alert_test: bool, as_json: bool, debug: bool, stop: threa
     loaded = load_config(config)
     if alert_test and loaded.alerts.webhook is None:
         raise ConfigError("alerts.webhook is missing, so there is no receiver to test. Set it.")
-    use_lean_arrow()
     from pipeline.operate.machine_checks import CheckReport, run_all_checks
 
     checks = run_all_checks(loaded)

@@ -2,7 +2,6 @@
 
 import threading
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config, unless_stopped
@@ -55,7 +54,6 @@ def forget(
     Neither job may be running. Ends with a receipt, which has no values.
     """
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.operate.forget import run_forget
 
     receipt = run_forget(loaded, table, keys, is_dry_run=dry_run)

@@ -4,7 +4,6 @@ import threading
 
 import click
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config
@@ -40,7 +39,6 @@ def history(
     column of the key, as SELECT prints it. Nothing is changed.
     """
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.operate.history import read_history
 
     return finish(read_history(loaded, table, key), as_json=as_json)

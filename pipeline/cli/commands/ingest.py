@@ -2,7 +2,6 @@
 
 import threading
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command
 from pipeline.cli.options import Address, config_option, output_options, run_options
 from pipeline.cli.output import finish, load_config
@@ -44,7 +43,6 @@ def ingest(
     HDFS, bronze is maintained meanwhile, unless `maintenance.enabled` is false.
     """
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.ingest.job import run_ingest
     from pipeline.report.observers import Observers, WatchOptions
 

@@ -4,7 +4,6 @@ import contextlib
 import sys
 import threading
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config, unless_stopped
@@ -53,7 +52,6 @@ def maintain(
     `maintenance.enabled` is false. They do not compact bronze.
     """
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.maintenance.maintainer import MaintainedTable
     from pipeline.operate.maintain import run_maintenance
     from pipeline.terminal import make_console, plain

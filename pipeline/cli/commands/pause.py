@@ -2,7 +2,6 @@
 
 import threading
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import TABLES, config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config
@@ -45,7 +44,6 @@ def pause(
     if not tables:
         raise ConfigError("No table is named. Add --table GLOB, or --table '*.*' for all of them.")
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.operate.pause import pause_tables
 
     return finish(pause_tables(loaded, tables, reason=reason), as_json=as_json)
@@ -69,7 +67,6 @@ def resume(config: str, tables: tuple[str, ...], as_json: bool, debug: bool, sto
     if not tables:
         raise ConfigError("No table is named. Add --table GLOB, or --table '*.*' for all of them.")
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.operate.pause import resume_tables
 
     return finish(resume_tables(loaded, tables), as_json=as_json)

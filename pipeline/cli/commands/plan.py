@@ -4,7 +4,6 @@ import threading
 
 import click
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config
@@ -39,7 +38,6 @@ def plan(
     values that it loses.
     """
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.operate.plan import make_plan
     from pipeline.operate.plan_report import with_idle_rules
 

@@ -5,7 +5,6 @@ import threading
 
 import click
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import OUTPUT, config_option, debug_option, json_option, refuse_both
 from pipeline.cli.output import load_config, printing
@@ -70,7 +69,6 @@ def query(
     refuse_both({"--live": is_live, "--as-of": point is not None})
     refuse_both({"--csv": as_csv, "--json": as_json})
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.operate.query import run_query, silver_as_of, silver_live
     from pipeline.terminal import make_console
 

@@ -2,7 +2,6 @@
 
 import threading
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options, strict_option, tables_option
 from pipeline.cli.output import finish, load_config, unless_stopped
@@ -83,7 +82,6 @@ def resync(
     if from_key or to_key:
         key_ranges.append(KeyRange(from_key, to_key))
     loaded = load_config(config)
-    use_lean_arrow()
     from pipeline.operate.resync import run_resync
     from pipeline.report.progress import CopyBoard
 

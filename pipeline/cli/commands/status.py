@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config, show
@@ -93,7 +92,6 @@ def status(
     if alert and (tables or strict or html):
         raise ConfigError("--alert is about the whole pipeline. Leave out TABLE, --strict and --html.")
     loaded = load_config(config)
-    use_lean_arrow()
     if alert:
         from pipeline.report.alerts import read_alerts
 

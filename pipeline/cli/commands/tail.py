@@ -8,7 +8,6 @@ import click
 
 from pipeline.cli.command import command, option
 from pipeline.cli.options import debug_option, json_option, refuse_both
-from pipeline.cli.output import load_config
 from pipeline.cli.signals import Kind
 from pipeline.errors import ProtocolError
 from pipeline.protocol.lsn import LSN
@@ -168,12 +167,12 @@ def tail(
     refuse_both({"--messages": messages, "--transactions": transactions})
     if config is None and conninfo is None:
         config = os.environ.get("PGDELTA_CONFIG") or None
-    loaded = None if config is None else load_config(config)
+    from pipeline.config.load import load_config
     from pipeline.tail.follow import run_tail
     from pipeline.tail.source import TailOptions
 
     request = TailOptions(
-        config=loaded,
+        config=None if config is None else load_config(config),
         conninfo=conninfo,
         slot=slot,
         publication=publication,

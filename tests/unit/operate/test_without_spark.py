@@ -1,4 +1,4 @@
-"""Commands that read or ask: no Spark and no JVM, on a lake of this machine."""
+"""Commands on a lake of this machine: no Spark and no JVM, and no package that takes long to import."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ NOT_NEEDED = {
     "audit": (*_NEVER, _BINARY, "psycopg", "asyncio"),
     "resync": (*_NEVER, _BINARY, "duckdb"),
     "maintain": ("pandas",),
+    "apply": ("pandas", "deltalake", "prometheus_client", "xml.etree.ElementTree", "psycopg", "asyncio"),
 }
 
 # no program can be started, so no JVM either; Spark's packages cannot be imported
@@ -116,6 +117,13 @@ def test_audit(lake: NativeLake) -> None:
     found = as_json(lake, "audit")
     assert found["whole"]
     assert (found["changes"], found["rows"]["complete_copies"]) == (10, 5)
+
+
+@pytest.mark.costly
+def test_apply(tmp_path: Path) -> None:
+    lake = NativeLake(tmp_path / "lake", 2)
+    lake.insert(lake.names, 2000, 2)
+    assert run(lake, "apply").startswith("apply p: 4 changes to 2 tables;")
 
 
 def test_resync(lake: NativeLake) -> None:
