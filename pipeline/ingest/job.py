@@ -34,7 +34,7 @@ from pipeline.ingest.start_conditions import (
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
-from pipeline.postgres.connection import ServerIdentity, connect, identify, newer_server_sentence
+from pipeline.postgres.connection import Connection, ServerIdentity, connect, identify, newer_server_sentence
 from pipeline.postgres.publication import ensure_publication, list_published, managed_comment
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
@@ -142,7 +142,7 @@ def _run(
             ProtectedTables(config.source.publication, writer, protection).record(connection, published)
         writer.force_logs()  # the stream reports the offset as soon as it runs
         summary.captured_offset = offset
-        stream = _start_stream(config, identity, offset, stop)
+        stream = _start_stream(config, identity, offset, connection, stop)
         try:
             state = CaptureState()
             copier = CopyCoordinator(
@@ -165,7 +165,7 @@ def _run(
                 state,
                 protection,
                 progress,
-                lambda lsn: _start_stream(config, identity, lsn, stop),
+                lambda lsn: _start_stream(config, identity, lsn, connection, stop),
             )
             maintenance = _maintenance(config, lake, summary, stop, progress)
             if target is None:
@@ -195,7 +195,7 @@ def _maintenance(
 
 
 def _start_stream(
-    config: Config, identity: ServerIdentity, offset: LSN, stop: threading.Event
+    config: Config, identity: ServerIdentity, offset: LSN, connection: Connection, stop: threading.Event
 ) -> ChangeStream:
     source = config.source
     options = pgoutput_options(identity.server_version, source.protocol, source.publication, source.route)
@@ -209,5 +209,6 @@ def _start_stream(
         source.publication,
         options=options,
         start_lsn=offset,
+        shared=connection,
         should_stop=stop.is_set,
     )

@@ -17,8 +17,8 @@ import re
 import socket
 import threading
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import conninfo as conninfo_syntax
 from psycopg import sql
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 
 from pipeline.config.conninfo import CommandConninfo
 from pipeline.errors import SourceError
@@ -171,6 +171,29 @@ def connect_replication(conninfo: str, *, application_name: str = "pgdelta") -> 
     connection = _open(conninfo, {"application_name": application_name, "replication": "database"})
     use_raw_encoding(connection)
     return connection
+
+
+@contextmanager
+def borrow(shared: Connection | None, conninfo: str) -> Iterator[Connection]:
+    """Yield the `shared` session if the server answers in it, else another one, which ends with the block.
+
+    The server takes longer to start a session than to answer the questions of most parts of a run.
+    """
+    if shared is not None and _is_usable(shared):
+        yield shared
+        return
+    with connect(conninfo) as connection:
+        yield connection
+
+
+def _is_usable(connection: Connection) -> bool:
+    if connection.info.transaction_status != TransactionStatus.IDLE:  # also if it is closed
+        return False
+    try:
+        connection.execute("")
+    except psycopg.Error:
+        return False
+    return True
 
 
 def use_raw_encoding(connection: Connection) -> None:

@@ -119,6 +119,7 @@ def start_stream(
                 source.slot,
                 source.publication,
                 options=options,
+                shared=catalog,
                 busy_timeout=_BUSY_SECONDS,
                 should_stop=stop.is_set,
                 application_name=APPLICATION_NAME,

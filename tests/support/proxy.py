@@ -25,6 +25,7 @@ class Proxy:
         self.tamper = tamper
         self._rate = rate
         self.byte_count = 0  # from the server to its clients
+        self.link_count = 0  # connections that were forwarded
         self._target = ("127.0.0.1", port)
         self._flows = threading.Event()
         self._flows.set()
@@ -80,6 +81,7 @@ class Proxy:
             except OSError:  # it is down: whoever asked learns it, and may ask again
                 client.close()
                 continue
+            self.link_count += 1
             self._links += [client, server]
             for pump in (self._from_client, self._from_server):
                 threading.Thread(target=pump, args=(client, server), daemon=True).start()

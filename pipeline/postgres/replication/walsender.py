@@ -21,7 +21,7 @@ from psycopg.errors import Diagnostic
 from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, connect, connect_replication, describe
+from pipeline.postgres.connection import Connection, borrow, connect_replication, describe
 from pipeline.postgres.replication.change_stream import (
     BATCH_BYTES,
     BATCH_MESSAGES,
@@ -66,6 +66,7 @@ def start_walsender(
     *,
     options: Mapping[str, str],
     start_lsn: LSN = INVALID,
+    shared: Connection | None = None,
     busy_timeout: float = BUSY_SECONDS,
     should_stop: Callable[[], bool] = lambda: False,
     application_name: str = "pgdelta",
@@ -76,12 +77,13 @@ def start_walsender(
     `start_lsn` is bronze's offset. The server skips what was committed up to it; a slot that is ahead of it
     is a SlotGapError, because the server would start at the slot without an error. A slot in use is retried
     for `busy_timeout` seconds, or until `should_stop`. A server that sends nothing for `idle_timeout`
-    seconds, although a reply was requested, is lost.
+    seconds, although a reply was requested, is lost. The state of the slot is read in the ordinary session
+    `shared` as long as that is usable, by the threads that start and confirm.
     """
     command = start_command(slot, LSN(start_lsn), options)
 
     def attempt() -> Walsender:
-        with connect(conninfo) as connection:
+        with borrow(shared, conninfo) as connection:
             require_slot(connection, slot, publication)
         session = connect_replication(conninfo, application_name=application_name)
         with closed_on_failure(session, slot, conninfo):
@@ -94,7 +96,7 @@ def start_walsender(
                 raise slot_error(slot, message, Diagnostic(result))
             # Read the slot again: its last reader may have moved it, which no other session can do from now
             # on.
-            with connect(conninfo) as connection:
+            with borrow(shared, conninfo) as connection:
                 confirmed_lsn = require_slot(connection, slot, publication).confirmed_flush_lsn
             if INVALID < start_lsn < confirmed_lsn:
                 raise moved_slot_error(slot, confirmed_lsn, LSN(start_lsn))
@@ -102,6 +104,7 @@ def start_walsender(
                 session,
                 conninfo=conninfo,
                 slot=slot,
+                shared=shared,
                 start_lsn=max(LSN(start_lsn), confirmed_lsn),
                 timeout=timeout,
                 idle_timeout=idle_timeout,
@@ -145,12 +148,14 @@ class Walsender:
         slot: str,
         start_lsn: LSN,
         timeout: float,
+        shared: Connection | None = None,
         idle_timeout: float = IDLE_TIMEOUT,
     ) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._conninfo = conninfo
         self._slot = slot
+        self._shared = shared
         self._received_lsn = self._acknowledged_lsn = start_lsn
         self._failure: SourceError | None = None
         self._lock = threading.Lock()
@@ -242,7 +247,7 @@ class Walsender:
         """
         deadline = time.monotonic() + timeout
         self.ping()
-        with connect(self._conninfo, application_name="pgdelta confirm") as connection:
+        with borrow(self._shared, self._conninfo) as connection:
             while True:
                 with self._lock:
                     self._raise_failure()
