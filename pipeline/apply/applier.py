@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from pipeline.apply.detached_tables import Archive, detached_tables
 from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_after_type_change, request_replaced
+from pipeline.apply.sharing import Outcome, Sharing
 from pipeline.apply.stopped_tables import gap_events, stopped_tables
 from pipeline.apply.table_pool import Job, TablePool
 from pipeline.apply.table_renames import OtherNames, refuse_nested_folder, rename_events
@@ -54,19 +55,6 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How the work of a batch on a table ended; `end_lsn` is the batch's.
-
-    A conflict means that foreign commits preceded one of ours: the table can be written again at once.
-    """
-
-    state: TableState
-    entry: ManifestEntry
-    end_lsn: LSN
-    is_conflict: bool = False
-
-
 class Applier:
     """Runs one batch at a time."""
 
@@ -92,6 +80,7 @@ class Applier:
         self._is_ready = False
         self._planner = Planner(config, self.bronze, self.records)
         self.shared = self._planner.shared
+        self._sharing = Sharing(self.shared, self.records.events, self.summary, self.path)
         self._written_at: BronzeOffset | None = None  # bronze, when this process wrote the manifest
         self._writers: dict[TableName, SilverTable] = {}
         self._other_names = OtherNames()
@@ -285,6 +274,7 @@ class Applier:
             self._pool.threads = configured_tables_at_once(self._config, self.lake)
         before = self._pool.busy
         done = self._pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered, show=show)
+        done = self._sharing.settle(done)
         self._ends |= dict.fromkeys(self._pool.busy - before, plan.end.lsn)
         for name, outcome in done.items():
             self._show(name, outcome.state)
@@ -308,7 +298,7 @@ class Applier:
         The newest manifest then has their new entries, and has to be recorded. The manifest of the batch that
         began a write is completed: it shows the table, too.
         """
-        ended = self._pool.take_ended()
+        ended = self._sharing.settle(self._pool.take_ended())
         for name, outcome in ended.items():
             del self._ends[name]
             self._show(name, outcome.state)
@@ -372,14 +362,15 @@ class Applier:
             self._planner.expected_versions.require(name)
             self.shared.claim(self.path(name))
             state = self._write_table(table, plan, since)
-            state = self._share(name, state)
-            entry = entries.current(name, state.applied, since, is_behind=state.is_behind)
+            is_unshown = self.shared.show(name, self.path(name)) is not None
+            is_behind = state.is_behind or is_unshown
+            entry = entries.current(name, state.applied, since, is_behind=is_behind)
             self._planner.expected_versions.record(name, entry)
             if state.held:
                 self._planner.back_off.record_stop(table.facts, state.held)
             elif table.step.writes:
                 self._planner.record_write(name)
-            return Outcome(state, entry, plan.end.lsn)
+            return Outcome(state, entry, plan.end.lsn, is_unshown=is_unshown)
         except Exception as error:
             raise_if_fenced(error, self.path(name))
             failure = describe_conflict(error) or report_error(error)
@@ -441,13 +432,6 @@ class Applier:
             return TableState(written.applied, misfits=written.misfits, waits=written.held)
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
 
-    def _share(self, name: TableName, state: TableState) -> TableState:
-        """Let the shared table of a silver table, if it has one, show what was written, or hold it."""
-        if (reason := self.shared.show(name, self.path(name))) is None:
-            return state
-        self.records.events.record([Event(*name, state.applied, "held", reason)])
-        return replace(state, held=state.held or reason)
-
     def _hold(self, counts: Mapping[str, int], state: TableState, name: TableName) -> TableState:
         """Record why the guards hold a table: once, and again when the pending changes have doubled."""
         count = sum(counts.values())
@@ -474,8 +458,8 @@ class Applier:
                 if not INVALID < offset <= end.lsn:
                     continue
                 try:
-                    state = self._share(name, TableState(offset))
-                    if state.held:
+                    state = self._sharing.share(name, TableState(offset))
+                    if state.held or name in self.summary.tables:
                         self._show(name, state)
                     entry = found.current(name, offset, found.recorded_version(name))
                     entries[name] = replace(entry, is_behind=state.is_behind)

@@ -1,8 +1,9 @@
 """The columns of a shared silver table, which follow from those of its sources' tables. Pure.
 
-A shared table has the data files of its sources' tables, so a column must have the same type and the same
-name in the files of all of them. A source that lacks a column has NULL there. Comes in as versions of the
-tables, goes out as the `protocol` and `metaData` actions of a commit.
+A shared table has the data files of its sources' tables, so a column must have the same name in the files of
+all of them, and a type that holds the values of all: readers widen what the files have. A source that lacks
+a column has NULL there. Comes in as versions of the tables, goes out as the `protocol` and `metaData` actions
+of a commit.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from pipeline.delta.features import WIDENED, Feature
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.native_commit import Action
 from pipeline.delta.native_write import find_unsupported
-from pipeline.delta.schema import COLUMN_ID, PHYSICAL_NAME, SchemaField, TableSchema
+from pipeline.delta.schema import COLUMN_ID, PHYSICAL_NAME, DeltaType, SchemaField, TableSchema
 from pipeline.delta.table_log import Snapshot
+from pipeline.silver.types import holds, wide_enough
 
 SOURCE_COLUMN = "_source"
 _COMMENT = "comment"
@@ -116,17 +118,18 @@ class _Columns:
                 raise NotSharable(f"Its column {name} has another name in {other}.")
             self._names[name.lower()] = (len(self.found), whose)
             self._physical[each.physical_name.lower()] = whose
-            self.found.append(SchemaField(name, each.type, _kept(each.metadata, {})))
+            self.found.append(SchemaField(name, each.type, _kept(each.metadata)))
             return
         position, other = self._names[name.lower()]
         known = self.found[position]
         if known.name != name:
             raise NotSharable(f"Its column {name} is {known.name} in {other}.")
-        if known.type != each.type:
+        kind = _wider(known, each)
+        if kind is None:
             raise NotSharable(f"Its column {name} has the type {each.ddl}, and {known.ddl} in {other}.")
         if known.physical_name != each.physical_name:
             raise OtherFileNames(f"Its column {name} has another name in its files than in those of {other}.")
-        self.found[position] = SchemaField(name, each.type, _kept(each.metadata, known.metadata))
+        self.found[position] = _widened(known, each, kind)
 
 
 def added_fields(shared: Snapshot, part: Part) -> tuple[SchemaField, ...]:
@@ -173,6 +176,8 @@ def table_actions(shared: Snapshot, fields: Sequence[SchemaField], parts: Iterab
         found = Definition.of_new(TableSchema(tuple(columns)), short_log(0), [SOURCE_COLUMN])
     else:
         found = before.with_fields(columns)
+    if any(WIDENED in each.metadata for each in columns) and not needed.intersection(_WIDENING):
+        needed.add(_WIDENING[0])
     found = found.with_protocol(*needed - {_MAPPING})
     if _MAPPING in needed or found.is_mapped:
         found = found.mapped(keeps_names=True)
@@ -188,16 +193,31 @@ def _own_fields(shared: Snapshot) -> list[SchemaField]:
     return [each for each in fields if each.name != SOURCE_COLUMN]
 
 
-def _kept(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a column of the shared table, from that of a source's and what is known."""
-    found: dict[str, Any] = dict(before)
-    if PHYSICAL_NAME in metadata:
-        found[PHYSICAL_NAME] = metadata[PHYSICAL_NAME]
-    if _COMMENT in metadata:
-        found.setdefault(_COMMENT, metadata[_COMMENT])
-    changes = [*found.get(WIDENED, ())]
-    changes += [each for each in metadata.get(WIDENED, ()) if each not in changes]
-    return found | ({WIDENED: changes} if changes else {})
+def _kept(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata that a column of the shared table has from that of a source."""
+    return {key: metadata[key] for key in (PHYSICAL_NAME, _COMMENT, WIDENED) if key in metadata}
+
+
+def _wider(one: SchemaField, other: SchemaField) -> DeltaType | None:
+    """Return the type that holds the values of two columns, None if Delta widens neither to it."""
+    if one.type == other.type or holds(one.ddl, other.ddl):
+        return one.type
+    if holds(other.ddl, one.ddl):
+        return other.type
+    kind = wide_enough(one.ddl, other.ddl)
+    return kind and TableSchema.of_ddl(f"v {kind.ddl}").fields[0].type
+
+
+def _widened(known: SchemaField, each: SchemaField, kind: DeltaType) -> SchemaField:
+    """Return a column of the shared table with that of a source, and the changes of types that files need."""
+    kept = _kept(each.metadata)
+    changes = [*known.metadata.get(WIDENED, ())]
+    changes += [change for change in kept.get(WIDENED, ()) if change not in changes]
+    for narrow in (known.type, each.type):
+        if narrow != kind and all(change["fromType"] != narrow for change in changes):
+            changes.append({"toType": kind, "fromType": narrow})
+    metadata = {**kept, **known.metadata} | ({WIDENED: changes} if changes else {})
+    return replace(known, type=kind, metadata=metadata)
 
 
 def shared_file(path: str, add: Mapping[str, Any], source: str) -> dict[str, Any]:

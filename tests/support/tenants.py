@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+import pyarrow.compute as pc
 
 from pipeline.apply.applier import Applier
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.progress import ApplySummary
+from tests.support.comparable.delta_rs import open_table
 from tests.support.pipelines import Pipeline, with_rules
 
 TENANTS = ("tenant_a", "tenant_b", "tenant_c")
@@ -44,13 +46,16 @@ def catch_up(pipeline: Pipeline) -> None:
 
 
 def rows(pipeline: Pipeline, tenant: str, *columns: str, spark: bool = False) -> list[tuple[Any, ...]]:
-    """Return the rows of a source in the shared table, as Spark or as the Rust library reads them."""
+    """Return the rows of a source in the shared table, read by Spark, or by delta-rs if it can."""
     source = f"{pipeline.config.pipeline}.{tenant}"
     if spark:
         found = pipeline.frame("silver", "orders").where(f"_source = '{source}'").select(*columns)
         return sorted(tuple(row) for row in found.collect())
-    table = DeltaTable(str(pipeline.path("silver", "orders")))
-    found = pa.table(table.scan(list(columns), predicate=f"_source = '{source}'").read_all())
+    table = open_table(str(pipeline.path("silver", "orders")))
+    if table is None:
+        found = Lake(pipeline.root).table("silver", "orders").rows(columns, pc.field("_source") == source)
+    else:
+        found = pa.table(table.scan(list(columns), predicate=f"_source = '{source}'").read_all())
     return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
 
 
@@ -90,3 +95,34 @@ def assert_others_stay(pipeline: Pipeline, *, spark: bool = False) -> None:
     catch_up(pipeline)
     assert_tenants_equal(pipeline, spark=spark)
     assert [files(pipeline, tenant) for tenant in TENANTS[1:]] == others
+
+
+def ddl_of_total(pipeline: Pipeline) -> str:
+    fields = Lake(pipeline.root).table("silver", "orders").schema().fields
+    return next(each.ddl for each in fields if each.name == "total")
+
+
+def assert_columns_widen(pipeline: Pipeline, *, spark: bool = False) -> None:
+    """Assert that a shared table has a type that holds those of all tenants, also of narrower ones."""
+    pipeline.run(
+        "ALTER TABLE tenant_b.orders ALTER total TYPE bigint",
+        "UPDATE tenant_b.orders SET total = 3000000000 WHERE id = 1",
+        "UPDATE tenant_a.orders SET total = -1 WHERE id = 1",
+        "CREATE SCHEMA tenant_d",
+        "CREATE TABLE tenant_d.orders (id int PRIMARY KEY, note text, total smallint)",
+        "INSERT INTO tenant_d.orders VALUES (1, 'd', 7)",
+    )
+    catch_up(pipeline)
+    assert ddl_of_total(pipeline) == "BIGINT"
+    assert_tenants_equal(pipeline, spark=spark)
+    assert rows(pipeline, "tenant_d", "total", spark=spark) == [(7,)]
+    pipeline.run(
+        "UPDATE tenant_c.orders SET total = 2147483647",
+        "ALTER TABLE tenant_a.orders ALTER total TYPE bigint",
+        "ALTER TABLE tenant_d.orders ALTER total TYPE numeric(9, 2)",
+        "UPDATE tenant_d.orders SET total = 7.25",
+    )
+    catch_up(pipeline)
+    assert ddl_of_total(pipeline) == "DECIMAL(22,2)"
+    assert_tenants_equal(pipeline, spark=spark)
+    assert rows(pipeline, "tenant_d", "total", spark=spark) == [(Decimal("7.25"),)]

@@ -19,14 +19,16 @@ from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
 from tests.support.deletion_vectors import delete_by_vector
 from tests.support.foreign_commits import drop, rename, restore
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import Pipeline, with_rules
 from tests.support.servers import Database
 from tests.support.tenants import (
     TENANTS,
     apply,
+    assert_columns_widen,
     assert_others_stay,
     assert_tenants_equal,
     catch_up,
+    ddl_of_total,
     files,
     rows,
     tenant_rows,
@@ -112,6 +114,36 @@ def test_another_type_is_held(tenants: Pipeline) -> None:
     assert "Its column total has the type STRING, and INT in the shared table." in held
     assert_tenants_equal(tenants)
     assert rows(tenants, "tenant_d", "id") == []
+
+
+@pytest.mark.promise("shared tables")
+def test_a_wider_type_of_one_source_widens_the_column_of_all(tenants: Pipeline) -> None:
+    assert_columns_widen(tenants)
+
+
+@pytest.mark.promise("shared tables")
+def test_a_type_that_does_not_fit_holds_its_source_until_all_have_it(tenants: Pipeline) -> None:
+    silver = tenants.path("silver", "orders")
+    tenants = with_rules(tenants, *(replace(each, type_changes="rebuild") for each in tenants.config.tables))
+    altered = "ALTER TABLE {}.orders ALTER total TYPE text"
+    tenants.run(altered.format("tenant_a"), *(f"DELETE FROM {each}.orders WHERE id = 1" for each in TENANTS))
+    summary = apply(tenants)
+    sentence = (
+        f"Table tenant_a.orders is held in file:{silver}, which has its earlier rows. Its column total has "
+        "the type STRING, and INT in the shared table. Change the tables of all sources alike, or give this "
+        "one another target."
+    )
+    held = {name: state.held for name, state in summary.tables.items() if state.held}
+    assert held == {TableName("tenant_a", "orders"): sentence}
+    assert len(rows(tenants, "tenant_a", "id")) == 5
+    for tenant in TENANTS[1:]:
+        assert rows(tenants, tenant, "id", "total") == tenant_rows(tenants, tenant, "id", "total")
+    events = tenants.events("orders")
+    tenants.run(*(altered.format(tenant) for tenant in TENANTS[1:]))
+    catch_up(tenants)  # none is held, not even in the batch in which the types of the others change
+    assert ddl_of_total(tenants) == "STRING"
+    assert_tenants_equal(tenants)
+    assert [each for each in tenants.events("orders")[len(events) :] if each[0] == "held"] == []
 
 
 def assert_held(tenants: Pipeline, sentence: str) -> None:

@@ -13,6 +13,7 @@ from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.tenants import (
     TENANTS,
     apply,
+    assert_columns_widen,
     assert_others_stay,
     assert_tenants_equal,
     catch_up,
@@ -33,6 +34,10 @@ def tenants(make_pipeline: MakePipeline) -> Pipeline:
 
 def test_spark_never_touches_another_source(tenants: Pipeline) -> None:
     assert_others_stay(with_writer(tenants, "spark"), spark=True)
+
+
+def test_spark_reads_columns_that_were_widened_for_all(tenants: Pipeline) -> None:
+    assert_columns_widen(with_writer(tenants, "spark"), spark=True)
 
 
 def test_resync_and_rebuild_are_for_one_source(tenants: Pipeline) -> None:

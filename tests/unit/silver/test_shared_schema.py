@@ -135,6 +135,32 @@ def test_widened_columns_keep_what_readers_need() -> None:
     assert configuration["delta.enableTypeWidening"] == "true"
 
 
+@pytest.mark.parametrize(
+    ("known", "own", "kind", "changes"),
+    [
+        ("integer", "long", "long", ["integer"]),
+        ("long", "integer", "long", ["integer"]),
+        ("long", "decimal(12,2)", "decimal(22,2)", ["long", "decimal(12,2)"]),
+        ("float", "double", "double", ["float"]),
+        ("timestamp_ntz", "date", "timestamp_ntz", ["date"]),
+    ],
+)
+def test_the_type_is_one_that_holds_those_of_all(known: str, own: str, kind: str, changes: list[str]) -> None:
+    table, source = shared(column("v", known)), part("a", column("v", own))
+    actions = table_actions(table, added_fields(table, source), [source])
+    metadata, protocol = metadata_of(actions), actions[0]["protocol"]
+    field = TableSchema.of_json(metadata["schemaString"]).fields[1]
+    assert field.type == kind
+    assert field.metadata[CHANGES] == [{"toType": kind, "fromType": each} for each in changes]
+    assert "typeWidening" in protocol["readerFeatures"]
+    again = replace(
+        table, schema_string=metadata["schemaString"], metadata=metadata, protocol=protocol,
+        configuration=metadata["configuration"],
+    )  # fmt: skip
+    for each in (source, part("b", column("v", known))):
+        assert table_actions(again, added_fields(again, each), [each]) == []
+
+
 def test_features_that_are_not_known_are_refused() -> None:
     protocol = {"minReaderVersion": 3, "readerFeatures": ["timestampNtz", "other"]}
     with pytest.raises(NotSharable, match="feature other"):
