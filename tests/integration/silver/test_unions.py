@@ -133,6 +133,17 @@ def test_a_union_follows_what_select_shows(pipeline: NativePipeline) -> None:
     }
 
 
+@pytest.mark.promise("shared tables")
+def test_a_union_follows_the_types_of_its_parent(pipeline: NativePipeline) -> None:
+    pipeline.set_rules(replace(RULE, type_changes="rebuild"))
+    catch_up(pipeline, "ALTER TABLE cities ADD COLUMN n int DEFAULT 1")
+    for kind in ("bigint", "text"):  # none is held, though the types of the tables change one after another
+        catch_up(pipeline, f"ALTER TABLE cities ALTER n TYPE {kind}", "UPDATE cities SET id = id + 10")
+        assert_equal(pipeline, "id, name, n")
+    events = [each for name in ("cities", "capitals", "cities_seats") for each in pipeline.events(name)]
+    assert "held" not in {kind for kind, _ in events}
+
+
 @pytest.mark.slow
 def test_a_union_follows_the_columns_of_its_parent(pipeline: NativePipeline) -> None:
     catch_up(pipeline)
