@@ -24,7 +24,7 @@ from tests.support.servers import Database, ServerOf, new_database, with_older
 
 pytestmark = pytest.mark.postgres
 
-TABLES = ("same_type", "hashed", "wider", "computed", "lost_default", "generated")
+TABLES = ("same_type", "hashed", "wider", "computed", "lost_default", "unlogged", "generated")
 KEPT = ("vacuumed", "clustered", "truncated", "emptied", "empty", "younger")
 TOTAL = "ADD COLUMN total int GENERATED ALWAYS AS (v * 2) STORED"
 REWRITES = (
@@ -34,6 +34,7 @@ REWRITES = (
     "ALTER TABLE computed ADD COLUMN at float8 DEFAULT random()",
     "ALTER TABLE lost_default ADD COLUMN added int DEFAULT 7",
     "ALTER TABLE lost_default ALTER v TYPE int USING v + 1",
+    "ALTER TABLE unlogged SET UNLOGGED; UPDATE unlogged SET v = -v; ALTER TABLE unlogged SET LOGGED",
 )
 HARMLESS = (
     "VACUUM FULL vacuumed",
