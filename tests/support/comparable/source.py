@@ -70,7 +70,11 @@ def source_columns(conn: Connection, schema: str, table: str) -> list[SourceColu
 
 
 def source_rows(
-    conn: Connection, schema: str, table: str, columns: Sequence[SourceColumn] | None = None
+    conn: Connection,
+    schema: str,
+    table: str,
+    columns: Sequence[SourceColumn] | None = None,
+    where: str = "true",
 ) -> Rows:
     """Return the multiset of the table's rows as comparable values; call it inside `snapshot`."""
     columns = source_columns(conn, schema, table) if columns is None else columns
@@ -81,7 +85,7 @@ def source_rows(
     ).fetchone()
     # A partitioned table has no rows of its own; a table that others inherit from answers for its own.
     only = "" if partitioned == (True,) else "ONLY "
-    result = conn.execute(f"SELECT {names} FROM {only}{target}").pgresult
+    result = conn.execute(f"SELECT {names} FROM {only}{target} WHERE {where}").pgresult
     assert result is not None
     readers = [value_reader(column) for column in columns]
     rows: Rows = Counter()

@@ -23,6 +23,7 @@ from pipeline.apply.job import run_apply
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.ingest.job import run_ingest
+from pipeline.metadata.registry import Records
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.replication.options import Route
 from pipeline.progress import ApplySummary, IngestSummary, TableState
@@ -35,7 +36,16 @@ from tests.support.servers import Database
 from tests.support.source_life.programs import Program, Step
 from tests.support.threads import in_threads
 
-NAMES = "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = %s"
+NAMES = (
+    "SELECT p.schemaname::text, p.tablename::text FROM pg_publication_tables p"
+    " JOIN pg_class c ON c.oid = format('%%I.%%I', p.schemaname, p.tablename)::regclass"
+    " WHERE p.pubname = %s AND c.relpersistence = 'p'"
+)
+LOGGED = "tableoid NOT IN (SELECT oid FROM pg_class WHERE relpersistence = 'u')"
+ROOTS_OF_UNLOGGED = (
+    "SELECT DISTINCT i.inhparent::regclass::text, c.relname::text FROM pg_inherits i"
+    " JOIN pg_class c ON c.oid = i.inhrelid WHERE c.relpersistence = 'u'"
+)
 TABLES = (
     "SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace"
     " AND c.relpersistence = 'p' AND c.relkind IN ('r', 'p') AND NOT c.relispartition"
@@ -96,8 +106,7 @@ class Living:
         made = self.database.config("public.*", root=root, copy="initial", route=self.route)
         settings = {**self.program.settings, **({"rewrites": self.rewrites} if self.rewrites else {})}
         silver = replace(made.silver, writer="native", **settings)  # type: ignore[arg-type]
-        dropped = self.program.dropped_partitions
-        rules = tuple(replace(rule, dropped_partitions=dropped) for rule in made.tables)
+        rules = tuple(replace(rule, **self.program.rule) for rule in made.tables)  # type: ignore[arg-type]
         return replace(made, silver=silver, tables=rules)
 
     # The source and the jobs --------------------------------------------------------------------------------
@@ -240,13 +249,19 @@ class Living:
         return {f"info: {event[4]}" for event in self._events() if event[3] == "info"}
 
     def _unnamed(self) -> set[str]:
-        """Return the tables that match and are not published, without an event that says so."""
+        """Return the tables that match and silver lacks, or lacks in part, without an event that says so."""
         there = {TableName("public", name) for name in self._names()}
         published = set(self._published())
         parents = "SELECT DISTINCT inhparent::regclass::text FROM pg_inherits"
         by_leaves = {TableName("public", name) for (name,) in self._source.execute(parents)}
         said = {TableName(*event[:2]) for event in self._events() if event[3] == "unpublished"}
-        return {str(name) for name in there - published - by_leaves - said}
+        missing = {str(name) for name in there - published - by_leaves - said}
+        partial = Records(Lake(self.config.storage)).events.newest().partial
+        return missing | {
+            leaf
+            for root, leaf in self._source.execute(ROOTS_OF_UNLOGGED)
+            if (name := TableName("public", root)) in published and leaf not in partial.get(name, "")
+        }
 
     def _states(self) -> Mapping[TableName, TableState]:
         return dict(self._applied.tables)
@@ -260,7 +275,7 @@ class Living:
 def _faults_of(source: Connection, root: str, name: TableName) -> Iterator[str]:
     """Yield how a table differs; silver may keep columns, and types that are wider than the source's."""
     columns = source_columns(source, *name)
-    rows = source_rows(source, *name, columns)
+    rows = source_rows(source, *name, columns, LOGGED)
     found = oracle.table_faults(
         None, root, *name, columns, rows, None, {}, metadata_columns=True, ignore_left_columns=True
     )

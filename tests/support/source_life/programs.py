@@ -53,6 +53,7 @@ KINDS = (
     Kind(2, structure.detach_and_attach, apart=True),
     Kind(2, structure.replace_partition, apart=True),
     Kind(2, structure.truncate_partition, apart=True),
+    Kind(3, structure.change_persistence, apart=True),
     Kind(1, structure.leave_operations_out, apart=True),
     Kind(1, structure.leave_and_return, apart=True),
     Kind(1, structure.change_roles, apart=True),
@@ -63,7 +64,6 @@ KINDS = (
     Kind(1, structure.change_column_list, since=15, apart=True),
     Kind(1, structure.own_publication_again, apart=True),
 )
-DROPPED_PARTITIONS: tuple[Literal["keep", "delete", "resync"], ...] = ("keep", "delete", "delete", "resync")
 #: What analysts do to silver tables.
 ANALYST = ("delete", "append", "compact", "add column", "set property", "drop column")
 
@@ -84,22 +84,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The life of a source: how it begins, and rounds of steps. Silver is judged after each round."""
+    """The life of a source: how it begins, and rounds of steps. Silver is judged after each round.
+
+    `settings` are those under `silver`, `rule` those of the rule of all tables.
+    """
 
     seed: int
     major: int
     publication: str
     via_root: bool
     settings: dict[str, str]
+    rule: dict[str, str]
     setup: tuple[str, ...]
     rounds: tuple[tuple[Step, ...], ...]
-    dropped_partitions: Literal["keep", "delete", "resync"]
 
     def __str__(self) -> str:
         root = "true" if self.via_root else "false"
         lines = [
-            f"-- seed {self.seed}, PostgreSQL {self.major}, publication {self.publication}, {self.settings}",
-            f"-- publish_via_partition_root = {root}, dropped_partitions: {self.dropped_partitions}",
+            f"-- seed {self.seed}, PostgreSQL {self.major}, publication {self.publication}",
+            f"-- publish_via_partition_root = {root}, {self.settings | self.rule}",
             *(f"{each};" for each in self.setup),
         ]
         for number, steps in enumerate(self.rounds):
@@ -112,10 +115,13 @@ def make_program(seed: int, major: int, *, rounds: int = 3, steps: int = 6) -> P
     rng = Random(seed)
     life = Life(rng, major, rng.choice(("configured", "configured", "all", "listed")), rng.random() < 0.7)
     settings = {
-        "rewrites": rng.choice(("resync", "resync", "event")),
+        "rewrites": rng.choice(("compare", "compare", "resync", "event")),
         "resync": rng.choice(("ask", "auto")),
+    }
+    rule = {
         "type_changes": rng.choice(("hold", "rebuild", "resync")),
         "dropped_columns": rng.choice(("keep", "drop")),
+        "dropped_partitions": rng.choice(("keep", "delete", "delete", "resync")),
     }
     setup = [
         statement
@@ -123,8 +129,7 @@ def make_program(seed: int, major: int, *, rounds: int = 3, steps: int = 6) -> P
         for statement in (*creation(table), *insert(life, table), *insert(life, table))
     ]
     made = tuple(tuple(_round(life, steps)) for _ in range(rounds))
-    dropped = rng.choice(DROPPED_PARTITIONS)
-    return Program(seed, major, life.publication, life.via_root, settings, tuple(setup), made, dropped)
+    return Program(seed, major, life.publication, life.via_root, settings, rule, tuple(setup), made)
 
 
 def _round(life: Life, steps: int) -> Iterator[Step]:

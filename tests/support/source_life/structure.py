@@ -208,7 +208,7 @@ def drop_and_create(life: Life, table: LifeTable) -> list[str]:
         return []
     if life.rng.random() < 0.5:
         table.columns.append(life.draw_column(table))
-    return [f"DROP TABLE {table.name}", *creation(table), *insert(life, table)]
+    return [f"DROP TABLE {table.name} CASCADE", *creation(table), *insert(life, table)]
 
 
 def create_table(life: Life, _: LifeTable) -> list[str]:
@@ -222,7 +222,7 @@ def drop_table(life: Life, table: LifeTable) -> list[str]:
     if len(life.tables) < 3:
         return []
     life.tables.remove(table)
-    return [f"DROP TABLE {table.name}"]
+    return [f"DROP TABLE {table.name} CASCADE"]  # with those that inherit
 
 
 # Partitions -------------------------------------------------------------------------------------------------
@@ -250,10 +250,14 @@ def replace_partition(life: Life, table: LifeTable) -> list[str]:
     n = life.rng.randrange(len(table.partitions))
     old, new = table.partitions[n], f"{table.name}_q{life.number()}"
     table.partitions[n] = new
+    table.unlogged.discard(old)
     gone = life.rng.choice((f"DROP TABLE {old}", f"ALTER TABLE {table.name} DETACH PARTITION {old}"))
     if life.rng.random() < 0.4:
         full = [f"ALTER TABLE {new} REPLICA IDENTITY FULL"] if table.identity == "FULL" else []
-        return ["BEGIN", gone, partition(table, n), *full, "COMMIT"]
+        kind = life.rng.choice(("", "", "UNLOGGED "))
+        table.unlogged |= {new} if kind else set()
+        made = partition(table, n, f"CREATE {kind}TABLE {{}} PARTITION OF {{}}")
+        return ["BEGIN", gone, made, *full, "COMMIT", *(insert(life, table) if kind else ())]
     identity = f"ALTER TABLE {new} REPLICA IDENTITY {table.identity}"
     filled = f"CREATE TABLE {new} (LIKE {table.name} INCLUDING ALL)"
     copied = f"INSERT INTO {new} SELECT * FROM {old}"
@@ -262,6 +266,22 @@ def replace_partition(life: Life, table: LifeTable) -> list[str]:
 
 def truncate_partition(life: Life, table: LifeTable) -> list[str]:
     return [f"TRUNCATE {life.rng.choice(table.partitions)}"] if table.partitions else []
+
+
+def change_persistence(life: Life, table: LifeTable) -> list[str]:
+    """Let changes of a partition not be logged, or be logged again, sometimes at once."""
+    if not table.partitions:
+        return []
+    leaf = life.rng.choice(table.partitions)
+    logged = f"ALTER TABLE {leaf} SET LOGGED"
+    if leaf in table.unlogged:
+        table.unlogged.remove(leaf)
+        return [logged, *draw_changes(life, table)]
+    there = [f"ALTER TABLE {leaf} SET UNLOGGED", *draw_changes(life, table)]
+    if life.rng.random() < 0.4:
+        return [*there, logged]
+    table.unlogged.add(leaf)
+    return there
 
 
 # The publication, roles and settings ------------------------------------------------------------------------
@@ -324,8 +344,11 @@ def inherit(life: Life, table: LifeTable) -> list[str]:
     if table.partitions:
         return []
     child = f"child_{life.number()}"
+    # an UPDATE of the parent changes it, too, which a publication FOR ALL TABLES has at once
+    full = [f"ALTER TABLE {child} REPLICA IDENTITY FULL"] if life.publication == "all" else []
     return [
         f"CREATE TABLE {child} () INHERITS ({table.name})",
+        *full,
         f"INSERT INTO {child} SELECT * FROM {table.name}",
     ]
 

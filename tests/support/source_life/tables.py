@@ -17,11 +17,13 @@ BOUNDS = ("MINVALUE", "10", "25", "MAXVALUE")  # of the partitions, by the integ
 class LifeTable(Table):
     """A table of a life; `names` are those that columns ever had, `partitions` those of `BOUNDS`, if any.
 
-    `index` is the name of the index of its key, which stays if the table gets another name.
+    `unlogged` are partitions. `index` is the name of the index of its key, which stays if the table gets
+    another name.
     """
 
     names: set[str] = field(default_factory=set)
     partitions: list[str] = field(default_factory=list)
+    unlogged: set[str] = field(default_factory=set)
     index: str = ""
 
     @property
