@@ -31,7 +31,7 @@ from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.comparable.delta_rs import open_table
 from tests.support.comparable.source import Connection, snapshot, source_columns, source_rows
-from tests.support.foreign_commits import drop
+from tests.support.foreign_commits import drop, rename
 from tests.support.servers import Database
 from tests.support.source_life.programs import Program, Step
 from tests.support.threads import in_threads
@@ -293,9 +293,10 @@ def _analyse(table: DeltaTable, kind: str) -> None:
         case "add column":
             if "analyst" not in {each.name for each in table.schema().fields}:
                 table.alter.add_columns(Field("analyst", PrimitiveType("string")))
-        case "drop column":
+        case "drop column" | "rename column":
+            last = [each.name for each in table.schema().fields if not each.name.startswith("_")][-1]
             silver = LakeTable(table.table_uri)
-            drop(silver, [each.name for each in table.schema().fields if not each.name.startswith("_")][-1])
+            drop(silver, last) if kind == "drop column" else rename(silver, last, "analyst")
         case "set property":
             table.alter.set_table_properties({"delta.logRetentionDuration": "interval 20 days"})
 

@@ -65,7 +65,7 @@ KINDS = (
     Kind(1, structure.own_publication_again, apart=True),
 )
 #: What analysts do to silver tables.
-ANALYST = ("delete", "append", "compact", "add column", "set property", "drop column")
+ANALYST = ("delete", "append", "compact", "add column", "set property", "drop column", "rename column")
 
 
 @dataclass(frozen=True, slots=True)
