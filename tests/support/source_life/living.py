@@ -59,7 +59,7 @@ EXCUSES = {"resync", "diverged", "held", "refused", "info"}
 REMEDY = re.compile(r"[Rr]un |resync|rebuild|copied|compared|copies|REPLICA IDENTITY|RESTORE|next ingest")
 RUNS = 2  # of both jobs, until what the source has is settled
 MORE_RUNS = 4  # until what waits has been copied
-SECONDS = 60.0  # until continuous jobs have settled
+SECONDS = 180.0  # until continuous jobs have settled, also on a machine that is busy
 SECONDS_OF_COPIES = 10.0
 
 
