@@ -7,9 +7,9 @@ rest again. A slot ahead of bronze means that something is missing, and is refus
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pipeline.bronze.log import Bronze
+from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
@@ -115,31 +115,10 @@ def _run(
             writer.start(offset)
         else:
             writer = BronzeWriter(bronze, source)
-            writer.record_offset_again(captured)
-            offset = captured.lsn
-            writer.continue_horizons(recorded)
-            try:
-                if gap is not None:
-                    raise gap
-                require_continuity(Continuation(config, connection, writer, recorded, identity, offset, stop))
-                report_new_name(recorded, identity)
-                writer.continue_prepared(recorded)
-            except SlotGapError as found:
-                if config.source.lost_slot == "stop":
-                    raise
-                if isinstance(found, (RestoredSourceError, PublicationGapError)):
-                    drop_slot(connection, config.source.slot)
-                offset = cross_gap(connection, config, writer, offset, str(found), stop.is_set)
+            offset = _continue(config, connection, writer, captured, recorded, identity, gap, stop)
         if mark is not None and is_marked:
             mark.write(connection, config.source.publication, managed_comment(config.pipeline))
-        has_rules = any(rule.columns for rule in config.tables)
-        if has_rules:
-            bronze.ensure_protection()
-        versions = bronze.source_relations().values() if has_rules else ()
-        protection = ColumnProtection(config, versions, bronze.copies.read().moves, writer.horizons)
-        if has_rules:
-            published = list_published(connection, config.source.publication)
-            ProtectedTables(config.source.publication, writer, protection).record(connection, published)
+        protection = _protect(config, connection, writer)
         writer.force_logs()  # the stream reports the offset as soon as it runs
         summary.captured_offset = offset
         stream = _start_stream(config, identity, offset, connection, stop)
@@ -176,6 +155,47 @@ def _run(
         finally:
             stream.close()
     maintenance.run()
+
+
+def _continue(
+    config: Config,
+    connection: Connection,
+    writer: BronzeWriter,
+    captured: BronzeOffset,
+    recorded: dict[str, Any],
+    identity: ServerIdentity,
+    gap: PublicationGapError | None,
+    stop: threading.Event,
+) -> LSN:
+    """Return the offset from which the stream goes on: bronze's, or that of a new slot after a gap."""
+    writer.record_offset_again(captured)
+    writer.continue_horizons(recorded)
+    try:
+        if gap is not None:
+            raise gap
+        require_continuity(Continuation(config, connection, writer, recorded, identity, captured.lsn, stop))
+        report_new_name(recorded, identity)
+        writer.continue_prepared(recorded)
+    except SlotGapError as found:
+        if config.source.lost_slot == "stop":
+            raise
+        if isinstance(found, (RestoredSourceError, PublicationGapError)):
+            drop_slot(connection, config.source.slot)
+        return cross_gap(connection, config, writer, captured.lsn, str(found), stop.is_set)
+    return captured.lsn
+
+
+def _protect(config: Config, connection: Connection, writer: BronzeWriter) -> ColumnProtection:
+    """Return the columns that rules protect, and record those of the published tables."""
+    bronze = writer.bronze
+    if not any(rule.columns for rule in config.tables):
+        return ColumnProtection(config, (), bronze.copies.read().moves, writer.horizons)
+    bronze.ensure_protection()
+    versions = bronze.source_relations().values()
+    protection = ColumnProtection(config, versions, bronze.copies.read().moves, writer.horizons)
+    published = list_published(connection, config.source.publication)
+    ProtectedTables(config.source.publication, writer, protection).record(connection, published)
+    return protection
 
 
 def _maintenance(
