@@ -8,8 +8,9 @@ record, of kind `resync` or `diverged`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
@@ -136,88 +137,169 @@ def plan_evolution(
     partition columns that only `later` versions have.
     """
     texts = sidecars(relation, rule)
-    if rule.needs_key and not relation.key:
-        return [_lacks_key(relation, rule)]
-    if hold := _collision(relation, silver or {}, texts) or _merged_keys([relation, *later][-1], rule):
-        return [hold]
-    if silver is None:
-        found = [*relation.columns, *_partition_columns_of(later, relation, rule)]
-        columns = [(c.name, column_type(c, rule)) for c in found]
-        if hold := _refused_partitions(relation, columns, rule):
-            return [hold]
-        notes = rule_notes((), relation.name, relation.protected)
-        columns += [(name, STRING) for name in texts]
-        return [CreateTable(tuple(columns), partition_by=rule.partition_by), *notes]
     # A table that was created again under its name has new attribute numbers.
     before = recorded if recorded is not None and recorded.relation_id == relation.oid else None
-    operations: list[Operation] = []
-    if before is not None and (change := changed_rule(before.protected, before.numbers, relation)):
-        action = f"Run {relation.name.command('resync')}, which copies all rows under the new rules."
-        return [_hold(relation, change, action, kind="resync")]
-    retyped = retyped_columns(before.protected, relation) if before is not None else []
-    if rule.mode != "append" and (hashed := [str(c.name) for c, is_key in retyped if is_key]):
-        return [_has_other_hashes(relation, hashed)]
-    if before is not None and _is_other_key(before, relation, rule):
-        return [_has_another_key(relation, before.key)]
-    known = before.protected if before else ()
-    operations += rule_notes(known, relation.name, relation.protected)
-    if before is not None and relation.is_in_catalog and rule.dropped_columns == "drop":
-        dropped = before.numbers.keys() - {column.name for column in relation.columns}
-        kept = sorted(dropped.intersection(rule.partition_by))
-        operations += [_keeps_partition_column(name) for name in kept if name in before.types]
-        dropped = dropped.difference(kept)
-        operations += [DropColumn(name) for name in before.numbers if name in dropped and name in silver]
-        operations += [
-            DropColumn(name + SUFFIX)
-            for name in before.numbers
-            if name in dropped and name + SUFFIX in silver and name + SUFFIX not in before.numbers
-        ]
-    operations += [type_changed(str(column.name)) for column, _ in retyped]
     names = {column.name for column in relation.columns}
     # columns of the last version, with unknown numbers, that this one does not have under their names
     has_lost = recorded is not None and any(
         recorded.numbers[name] is None for name in recorded.types if name not in names
     )
+    may_rename = has_lost or not is_certain
+    change = _Change(relation, before, silver or {}, rule, texts, later, may_rename)
+    if stop := _first(_NEVER, change):
+        return [stop]
+    if silver is None:
+        return _creation(change)
+    if before is not None and (stop := _first(_UNLESS_NEW, change)):
+        return [stop]
+    known = before.protected if before is not None else ()
+    operations: list[Operation] = [*rule_notes(known, relation.name, relation.protected)]
+    if before is not None:
+        operations += _drops(change, before)
+        retyped = retyped_columns(before.protected, relation)
+        operations += [type_changed(str(column.name)) for column, _ in retyped]
     for column in relation.columns:
-        target = column_type(column, rule, silver.get(column.name))
-        present = silver.get(column.name)
-        if present is not None and not holds(present, target.ddl):
-            wide = target if holds(target.ddl, present) else wide_enough(present, target.ddl)
-            if column.name in rule.partition_by and wide and not may_be_partition_column(wide.ddl):
-                wide = None
-            if wide is None or column.name in rule.types:
-                change = f"{column.name} changed from {present} to {target.ddl}"
-                if rule.type_changes == "rebuild":
-                    return [NeedsRebuild(f"Column {change}.")]
-                if rule.type_changes == "resync":
-                    return [_await_copy(relation, change)]
-                action = f"Set type_changes to rebuild or resync, or run {relation.name.command('rebuild')}."
-                return [_hold(relation, f"column {change}", action)]
-            operations.append(WidenColumn(column.name, wide, present))
-        if before is not None and (note := schema_note(before, column, present)):
+        widening = _widening(change, column)
+        if isinstance(widening, (Hold, NeedsRebuild, NeedsResync)):
+            return [widening]
+        if widening is not None:
+            operations.append(widening)
+        if before is not None and (note := schema_note(before, column, silver.get(column.name))):
             operations.append(note)
-        if before is None:
-            if present is None:
-                operations.append(AddColumn(column.name, target))
-        elif column.name not in before.numbers:
-            number = column.attribute_number
-            reader = reader_of(column, target)  # of its default
-            if rule.misfit_of(column.name) == "clamp" and column.name not in relation.key:
-                reader = reader.clamped
-            operations.append(AddColumn(column.name, reader, column.missing_value, number))
-            if number is not None and number < max(n or 0 for n in before.numbers.values()):
-                operations.append(was_unpublished(column.name))
-            elif column.missing_value is None and column.has_default:
-                operations.append(default_may_vary(column.name))
-            elif column.missing_value is None and column.is_not_null:
-                operations.append(default_is_gone(column.name))
-            if not is_certain or has_lost:
-                operations.append(may_be_renamed(column.name))
+        operations += _additions(change, column)
     operations += [AddColumn(name, STRING) for name in texts if name not in silver]
     if rule.mode == "append":
         # Rows are changes: they stay as they are, and nothing is to be copied.
         operations = [each for each in operations if not isinstance(each, SchemaNote)]
         return [replace(each, backfill=None) if isinstance(each, AddColumn) else each for each in operations]
+    return operations
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A relation version, and the table that is to hold its rows; `before` is what its rows are of.
+
+    `texts` are the columns for texts that do not fit. With `may_rename` a new column may be a renamed one.
+    """
+
+    relation: SourceRelation
+    before: SilverColumns | None
+    silver: Mapping[str, str]
+    rule: TableRule
+    texts: Mapping[str, str]
+    later: Sequence[SourceRelation]
+    may_rename: bool
+
+
+_Stop: TypeAlias = Hold | NeedsRebuild | NeedsResync
+_Condition: TypeAlias = Callable[[_Change], _Stop | None]
+
+
+def _first(conditions: Sequence[_Condition], change: _Change) -> _Stop | None:
+    """Return what the first condition that holds says."""
+    for condition in conditions:
+        if (stop := condition(change)) is not None:
+            return stop
+    return None
+
+
+def _has_other_rule(change: _Change) -> Hold | None:
+    relation, before = change.relation, change.before
+    assert before is not None
+    fault = changed_rule(before.protected, before.numbers, relation)
+    action = f"Run {relation.name.command('resync')}, which copies all rows under the new rules."
+    return _hold(relation, fault, action, kind="resync") if fault else None
+
+
+def _has_retyped_key(change: _Change) -> Hold | None:
+    assert change.before is not None
+    retyped = retyped_columns(change.before.protected, change.relation)
+    hashed = [str(column.name) for column, is_key in retyped if is_key]
+    return _has_other_hashes(change.relation, hashed) if hashed and change.rule.mode != "append" else None
+
+
+def _has_other_key(change: _Change) -> Hold | None:
+    assert change.before is not None
+    is_other = _is_other_key(change.before, change.relation, change.rule)
+    return _has_another_key(change.relation, change.before.key) if is_other else None
+
+
+# The first one that holds stops the table, whether silver has it or not …
+_NEVER: tuple[_Condition, ...] = (
+    lambda c: _lacks_key(c.relation, c.rule) if c.rule.needs_key and not c.relation.key else None,
+    lambda c: _collision(c.relation, c.silver, c.texts),
+    lambda c: _merged_keys([c.relation, *c.later][-1], c.rule),
+)
+# … and if silver has rows of this relation.
+_UNLESS_NEW: tuple[_Condition, ...] = (_has_other_rule, _has_retyped_key, _has_other_key)
+
+
+def _creation(change: _Change) -> list[Operation]:
+    """Return what creates the table."""
+    relation, rule = change.relation, change.rule
+    found = [*relation.columns, *_partition_columns_of(change.later, relation, rule)]
+    columns = [(c.name, column_type(c, rule)) for c in found]
+    if hold := _refused_partitions(relation, columns, rule):
+        return [hold]
+    notes = rule_notes((), relation.name, relation.protected)
+    columns += [(name, STRING) for name in change.texts]
+    return [CreateTable(tuple(columns), partition_by=rule.partition_by), *notes]
+
+
+def _drops(change: _Change, before: SilverColumns) -> list[Operation]:
+    """Return what removes the columns that the source dropped, if the rule says so."""
+    relation, rule, silver = change.relation, change.rule, change.silver
+    if not relation.is_in_catalog or rule.dropped_columns != "drop":
+        return []
+    dropped = before.numbers.keys() - {column.name for column in relation.columns}
+    kept = sorted(dropped.intersection(rule.partition_by))
+    notes = [_keeps_partition_column(name) for name in kept if name in before.types]
+    gone = [name for name in before.numbers if name in dropped.difference(kept)]
+    texts = [name + SUFFIX for name in gone if name + SUFFIX not in before.numbers]
+    return [*notes, *(DropColumn(name) for name in (*gone, *texts) if name in silver)]
+
+
+def _widening(change: _Change, column: SourceColumn) -> WidenColumn | _Stop | None:
+    """Return what lets a column of silver hold the source's values, None if it does."""
+    relation, rule, present = change.relation, change.rule, change.silver.get(column.name)
+    target = column_type(column, rule, present)
+    if present is None or holds(present, target.ddl):
+        return None
+    wide = target if holds(target.ddl, present) else wide_enough(present, target.ddl)
+    if column.name in rule.partition_by and wide and not may_be_partition_column(wide.ddl):
+        wide = None
+    if wide is not None and column.name not in rule.types:
+        return WidenColumn(column.name, wide, present)
+    fault = f"{column.name} changed from {present} to {target.ddl}"
+    if rule.type_changes == "rebuild":
+        return NeedsRebuild(f"Column {fault}.")
+    if rule.type_changes == "resync":
+        return _await_copy(relation, fault)
+    action = f"Set type_changes to rebuild or resync, or run {relation.name.command('rebuild')}."
+    return _hold(relation, f"column {fault}", action)
+
+
+def _additions(change: _Change, column: SourceColumn) -> list[Operation]:
+    """Return what adds a column that silver lacks, and what is to be said of older rows."""
+    before, rule, present = change.before, change.rule, change.silver.get(column.name)
+    target = column_type(column, rule, present)
+    if before is None:
+        return [AddColumn(column.name, target)] if present is None else []
+    if column.name in before.numbers:
+        return []
+    number = column.attribute_number
+    reader = reader_of(column, target)  # of its default
+    if rule.misfit_of(column.name) == "clamp" and column.name not in change.relation.key:
+        reader = reader.clamped
+    operations: list[Operation] = [AddColumn(column.name, reader, column.missing_value, number)]
+    if number is not None and number < max(n or 0 for n in before.numbers.values()):
+        operations.append(was_unpublished(column.name))
+    elif column.missing_value is None and column.has_default:
+        operations.append(default_may_vary(column.name))
+    elif column.missing_value is None and column.is_not_null:
+        operations.append(default_is_gone(column.name))
+    if change.may_rename:
+        operations.append(may_be_renamed(column.name))
     return operations
 
 
