@@ -137,15 +137,10 @@ class SilverTable:
         return self._or_held(lambda: self._writer.execute(plan))
 
     def _or_held(self, write: Callable[[], WriteResult]) -> WriteResult:
-        """Return the result of a write; the table is held at its offset if a change was sent without its key.
-
-        A table that has no offset yet fails.
-        """
+        """Return the result of a write; hold the table at its offset if a change was sent without its key."""
         try:
             return write()
         except KeyNotSentError as error:
-            if self.offset == INVALID:
-                raise
             return WriteResult(self.offset, str(error))
 
     def set_comments(self, registered: RegisteredTable) -> None:
