@@ -72,7 +72,9 @@ class PublicationGapError(SlotGapError):
 
 
 class SlotBusyError(SourceError):
-    """A slot that another session is reading."""
+    """A slot that another session is reading; `reason` names the session."""
+
+    reason = ""
 
 
 class SlotWaitStopped(SlotBusyError):

@@ -64,6 +64,17 @@ def refuse_while_apply_runs(lake: Lake) -> None:
         lease.release()
 
 
+def find_running_apply(lake: Lake) -> str | None:
+    """Return who holds the lake's apply lock, or held it last if that was not released; None if nobody does.
+
+    Changes nothing, and never makes another apply fail that starts at this moment. Raises LakeError if the
+    lock cannot be used.
+    """
+    if lake.local_root is not None:
+        return _find_file_holder(_lock_path(lake.local_root))
+    return _lease_of(lake).find_holder() if is_store(lake.root) else None
+
+
 def claim_table(table: LakeTable) -> None:
     """Commit the number of this process's lease to a table, if an earlier owner could still commit to it.
 
@@ -110,14 +121,12 @@ def _lease_of(lake: Lake) -> Lease:
 
 @contextmanager
 def _file_lock(lake: Lake, root: str) -> Iterator[None]:
-    path = Path(root, "_pgdelta", "locks", "apply")
+    path = _lock_path(root)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
-        raise LakeError(
-            f"The lock file {path} cannot be opened: {error.strerror}. Give apply write access to its folder."
-        ) from None
+        raise _not_opened(path, error) from None
     try:
         _acquire(file, lake)
         try:
@@ -132,7 +141,7 @@ def _acquire(file: int, lake: Lake) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(file, 200, 0).decode("utf-8", "replace").strip()
+        holder = _read_holder(file)
         raise LakeError(
             f"Another apply is writing the silver tables of {lake.root}{holder and f' ({holder})'}. Stop "
             "it, or wait until it ends."
@@ -141,6 +150,42 @@ def _acquire(file: int, lake: Lake) -> None:
         if error.errno not in _NO_LOCKS:
             raise
     _write_holder(file, f"process {os.getpid()} on {socket.gethostname()}")
+
+
+def _find_file_holder(path: Path) -> str | None:
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _not_opened(path, error) from None
+    try:
+        holder = _read_holder(file)
+        if not holder:  # released, or not acquired yet: the lock is not tried, as an apply may start now
+            return None
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return holder
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    finally:
+        os.close(file)
+    return None
+
+
+def _lock_path(root: str) -> Path:
+    return Path(root, "_pgdelta", "locks", "apply")
+
+
+def _not_opened(path: Path, error: OSError) -> LakeError:
+    return LakeError(
+        f"The lock file {path} cannot be opened: {error.strerror}. Give apply write access to its folder."
+    )
+
+
+def _read_holder(file: int) -> str:
+    return os.pread(file, 200, 0).decode("utf-8", "replace").strip()
 
 
 def _write_holder(file: int, text: str) -> None:

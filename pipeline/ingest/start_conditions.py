@@ -30,7 +30,7 @@ from pipeline.ingest.repeated_transactions import check_repeated
 from pipeline.postgres.checks.table_checks import Check, refused
 from pipeline.postgres.connection import Connection, ServerIdentity, connect, identify
 from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot
-from pipeline.postgres.replication.slot_lock import lock_slot
+from pipeline.postgres.replication.slot_lock import BUSY_SECONDS, lock_slot
 from pipeline.postgres.replication.slot_mark import SlotMark, is_mark_due
 from pipeline.protocol.lsn import LSN
 
@@ -135,15 +135,23 @@ class StartCheck:
             except Exception as error:
                 yield refused("reader of the slot", error)
                 return
+            try:
+                lock_slot(connection, self._config.source.slot, busy_timeout=0)
+            except SlotBusyError as busy:  # it has passed the conditions that follow
+                yield _reader(busy.reason)
+                return
             if self._captured is None:
                 yield from self._first(connection)
                 return
             yield from self._continuing(connection, recorded, self._captured.lsn)
 
     def _first(self, connection: Connection) -> Iterator[Check]:
-        """Yield a failure if a slot that exists already may send less than a new lake needs."""
+        """Yield who reads a slot that exists already, and a failure if it may send less than is needed."""
+        slot = read_slot(connection, self._config.source.slot)
+        if slot is not None and slot.is_active:
+            yield _reader(f"PID {slot.active_pid}")
         try:
-            refuse_skipped_prepared(connection, read_slot(connection, self._config.source.slot))
+            refuse_skipped_prepared(connection, slot)
         except Exception as error:
             yield refused("prepared transactions", error)
 
@@ -161,12 +169,9 @@ class StartCheck:
         start = Continuation(config, connection, writer, recorded, identity, offset, threading.Event())
         for name, require in CONTINUING.items():
             try:
-                if require is _require_same_transactions:
-                    lock_slot(connection, config.source.slot, busy_timeout=0)
                 require(start)
             except SlotBusyError as busy:
-                sentence = "Another session reads the slot, so what it sends is not compared with bronze."
-                yield Check("same transactions", True, sentence, f"A start waits for its end. {busy}")
+                yield _reader(busy.reason)
                 return
             except SlotGapError as gap:
                 yield self._gap(name, connection, writer, gap)
@@ -189,6 +194,16 @@ class StartCheck:
             return refused(name, error)
         sentence = str(gap).partition(". ")[0]
         return Check(name, True, f"{sentence}.", f"Ingest records a gap and {_CLOSING[source.lost_slot]}.")
+
+
+def _reader(session: str) -> Check:
+    """Return the check of a slot that is in use, which is no fault of a running pipeline."""
+    return Check(
+        "reader of the slot",
+        True,
+        f"The slot is in use ({session}), so what it sends is not compared with bronze.",
+        f"Another ingest or run waits {BUSY_SECONDS:.0f} seconds for its end, and is refused then.",
+    )
 
 
 def report_new_name(recorded: Mapping[str, Any], identity: ServerIdentity) -> None:

@@ -21,6 +21,7 @@ from rich.text import Text
 from pipeline.bronze.activity import longest_pause
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config, Storage
+from pipeline.delta.locks import find_running_apply
 from pipeline.delta.spark.jars import check_java
 from pipeline.delta.store.open_store import open_store
 from pipeline.delta.store.probe import probe
@@ -29,7 +30,7 @@ from pipeline.delta.table import Lake
 from pipeline.errors import LakeError, PgdeltaError
 from pipeline.ingest.start_conditions import StartCheck
 from pipeline.postgres.checks.source_checks import run_checks
-from pipeline.postgres.checks.table_checks import Check
+from pipeline.postgres.checks.table_checks import Check, refused
 from pipeline.postgres.connection import connect, limit_connect_time, read_idle_timeout
 from pipeline.terminal import plain, print_pairs, print_paragraph
 from pipeline.units import format_count, format_duration
@@ -97,7 +98,7 @@ def run_all_checks(config: Config) -> tuple[Check, ...]:
     """Return the checks of this machine, of the source, and of the lake with its source."""
     start = StartCheck(config)
     source = run_checks(config, is_first=start.is_first)
-    return (*check_machine(config), *source, *start.checks(), *check_pauses(config))
+    return (*check_machine(config), *source, *start.checks(), *check_apply(config), *check_pauses(config))
 
 
 def check_machine(config: Config) -> Iterator[Check]:
@@ -134,6 +135,21 @@ def check_machine(config: Config) -> Iterator[Check]:
         f"The lake cannot be created in {path}: this user cannot write to {there}.",
         "Grant this user write access there, or set storage.root to another folder.",
     )
+
+
+def check_apply(config: Config) -> Iterator[Check]:
+    """Yield who writes silver now, which is no fault, or why the lock of apply cannot be used."""
+    lake = Lake(config.storage)
+    if lake.working_root is None:
+        return
+    try:
+        holder = find_running_apply(lake)
+    except Exception as error:
+        yield refused("apply", error)
+        return
+    if holder is not None:
+        sentence = f"An apply is writing the silver tables ({holder})."
+        yield Check("apply", True, sentence, "Another apply or run is refused until it has ended.")
 
 
 def check_pauses(config: Config) -> Iterator[Check]:

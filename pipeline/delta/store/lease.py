@@ -129,6 +129,14 @@ class Lease:
                 return
         raise self._refusal(None)
 
+    def find_holder(self) -> str | None:
+        """Return who holds the lease, or has ended without releasing it; None if it is free."""
+        found = self._read()
+        if found is None or found[0].is_released:
+            return None
+        record = found[0]
+        return f"{record.holder}, since {record.acquired}; if it was killed, for {record.seconds:g} s more"
+
     def check(self) -> None:
         """Raise FencedError unless this process holds the lease; renew it first if that is overdue."""
         if self._lost is None and _now() < self._deadline:

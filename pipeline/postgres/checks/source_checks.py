@@ -318,8 +318,7 @@ def _check_existing_slot(connection: Connection, config: Config, slot: Slot, is_
         return refused("slot", fault)
     state = f"The slot {name} is at {slot.confirmed_flush_lsn}"
     if slot.is_active:
-        advice = "Run one reader at a time."
-        return Check("slot", True, f"{state} and read by process {slot.active_pid}.", advice)
+        return Check("slot", True, f"{state} and read by process {slot.active_pid}.")
     is_changed = config.source.protocol.two_phase and not slot.two_phase
     advice = "Reading it with two_phase makes it a two-phase slot permanently." if is_changed else ""
     return Check("slot", True, f"{state} and free.", advice)

@@ -140,10 +140,12 @@ class BusyRetry:
                 f"Stopped while the slot {self._slot} was in use ({message}). Run again to continue."
             )
         if now >= self._deadline:
-            raise SlotBusyError(
+            busy = SlotBusyError(
                 f"The slot {self._slot} is still busy after {self._busy_timeout:.0f} seconds ({message})."
                 " Stop the other reader, or end its process with pg_terminate_backend."
             )
+            busy.reason = message
+            raise busy
         pause = min(self._pause, self._deadline - now)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return pause

@@ -112,6 +112,7 @@ def test_the_lease_of_a_killed_process_is_taken_over_after_its_length(server: S3
         process.wait(30)
     waits: list[str] = []
     lease = lease_of(server)
+    assert (lease.find_holder() or "").startswith(f"process {process.pid} on ")
     began = time.monotonic()
     lease.acquire(waits.append)
     assert SECONDS <= time.monotonic() - began < SECONDS + 5
@@ -120,6 +121,7 @@ def test_the_lease_of_a_killed_process_is_taken_over_after_its_length(server: S3
     assert "which may have ended. Waiting up to 3 seconds" in waits[0]
     lease.release()
     again = lease_of(server)
+    assert again.find_holder() is None
     again.acquire()
     assert (again.number, again.suspect) == (number + 2, number), "the killed process is still suspect"
     again.release(is_clean=False)

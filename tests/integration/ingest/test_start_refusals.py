@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from pipeline.apply.job import run_apply
 from pipeline.bronze.copies import gap_row
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config, Create, Protocol
 from pipeline.config.tables import TableRule
+from pipeline.delta.locks import lock_apply
 from pipeline.delta.table import Lake
 from pipeline.errors import PgdeltaError
 from pipeline.ingest import job, repeated_transactions, start_conditions
 from pipeline.ingest.repeated_transactions import Transaction
 from pipeline.operate.machine_checks import run_all_checks
-from pipeline.postgres.connection import identify
+from pipeline.postgres.connection import connect, identify
 from pipeline.postgres.embedded import EmbeddedServer
+from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import LSN
 from tests.support.paths import ROOT
 from tests.support.servers import Database, new_database, serve
@@ -78,11 +83,16 @@ class Shop:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a start is refused for, the line of `check`, and what both contain if the texts are not equal."""
+    """What a start is refused for, the line of `check`, and what both contain if the texts are not equal.
+
+    What a running job causes is no fault: its line passes.
+    """
 
     line: str
     cause: Callable[[Shop], Iterator[Config]]
     remedy: str = ""
+    start: Callable[[Config], object] = job.run_ingest
+    passes: bool = False
 
 
 def no_server(shop: Shop) -> Iterator[Config]:
@@ -245,6 +255,26 @@ def prepared_in_a_gap(shop: Shop) -> Iterator[Config]:
     shop.database.run("ROLLBACK PREPARED 'missed'")
 
 
+def running_ingest(shop: Shop) -> Iterator[Config]:
+    config = shop.started()
+    shop.patch.setattr(job, "lock_slot", partial(lock_slot, busy_timeout=0))
+    with connect(config.source.conninfo) as other:
+        lock_slot(other, config.source.slot)
+        yield config
+
+
+def running_apply(shop: Shop) -> Iterator[Config]:
+    config = shop.started()
+    with lock_apply(Lake(config.storage), config.pipeline):
+        yield config
+
+
+def no_lock_of_apply(shop: Shop) -> Iterator[Config]:
+    config = shop.started()
+    Path(config.storage.root, "_pgdelta", "locks", "apply").mkdir(parents=True)
+    yield config
+
+
 REFUSALS = {
     "The source cannot be reached, or refuses the role": Refusal("connection", no_server, "Cannot connect"),
     "The publication does not exist, and may not be created": Refusal("publication", no_publication),
@@ -275,6 +305,13 @@ REFUSALS = {
     "A gap is to be closed, and bronze lacks prepared transactions": Refusal(
         "slot and bronze", prepared_in_a_gap
     ),
+    "Another session reads the slot, and does not end within a minute": Refusal(
+        "reader of the slot", running_ingest, "another ingest holds its lock: PID", passes=True
+    ),
+    "Another apply writes silver": Refusal(
+        "apply", running_apply, f"(process {os.getpid()} on ", run_apply, passes=True
+    ),
+    "The lock of apply cannot be used": Refusal("apply", no_lock_of_apply, start=run_apply),
 }
 
 
@@ -307,11 +344,15 @@ def test_check_fails_with_what_the_run_is_refused_for(name: str, shop: Shop) -> 
     refusal = REFUSALS[name]
     for config in refusal.cause(shop):
         failed = {
-            check.name: f"{check.sentence} {check.fix}" for check in run_all_checks(config) if not check.ok
+            check.name: f"{check.sentence} {check.fix}"
+            for check in run_all_checks(config)
+            if check.ok is refusal.passes
         }
         assert refusal.line in failed
         with pytest.raises(PgdeltaError) as refused:
-            job.run_ingest(config)
+            refusal.start(config)
+        if refusal.passes:
+            assert "is refused" in failed[refusal.line]
         if refusal.remedy:
             assert refusal.remedy in failed[refusal.line]
             assert refusal.remedy in str(refused.value)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline.delta.locks import lock_apply, refuse_while_apply_runs
+from pipeline.delta.locks import find_running_apply, lock_apply, refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from tests.support.paths import ROOT
@@ -93,11 +93,13 @@ def test_the_holder_is_named_and_a_kill_releases_the_lock(
     lake = lake_at(tmp_path / "lake")
     with pytest.raises(LakeError, match=rf"\(process {holder.pid} on .*\)\. Stop it"):
         refuse_while_apply_runs(lake)
+    assert (find_running_apply(lake) or "").startswith(f"process {holder.pid} on ")
     holder.send_signal(signal.SIGKILL)
     holder.wait(30)
     assert (tmp_path / "lake" / "_pgdelta" / "locks" / "apply").read_text(), (
         "the holder's name is still there"
     )
+    assert find_running_apply(lake) is None
     refuse_while_apply_runs(lake)
 
 
