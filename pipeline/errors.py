@@ -25,6 +25,7 @@ NOTICES.propagate = False
 _DEBUG = "Run again with --debug for the stack trace."
 _FREE_SPACE = "Nothing is lost. Free some space and run again."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_SPACE = os.strerror(errno.ENOSPC)
 _GATEWAY = os.path.join("py4j", "")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -137,6 +138,8 @@ def _describe(error: BaseException) -> str:
         file = f"{error.filename}: " if error.filename else ""
         if error.errno in _FULL:
             return f"{file}{os.strerror(error.errno)}. {_FREE_SPACE}"
+        if error.errno in _FORBIDDEN:
+            return f"{file}{os.strerror(error.errno)}. Let this user read and write there, then run again."
         return f"{file}{error.strerror}. {_DEBUG}"
     place = f" in {os.path.basename(frames[-1].filename)} line {frames[-1].lineno}" if frames else ""
     return f"Unexpected {type(error).__name__}{place}. {_DEBUG}"

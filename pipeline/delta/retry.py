@@ -5,10 +5,10 @@ writers of the same offset (`is_same_write`) are not: there, one job too many is
 repeated.
 """
 
-import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from pipeline.delta.foreign_rules import describe_foreign_rule
 from pipeline.errors import LakeError
 
 ATTEMPTS = 4  # of a write before it fails
@@ -28,9 +28,6 @@ _CONFLICT_CLASSES = frozenset(
 _SAME_WRITE = "[DELTA_CONCURRENT_TRANSACTION"
 # in the text of an exception that wraps Delta's
 _CONFLICT_CODES = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
-# of rules that another writer gave the table; what Delta says after the name may have values of a row
-_CHECK = re.compile(r"\[DELTA_VIOLATE_CONSTRAINT\w*\] CHECK constraint (\S+)")
-_APPEND_ONLY = "[DELTA_CANNOT_MODIFY_APPEND_ONLY]"
 
 T = TypeVar("T")
 
@@ -90,14 +87,4 @@ def describe_conflict(error: BaseException) -> str | None:
             f"Foreign commits (OPTIMIZE, ALTER TABLE, …) changed the silver table during each of {ATTEMPTS} "
             "attempts to write it. Run again when they have ended."
         )
-    if check := _CHECK.search(str(error)):
-        return (
-            f"Rows of the source violate the constraint {check[1]} that another writer gave the silver "
-            "table. Drop the constraint, then run again."
-        )
-    if _APPEND_ONLY in str(error):
-        return (
-            "The silver table has the property delta.appendOnly, and the source has updated or deleted rows. "
-            "Unset the property, then run again."
-        )
-    return None
+    return describe_foreign_rule(error)

@@ -30,6 +30,7 @@ _ATTEMPTS = 5  # to read a log whose files are removed meanwhile
 _MIRRORED_COMMITS = 256  # of a log on an object store that stay on this machine
 _IDLE_COMMITS = 256  # after so many, an unused list of files is dropped
 # With these a log is not all there is to a table's versions.
+_NEWEST_PROTOCOL = (3, 7)  # of readers and writers
 _UNREADABLE_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
 
@@ -286,6 +287,10 @@ class TableLog:
             self._state = self._read(found, None, None)
             self._offsets = self._state.offsets()
             return
+        self._read_new_commits()
+        self._refuse_features(self._state.protocol)
+
+    def _read_new_commits(self) -> None:
         while True:
             if self._mirror is not None and self._state.version >= self._newest:
                 return
@@ -397,7 +402,14 @@ class TableLog:
         if unknown := _UNREADABLE_FEATURES.intersection(protocol.get("readerFeatures") or ()):
             raise LakeError(
                 f"The table in {self.path} has the table feature {', '.join(sorted(unknown))}, which pgdelta "
-                "does not support."
+                "does not support. Run ALTER TABLE … DROP FEATURE."
+            )
+        versions = tuple(int(protocol.get(key) or 0) for key in ("minReaderVersion", "minWriterVersion"))
+        if versions[0] > _NEWEST_PROTOCOL[0] or versions[1] > _NEWEST_PROTOCOL[1]:
+            raise LakeError(
+                f"The table in {self.path} has version {versions} of Delta's protocol (reader, writer), and "
+                f"pgdelta supports versions up to {_NEWEST_PROTOCOL}. Another writer raised it: restore the "
+                "table."
             )
 
     def _is_unchanged(self) -> bool:
@@ -413,7 +425,10 @@ class TableLog:
         except ValueError:
             action = None
         if not isinstance(action, dict):
-            raise LakeError(f"Version {version} of the log in {self.folder} is damaged.")
+            raise LakeError(
+                f"Version {version} of the log in {self.folder} is damaged. Restore its file; if it is the "
+                "newest, and no writer runs, remove it: its commit was never complete."
+            )
         return action
 
     def _snapshot_of(self, state: LogState, store: FileStore | None) -> Snapshot:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.delta.data_files import arrow_columns
+from pipeline.delta.foreign_rules import not_null_error
 from pipeline.delta.partitions import Partition, file_columns, partition_of, physical_partition_columns
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
@@ -34,6 +35,7 @@ class TableVersion:
         self.columns = arrow_columns(schema)
         self.physical = schema.physical_names
         self.stored = schema.stored
+        self._required = [each.name for each in schema.fields if not each.nullable]
         self.file_columns = file_columns(snapshot)
         self.partition_by = physical_partition_columns(snapshot)
         self._path = table.local_path
@@ -78,5 +80,10 @@ class TableVersion:
         return with_columns(rows, self.columns)
 
     def as_stored(self, rows: pa.Table) -> pa.Table:
-        """Return complete rows under the names that data files have for the columns."""
+        """Return complete rows under the names that data files have for the columns.
+
+        Raises LakeError for NULL in a column that another writer made NOT NULL.
+        """
+        if empty := [name for name in self._required if rows.column(name).null_count]:
+            raise not_null_error(empty)
         return pa.Table.from_arrays(rows.columns, schema=self.stored)

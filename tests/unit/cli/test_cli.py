@@ -409,6 +409,14 @@ def test_a_spark_error_is_its_first_line_without_values() -> None:
     assert describe_error(error).startswith("Spark failed: java.io.IOException: full. Run again")
 
 
+def test_a_file_that_may_not_be_written_is_named_with_the_remedy() -> None:
+    denied = PermissionError(errno.EPERM, os.strerror(errno.EPERM), "/lake/t/_delta_log/3.json")
+    assert describe_error(denied) == (
+        "/lake/t/_delta_log/3.json: Operation not permitted. Let this user read and write there, then run "
+        "again."
+    )
+
+
 @pytest.mark.parametrize(
     ("named", "shown"),
     [

@@ -98,6 +98,41 @@ def test_a_rule_of_another_writer_is_named_without_values() -> None:
     assert str(describe_conflict(append)).startswith("The silver table has the property delta.appendOnly")
 
 
+CHECK = "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint"
+ROW = "violated by row with values:\n - id : 300"
+# what Delta says → how the sentence begins
+RULES = {
+    f"{CHECK} Generated Column (twice <=> (id * 2)) {ROW}": "Column twice of the silver table is generated",
+    f"{CHECK} EXPRESSION(NOT (v = 'x')) (NOT (v = 'x')) {ROW}": "Rows of the source violate an invariant",
+    "[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: last name. \n": (
+        "Rows of the source have NULL, or no value, in column last name of the silver table"
+    ),
+    "[DELTA_IDENTITY_COLUMNS_UPDATE_NOT_SUPPORTED] UPDATE on IDENTITY column nr is not supported.": (
+        "Column nr of the silver table is an IDENTITY column"
+    ),
+    '[DELTA_UNSUPPORTED_FEATURES_FOR_WRITE] Unsupported Delta write feature: table "file:/300" requires '
+    'writer table feature(s) that are unsupported by Delta Lake "4.4.0": one, two. Please refer to it.': (
+        "The silver table needs the table feature one, two, which Delta Lake 4.4.0 does not have."
+    ),
+    "[DELTA_FEATURES_PROTOCOL_METADATA_MISMATCH] Unable to operate on this table because the following table "
+    "features are enabled in metadata but not listed in protocol: one, two.": (
+        "The silver table uses one, two, which its protocol does not list"
+    ),
+    "[DELTA_ICEBERG_COMPAT_VIOLATION.UNSUPPORTED_DATA_TYPE] The validation of IcebergCompatV2 has failed.": (
+        "The silver table has delta.enableIcebergCompatV2, which does not allow this write."
+    ),
+}
+
+
+@pytest.mark.parametrize("text", RULES)
+def test_each_rule_has_a_sentence_without_values(text: str) -> None:
+    described = str(describe_conflict(PySparkException(f"org.apache.spark.SparkException: {text}")))
+    assert described.startswith(RULES[text])
+    assert "then run again" in described
+    assert "300" not in described
+    assert "--debug" not in described
+
+
 @pytest.mark.spark
 def test_what_delta_refuses_is_a_conflict(spark: SparkSession, tmp_path: Path) -> None:
     table = Lake(str(tmp_path), spark).table("t")
