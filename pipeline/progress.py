@@ -119,12 +119,12 @@ class MaintenanceProgress:
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
         lines = [f"maintenance of {name} failed: {text}" for name, text in sorted(self.failures.items())]
-        if self.merged or self.removed_files or self.removed_log_files:
-            lines.append(
-                f"maintained {format_count(self.tables, 'table')}: {format_count(self.merged, 'file')} fewer "
-                f"after merging, {format_count(self.removed_files, 'file')} and "
-                f"{format_count(self.removed_log_files, 'log file')} removed"
-            )
+        removed = ((self.removed_files, "file"), (self.removed_log_files, "log file"))
+        found = [format_count(count, what) for count, what in removed if count]
+        done = [f"{format_count(self.merged, 'file')} fewer after merging"] if self.merged else []
+        done += [f"{' and '.join(found)} removed"] if found else []
+        if done:
+            lines.append(f"maintained {format_count(self.tables, 'table')}: {', '.join(done)}")
         return lines
 
     def as_json(self) -> dict[str, Any]:
@@ -193,6 +193,7 @@ class IngestSummary:
     partial: Mapping[TableName, str] = field(default_factory=dict)  # silver lacks rows, and why
     shown: set[str] = field(default_factory=set)  # closing lines that people have read during the run
     idle_rules: tuple[str, ...] = ()  # a sentence for each rule that no table follows
+    names_next_step: bool = False  # whether the closing lines say what to run next
 
     @property
     def has_copies(self) -> bool:
@@ -226,6 +227,8 @@ class IngestSummary:
         ]
         if self.captured_offset != INVALID:  # as it is if the run was stopped before it had the slot
             lines.append(f"bronze is complete up to {self.captured_offset}, acknowledged to slot {self.slot}")
+        if self.names_next_step and any(copy.is_complete and not copy.failure for _, copy in copies):
+            lines.append("pgdelta apply writes the copied rows to silver")
         return [line for line in lines if one_line(line) not in self.shown]
 
     def publication_lines(self) -> list[str]:

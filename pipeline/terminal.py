@@ -76,6 +76,14 @@ def print_paragraph(
         _print(console, prefix, " " * (indent + (hang if number else 0)), line)
 
 
+def print_error_line(line: str) -> None:
+    """Print a line on stderr, wrapped at words in a terminal."""
+    if sys.stderr.isatty():
+        print_paragraph(make_console(stderr=True), line)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
 def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Print closing lines as paragraphs; spaces before a line indent all of it."""
     for line in lines:

@@ -118,9 +118,15 @@ def main_guard(
 
 
 def print_error(sentence: str) -> None:
-    """Print a sentence on stderr, which may be a pipe without a reader."""
+    """Print a sentence on stderr, which may be a pipe without a reader; in a terminal, break it at words."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"pgdelta: {one_line(sentence)}", file=sys.stderr, flush=True)
+        line = f"pgdelta: {one_line(sentence)}"
+        if not sys.stderr.isatty():
+            print(line, file=sys.stderr, flush=True)
+            return
+        from pipeline.terminal import print_error_line  # needs rich, which a start does without
+
+        print_error_line(line)
 
 
 class _Notices(logging.Handler):

@@ -21,6 +21,7 @@ from pipeline.terminal import plain, print_list, print_pairs, print_paragraph
 from pipeline.units import format_count
 
 _OPERATIONS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate", "R": "copied row"}
+_LETTERS = {"R": "copied"}  # operations whose letter says too little
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ def _pairs(step: PlanStep) -> Iterator[tuple[str | Text, str | Text]]:
 
 
 def _letters(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {op}" for op, count in counts.items() if count)
+    return ", ".join(f"{count:,} {_LETTERS.get(op, op)}" for op, count in counts.items() if count)
 
 
 def _words(counts: dict[str, int]) -> str:

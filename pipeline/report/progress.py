@@ -24,7 +24,7 @@ from rich.text import Text
 from pipeline.errors import one_line
 from pipeline.progress import copied_line, failed_copy_line
 from pipeline.table_name import TableName
-from pipeline.terminal import is_same_output
+from pipeline.terminal import is_same_output, print_error_line, print_paragraph
 from pipeline.units import format_count, format_duration, format_row_rate, format_share, format_size
 
 if TYPE_CHECKING:
@@ -291,9 +291,9 @@ class CopyBoard:
 
     def _print(self, line: str) -> None:
         if self._bars is not None:
-            self._console.print(Text(line), soft_wrap=True)
+            print_paragraph(self._console, line)
         else:
-            print(line, file=sys.stderr, flush=True)
+            print_error_line(line)
 
     def _end_bars(self) -> None:
         if self._bars is not None:

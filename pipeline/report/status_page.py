@@ -25,7 +25,7 @@ from pipeline.metadata.events import NEEDS_RESYNC, Event
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.status import FAILED
 from pipeline.progress import lines_by_reason
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 from pipeline.terminal import plain, print_list, print_paragraph, shorten
 from pipeline.units import format_byte_rate, format_count, format_duration, format_share, format_size
@@ -253,7 +253,10 @@ class Status:
         yield Text.assemble(plain(self.pipeline, "bold"), f": {total}", Text(", ").join(states))
         time = self.commit_time
         moment = f", committed {time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if time else ""
-        yield plain(f"bronze: {self.captured}; silver: {self.applied}{moment}")
+        if self.captured == INVALID:
+            yield plain("bronze has nothing yet. Run pgdelta ingest.")
+        else:
+            yield plain(f"bronze: {self.captured}; silver: {self.applied}{moment}")
         if self.source is not None:
             yield from map(plain, slot_lines(self.source, self.slot_name, self.rate))
             yield from map(plain, lines_by_reason("not followed", self.source.passed_over))

@@ -49,4 +49,5 @@ def ingest(
     options = WatchOptions(trigger, metrics, log, json=as_json, debug=debug, http=http)
     with Observers(loaded, options, "ingest") as watch:
         summary = run_ingest(loaded, trigger=trigger, stop=stop, progress=watch.on_ingest)
+    summary.names_next_step = trigger == "available-now"
     return watch.end(finish(summary, as_json=as_json, strict=strict))

@@ -136,7 +136,7 @@ def _check_privileges(reader: Connection, names: list[TableName]) -> Iterator[Ch
     yield decide(
         "SELECT right",
         not unreadable,
-        passed=f"The role {user} may read what is to be copied, {format_count(len(leaves), 'table')}.",
+        passed=f"The role {user} may read all tables that are to be copied, and their partitions.",
         failed=f"The role {user} may not read {len(unreadable)} of "
         f"{format_count(len(leaves), 'table')} to copy: {list_tables(leaf.name for leaf in unreadable)}.",
         fix=f"Run {_grants(unreadable, user)}, or set source.copy to never.",
