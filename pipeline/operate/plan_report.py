@@ -21,7 +21,6 @@ from pipeline.terminal import plain, print_list, print_pairs, print_paragraph
 from pipeline.units import format_count
 
 _OPERATIONS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate", "R": "copied row"}
-_LETTERS = {"R": "copied"}  # operations whose letter says too little
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,9 @@ def _pairs(step: PlanStep) -> Iterator[tuple[str | Text, str | Text]]:
 
 
 def _letters(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {_LETTERS.get(op, op)}" for op, count in counts.items() if count)
+    """Return the counts by operation; the letter of copied rows says too little."""
+    known = ((op, count) for op, count in counts.items() if count)
+    return ", ".join(format_count(count, "row") if op == "R" else f"{count:,} {op}" for op, count in known)
 
 
 def _words(counts: dict[str, int]) -> str:

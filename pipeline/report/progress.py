@@ -66,7 +66,7 @@ def list_rows(copies: Mapping[TableName, CopyProgress], rate: float, most: int) 
     rows = [_table_row(name, copy) for name, copy in running[:most]]
     title = _count_text(copies)
     if len(running) > most:
-        title += f", {len(running) - most} more under way"
+        title += f", {len(running) - most} more run"
     size = format_size(sum(copy.bytes for copy in copies.values()))
     return [*rows, Row(title, _share_of(copies), _total_rows(copies), size, format_row_rate(rate), "")]
 

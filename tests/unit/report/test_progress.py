@@ -91,7 +91,7 @@ def test_a_board_shows_few_tables_and_one_line_of_all() -> None:
     assert len(rows) == 9
     assert (rows[0].title, rows[0].share, rows[0].rows) == ("public.t0", 0.5, "1,000 rows")
     assert (rows[0].rate, rows[0].remaining) == ("100 rows/s", "10 s left")
-    assert rows[-1].title == "0 of 301 tables complete, 293 more under way"
+    assert rows[-1].title == "0 of 301 tables complete, 293 more run"
     # what only waits for capture gives its place to what is read
     assert list_running(many)[-1][0] == TableName("public", "read")
     assert list_rows({ORDERS: copy_of(1, 1, 7)}, 0.0, 8)[0].remaining == "waits for capture"
