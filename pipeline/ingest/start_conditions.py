@@ -135,15 +135,19 @@ class StartCheck:
             except Exception as error:
                 yield refused("reader of the slot", error)
                 return
+            conditions = CONTINUING
             try:
                 lock_slot(connection, self._config.source.slot, busy_timeout=0)
-            except SlotBusyError as busy:  # it has passed the conditions that follow
+            except SlotBusyError as busy:  # another ingest moves slot and bronze meanwhile
                 yield _reader(busy.reason)
+                conditions = {"same source": CONTINUING["same source"]}
+            except SourceError as error:
+                yield refused("reader of the slot", error)
                 return
-            if self._captured is None:
+            if self._captured is not None:
+                yield from self._continuing(connection, recorded, self._captured.lsn, conditions)
+            elif conditions is CONTINUING:
                 yield from self._first(connection)
-                return
-            yield from self._continuing(connection, recorded, self._captured.lsn)
 
     def _first(self, connection: Connection) -> Iterator[Check]:
         """Yield who reads a slot that exists already, and a failure if it may send less than is needed."""
@@ -155,7 +159,13 @@ class StartCheck:
         except Exception as error:
             yield refused("prepared transactions", error)
 
-    def _continuing(self, connection: Connection, recorded: dict[str, Any], offset: LSN) -> Iterator[Check]:
+    def _continuing(
+        self,
+        connection: Connection,
+        recorded: dict[str, Any],
+        offset: LSN,
+        conditions: Mapping[str, Condition],
+    ) -> Iterator[Check]:
         config = self._config
         slot = read_slot(connection, config.source.slot)
         if slot is not None and not slot.two_phase:  # a reader with two_phase would change it permanently
@@ -167,7 +177,7 @@ class StartCheck:
             yield refused("same source", error)
             return
         start = Continuation(config, connection, writer, recorded, identity, offset, threading.Event())
-        for name, require in CONTINUING.items():
+        for name, require in conditions.items():
             try:
                 require(start)
             except SlotBusyError as busy:
@@ -179,7 +189,8 @@ class StartCheck:
             except Exception as error:
                 yield refused(name, error)
                 return
-        yield Check("offset of bronze", True, f"The source continues from bronze, which is at {offset}.")
+        if conditions is CONTINUING:
+            yield Check("offset of bronze", True, f"The source continues from bronze, which is at {offset}.")
 
     def _gap(self, name: str, connection: Connection, writer: BronzeWriter, gap: SlotGapError) -> Check:
         """Return the check of a gap, which ingest closes if the configuration says so."""
