@@ -48,6 +48,17 @@ _RULES = (
         f"{_AGAIN}; {_REBUILD}.",
     ),
     (
+        r"\[DELTA_(?:CONSTRAINT|GENERATED_COLUMNS)_(?:DEPENDENT_COLUMN_CHANGE|DATA_TYPE_MISMATCH)\]"
+        r".*?[Cc]olumn (.+?) (?:because|has data type)",
+        r"The source changed column \1, and a constraint or generated column that another writer gave the "
+        f"silver table refers to it. Drop that, {_AGAIN}.",
+    ),
+    (
+        r"\[DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN\] Dropping clustering columns \((.+?)\)",
+        r"The source dropped column \1, by which another writer clusters the silver table. Run ALTER TABLE … "
+        f"CLUSTER BY NONE, {_AGAIN}.",
+    ),
+    (
         r"\[DELTA_UNSUPPORTED_FEATURES_FOR_\w+\].*? unsupported by Delta Lake \"([^\"]+)\": ([\w\-, ]+)",
         r"The silver table needs the table feature \2, which Delta Lake \1 does not have. Run ALTER TABLE … "
         f"DROP FEATURE, {_AGAIN}; {_REBUILD}.",

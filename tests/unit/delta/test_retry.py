@@ -110,6 +110,13 @@ RULES = {
     "[DELTA_IDENTITY_COLUMNS_UPDATE_NOT_SUPPORTED] UPDATE on IDENTITY column nr is not supported.": (
         "Column nr of the silver table is an IDENTITY column"
     ),
+    "[DELTA_CONSTRAINT_DEPENDENT_COLUMN_CHANGE] Cannot alter column last name because this column is "
+    "referenced by the following check constraint(s):\n\tgood -> v > 300": (
+        "The source changed column last name, and a constraint or generated column that another writer gave"
+    ),
+    "[DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN] Dropping clustering columns (day) is not allowed.": (
+        "The source dropped column day, by which another writer clusters the silver table."
+    ),
     '[DELTA_UNSUPPORTED_FEATURES_FOR_WRITE] Unsupported Delta write feature: table "file:/300" requires '
     'writer table feature(s) that are unsupported by Delta Lake "4.4.0": one, two. Please refer to it.': (
         "The silver table needs the table feature one, two, which Delta Lake 4.4.0 does not have."
