@@ -404,12 +404,11 @@ class TableLog:
                 f"The table in {self.path} has the table feature {', '.join(sorted(unknown))}, which pgdelta "
                 "does not support. Run ALTER TABLE … DROP FEATURE."
             )
-        versions = tuple(int(protocol.get(key) or 0) for key in ("minReaderVersion", "minWriterVersion"))
-        if versions[0] > _NEWEST_PROTOCOL[0] or versions[1] > _NEWEST_PROTOCOL[1]:
+        found = tuple(int(protocol.get(key) or 0) for key in ("minReaderVersion", "minWriterVersion"))
+        if any(version > newest for version, newest in zip(found, _NEWEST_PROTOCOL, strict=True)):
             raise LakeError(
-                f"The table in {self.path} has version {versions} of Delta's protocol (reader, writer), and "
-                f"pgdelta supports versions up to {_NEWEST_PROTOCOL}. Another writer raised it: restore the "
-                "table."
+                f"The table in {self.path} has version {found} of Delta's protocol (reader, writer), and "
+                f"pgdelta supports up to {_NEWEST_PROTOCOL}. Another writer raised it: restore the table."
             )
 
     def _is_unchanged(self) -> bool:

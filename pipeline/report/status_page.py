@@ -253,10 +253,8 @@ class Status:
         yield Text.assemble(plain(self.pipeline, "bold"), f": {total}", Text(", ").join(states))
         time = self.commit_time
         moment = f", committed {time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if time else ""
-        if self.captured == INVALID:
-            yield plain("bronze has nothing yet. Run pgdelta ingest.")
-        else:
-            yield plain(f"bronze: {self.captured}; silver: {self.applied}{moment}")
+        offsets = f"bronze: {self.captured}; silver: {self.applied}{moment}"
+        yield plain("bronze has nothing yet. Run pgdelta ingest." if self.captured == INVALID else offsets)
         if self.source is not None:
             yield from map(plain, slot_lines(self.source, self.slot_name, self.rate))
             yield from map(plain, lines_by_reason("not followed", self.source.passed_over))

@@ -47,8 +47,8 @@ SETTINGS: dict[str, tuple[Setting, str, Setting]] = {
     ),
     "newer": (
         protocol(minReaderVersion=4, minWriterVersion=8),
-        " has version (4, 8) of Delta's protocol (reader, writer), and pgdelta supports versions up to "
-        "(3, 7). Another writer raised it: restore the table.",
+        " has version (4, 8) of Delta's protocol (reader, writer), and pgdelta supports up to (3, 7). "
+        "Another writer raised it: restore the table.",
         protocol(minReaderVersion=1, minWriterVersion=2),
     ),
     "managed": (
