@@ -34,12 +34,12 @@ _TYPES = {
 
 @dataclass
 class MappedTable:
-    """The newest version of a table: its fields, and its files by path."""
+    """The newest version of a table: its fields, and its files by path and deletion vector."""
 
     path: Path
     fields: list[dict[str, Any]] = field(default_factory=list)
     partition_columns: list[str] = field(default_factory=list)
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: str) -> MappedTable | None:
@@ -67,9 +67,9 @@ class MappedTable:
             self.fields = json.loads(metadata["schemaString"])["fields"]
             self.partition_columns = list(metadata["partitionColumns"])
         if add := action.get("add"):
-            self.files[add["path"]] = add
+            self.files[_file_key(add)] = add
         if remove := action.get("remove"):
-            self.files.pop(remove["path"], None)
+            self.files.pop(_file_key(remove), None)
 
     def read(self) -> pa.Table:
         """Return all rows under the columns' names and types."""
@@ -103,3 +103,9 @@ def _type(kind: Any) -> pa.DataType | None:
         precision, scale = map(int, kind[8:-1].split(","))
         return pa.decimal128(precision, scale)
     return _TYPES.get(kind)
+
+
+def _file_key(action: dict[str, Any]) -> tuple[str, str]:
+    """Return the key of a file; the same file with another deletion vector has another key."""
+    vector = action.get("deletionVector") or {}
+    return action["path"], f"{vector.get('pathOrInlineDv')} {vector.get('offset')}"
