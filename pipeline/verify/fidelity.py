@@ -9,6 +9,7 @@ other table the number of equal values is not known, and none is given.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,10 @@ class Fidelity:
 
     def print(self, console: Console) -> None:
         """Print a line a table, lines for its columns if they are shown, and where misfits are."""
+        counts = Counter(table.verdict for table in self.tables)
+        words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _ORDER if counts[verdict])
+        print_paragraph(console, f"{self.pipeline}: values compared with the source: {words}")
+        console.print()
         headings = ("table", "verdict", "values", "equal", "misfits", "policy")
         ordered = sorted(self.tables, key=lambda found: (_ORDER.index(found.verdict), found.name))
         rows: list[tuple[str | Text, ...]] = []
