@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from io import StringIO
 
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from pipeline.terminal import print_lines, print_list, print_pairs, print_paragraph, shorten
+from pipeline.terminal import (
+    print_error_line,
+    print_lines,
+    print_list,
+    print_pairs,
+    print_paragraph,
+    shorten,
+)
 
 
 def console(width: int) -> tuple[Console, StringIO]:
@@ -99,3 +107,15 @@ def test_markup_of_a_name_is_text() -> None:
     print_list(out, ("table", "text"), [("[red]a[/]", "[link=x]b")])
     print_paragraph(out, "[bold]c")
     assert text.getvalue().splitlines() == ["table      text", "[red]a[/]  [link=x]b", "[bold]c"]
+
+
+@pytest.mark.parametrize(("is_terminal", "lines"), [(True, 2), (False, 1)])
+def test_a_line_on_stderr_is_broken_at_words_in_a_terminal(
+    is_terminal: bool, lines: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    print_error_line("pgdelta: A sentence of two lines, broken at a word.")
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == lines
+    assert " ".join(" ".join(printed).split()) == "pgdelta: A sentence of two lines, broken at a word."
