@@ -133,6 +133,7 @@ def test_what_changed_while_a_partition_was_out_is_copied(lane: Lane) -> Steps:
     assert copies(lane) == [(4, False)]
 
 
+UUID = "{}0000000-0000-0000-0000-000000000000"
 BOUNDS: dict[str, tuple[str, str, str, list[str]]] = {
     "texts": (
         "r text, PRIMARY KEY (id, r)) PARTITION BY LIST (r)",
@@ -163,6 +164,18 @@ BOUNDS: dict[str, tuple[str, str, str, list[str]]] = {
         "FOR VALUES FROM ('2026-01-01') TO ('2026-02-01 12:30')",
         "FOR VALUES FROM ('2026-02-01 12:30') TO ('infinity')",
         ["'2026-01-01'", "'2026-02-01 12:29:59.999999'", "'2026-02-01 12:30'"],
+    ),
+    "times_of_zones": (
+        "r timestamptz, PRIMARY KEY (id, r)) PARTITION BY RANGE (r)",
+        "FOR VALUES FROM ('2026-01-01 00:00+02') TO ('2026-02-01 00:00+02')",
+        "FOR VALUES FROM ('2026-02-01 00:00+02') TO (MAXVALUE)",
+        ["'2026-01-01 00:00+02'", "'2026-01-31 23:59:59.999999+02'", "'2026-02-01 00:00+02'"],
+    ),
+    "uuids": (
+        "r uuid, PRIMARY KEY (id, r)) PARTITION BY RANGE (r)",
+        f"FOR VALUES FROM ('{UUID.format(0)}') TO ('{UUID.format(7)}')",
+        f"FOR VALUES FROM ('{UUID.format(7)}') TO (MAXVALUE)",
+        [f"'{UUID.format(digit)}'" for digit in "17AF"],
     ),
     "numbers": (
         "r numeric(9,2), PRIMARY KEY (id, r)) PARTITION BY RANGE (r)",
