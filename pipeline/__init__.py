@@ -14,11 +14,11 @@ __version__ = "0.1.0"
 
 
 def as_of(spark: Any, root: str, *, lsn: Any = None, timestamp: Any = None) -> Any:
-    """Return all silver tables as of one commit of the source, as described in `pipeline.silver.as_of`.
+    """Return all silver tables as of one commit of the source, as described in `pipeline.silver.read.as_of`.
 
     What it needs is imported when it is called: the package itself needs no Spark.
     """
-    return import_module("pipeline.silver.as_of").as_of(spark, root, lsn=lsn, timestamp=timestamp)
+    return import_module("pipeline.silver.read.as_of").as_of(spark, root, lsn=lsn, timestamp=timestamp)
 
 
 def live(spark: Any = None, config: str | None = None) -> Any:

@@ -24,11 +24,14 @@ UNIT, INTEGRATION = "tests/unit", "tests/integration"
 TARGETS: dict[str, tuple[str, ...]] = {
     "protocol/decode.py": (f"{UNIT}/protocol",),
     "protocol/transactions.py": (f"{UNIT}/protocol", f"{UNIT}/bronze/test_streamed_transactions.py"),
-    "silver/fold.py": (f"{UNIT}/silver", f"{INTEGRATION}/silver/test_native_workloads.py"),
-    "silver/fold_sql.py": (f"{UNIT}/silver", f"{INTEGRATION}/silver/test_native_workloads.py"),
+    "silver/fold/fold.py": (f"{UNIT}/silver", f"{INTEGRATION}/silver/test_native_workloads.py"),
+    "silver/fold/fold_sql.py": (f"{UNIT}/silver", f"{INTEGRATION}/silver/test_native_workloads.py"),
     "silver/decision.py": (f"{UNIT}/silver/test_decision.py", f"{UNIT}/apply"),
-    "silver/schema_evolution.py": (f"{UNIT}/silver", f"{INTEGRATION}/silver/test_lockstep_policies.py"),
-    "silver/column_mapping.py": (f"{UNIT}/silver", f"{INTEGRATION}/silver/test_lockstep_policies.py"),
+    "silver/schema/schema_evolution.py": (
+        f"{UNIT}/silver",
+        f"{INTEGRATION}/silver/test_lockstep_policies.py",
+    ),
+    "silver/schema/column_mapping.py": (f"{UNIT}/silver", f"{INTEGRATION}/silver/test_lockstep_policies.py"),
     "delta/txn.py": (f"{UNIT}/delta", f"{UNIT}/apply"),
     "bronze/copies.py": (f"{UNIT}/bronze", f"{UNIT}/table_copy", f"{INTEGRATION}/table_copy"),
     "table_copy/capture_state.py": (f"{UNIT}/table_copy", f"{INTEGRATION}/table_copy/test_table_copies.py"),

@@ -44,9 +44,9 @@ from pipeline.metadata.registry import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import Decision, Step
-from pipeline.silver.native_session import NativeWriting
-from pipeline.silver.table import SilverTable
-from pipeline.silver.versions import resolve_path
+from pipeline.silver.read.versions import resolve_path
+from pipeline.silver.write.native_session import NativeWriting
+from pipeline.silver.write.table import SilverTable
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:

@@ -37,9 +37,9 @@ from pipeline.metadata.catalog_entries import (
 )
 from pipeline.metadata.events import CATALOG, Event
 from pipeline.protocol.lsn import INVALID
-from pipeline.silver.catalog_names import catalog_names
-from pipeline.silver.shared_tables import OUTSIDE
-from pipeline.silver.versions import resolve_path
+from pipeline.silver.read.catalog_names import catalog_names
+from pipeline.silver.read.versions import resolve_path
+from pipeline.silver.write.shared_tables import OUTSIDE
 from pipeline.table_name import TableName
 
 FIRST_PAUSE = 10.0  # seconds until the second attempt; each later pause is twice as long

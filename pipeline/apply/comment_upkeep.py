@@ -18,7 +18,7 @@ from pipeline.metadata.registry import Records
 from pipeline.metadata.source_comments import Comments, changed_tables
 from pipeline.progress import ApplySummary
 from pipeline.silver.decision import STOPPED
-from pipeline.silver.table import SilverTable
+from pipeline.silver.write.table import SilverTable
 from pipeline.table_name import TableName
 
 

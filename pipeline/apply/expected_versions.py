@@ -20,9 +20,9 @@ from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.metadata.registry import TableRegistry
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.foreign_commits import refuse_foreign_changes
-from pipeline.silver.swap import is_copied
-from pipeline.silver.versions import manifest_entry, read_state, resolve_path, version_and_id
+from pipeline.silver.read.versions import manifest_entry, read_state, resolve_path, version_and_id
+from pipeline.silver.schema.foreign_commits import refuse_foreign_changes
+from pipeline.silver.schema.swap import is_copied
 from pipeline.table_name import TableName
 
 

@@ -30,9 +30,9 @@ from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, STOPPED_BY_RECORD, Decision, Step, TableFacts, decide
-from pipeline.silver.foreign_commits import refuse_foreign_changes
 from pipeline.silver.lake_facts import LakeFacts, TableLog
-from pipeline.silver.shared_tables import SharedTables, silver_path
+from pipeline.silver.schema.foreign_commits import refuse_foreign_changes
+from pipeline.silver.write.shared_tables import SharedTables, silver_path
 from pipeline.table_name import TableName
 
 POLL_SECONDS = 30.0

@@ -10,7 +10,7 @@ from pipeline.metadata.events import Event, EventLog
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.progress import ApplySummary, TableState
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.shared_tables import SharedTables
+from pipeline.silver.write.shared_tables import SharedTables
 from pipeline.table_name import TableName
 
 

@@ -22,9 +22,9 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.shared_tables import shared_path
-from pipeline.silver.table import SilverTable
-from pipeline.silver.versions import resolve_path
+from pipeline.silver.read.versions import resolve_path
+from pipeline.silver.write.shared_tables import shared_path
+from pipeline.silver.write.table import SilverTable
 from pipeline.table_name import TableName
 
 _COLUMNS = ("relation_version", "schema_name", "table_name", "commit_lsn", "end_lsn", "ordinal")

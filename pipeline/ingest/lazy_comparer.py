@@ -39,6 +39,6 @@ class LazyComparer:
 
     @cached_property
     def _comparer(self) -> TableComparer:
-        from pipeline.silver.gap_comparison import GapComparer
+        from pipeline.silver.compare.gap_comparison import GapComparer
 
         return GapComparer(self._config, self._bronze)

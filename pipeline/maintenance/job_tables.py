@@ -44,7 +44,7 @@ def own_candidates(lake: Lake, folder: str) -> Iterator[Candidate]:
 
 def silver_candidates(lake: Lake, entries: Iterable[ManifestEntry]) -> Iterator[Candidate]:
     """Yield the silver tables of a manifest, which has their versions: no log is read."""
-    from pipeline.silver.versions import resolve_path
+    from pipeline.silver.read.versions import resolve_path
 
     for entry in entries:
         table = lake.table_at(resolve_path(entry.path, entry.name, lake.root))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.maintenance.job_tables import OWN_TABLES
 from pipeline.metadata.registry import Records
-from pipeline.silver.versions import resolve_path
+from pipeline.silver.read.versions import resolve_path
 from pipeline.table_name import match_tables
 
 

@@ -33,16 +33,16 @@ from pipeline.delta.txn import OURS
 from pipeline.delta.vacuum import remove_files
 from pipeline.errors import report_error
 from pipeline.maintenance.write_gate import BusyError
-from pipeline.silver.clustering import (
+from pipeline.silver.write.clustering import (
     SortOrder,
     clustered_layout,
     may_be_clustered,
     plan_clustering,
     unsorted_columns,
 )
-from pipeline.silver.data_layout import file_size, small_size
-from pipeline.silver.shared_tables import refresh_shared, unneeded_files, vacuum
-from pipeline.silver.writer_choice import unsupported_feature
+from pipeline.silver.write.data_layout import file_size, small_size
+from pipeline.silver.write.shared_tables import refresh_shared, unneeded_files, vacuum
+from pipeline.silver.write.writer_choice import unsupported_feature
 
 _CHANGES = "bronze/changes"
 _MERGED_FILE = 4  # times the size below which a file is small

@@ -8,7 +8,7 @@ from pipeline.bronze.source_relations import SourceRelation, source_relation
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.registry import Records
-from pipeline.silver.clustering import SortOrder
+from pipeline.silver.write.clustering import SortOrder
 
 
 class SortOrders:

@@ -1,8 +1,9 @@
 """Adopt a Delta table that another program wrote, so that a table needs no complete copy from the source.
 
 The command records a request, which names the Delta table at its newest version. Ingest then compares it with
-the source under one snapshot and copies what differs (`silver/adoption`), and apply starts silver from that
-copy. A command that ended early continues when it runs again: the request and the copy are in the lake.
+the source under one snapshot and copies what differs (`silver/compare/adoption`), and apply starts silver
+from that copy. A command that ended early continues when it runs again: the request and the copy are in the
+lake.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def run_adopt(
     `table` is a glob that matches one table. A dry run compares and changes nothing. Without `runs`, the
     adoption is only requested.
     """
-    from pipeline.silver.adoption import read_version
+    from pipeline.silver.compare.adoption import read_version
 
     lake = Lake.for_writing(config.storage, spark, application=f"pgdelta adopt {config.pipeline}")
     path = _absolute(lake, path)
@@ -207,7 +208,7 @@ def _check_columns(
     A table that is not published yet is checked when ingest has published it; a dry run refuses it. Raises
     SourceError if ingest will not publish it.
     """
-    from pipeline.silver.adoption import check_columns
+    from pipeline.silver.compare.adoption import check_columns
 
     publication = config.source.publication
     if name in list_published(connection, publication):
@@ -243,7 +244,7 @@ def _refuse_unpublished(connection: Connection, config: Config, name: TableName)
 
 def _compare(config: Config, lake: Lake, name: TableName, adoption: Adoption) -> str:
     """Return what a comparison under a snapshot finds; nothing is changed."""
-    from pipeline.silver.adoption import compare_adoption
+    from pipeline.silver.compare.adoption import compare_adoption
 
     source = config.source
     with (

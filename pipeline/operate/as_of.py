@@ -11,7 +11,7 @@ from rich.console import Console
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
-from pipeline.silver.as_of import AsOf, TableAsOf, find_silver
+from pipeline.silver.read.as_of import AsOf, TableAsOf, find_silver
 from pipeline.table_name import match_tables
 from pipeline.terminal import plain, print_paragraph
 

@@ -60,9 +60,9 @@ from pipeline.operate.forget_records import (
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.missing_tables import no_match
-from pipeline.silver.shared_tables import SharedTable, refresh_shared
-from pipeline.silver.versions import manifest_entry
+from pipeline.silver.read.missing_tables import no_match
+from pipeline.silver.read.versions import manifest_entry
+from pipeline.silver.write.shared_tables import SharedTable, refresh_shared
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 

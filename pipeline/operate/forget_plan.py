@@ -21,7 +21,7 @@ from pipeline.operate.forget_keys import ForgottenTable
 from pipeline.operate.key_types import texts_of
 from pipeline.partition_folders import values_in
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.versions import resolve_path
+from pipeline.silver.read.versions import resolve_path
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:

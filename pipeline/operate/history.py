@@ -28,7 +28,7 @@ from pipeline.operate.row_history import (
     find_lives,
 )
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.missing_tables import no_match
+from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName
 from pipeline.tail.text_format import value_text
 from pipeline.terminal import plain, print_paragraph

@@ -30,12 +30,12 @@ from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.operate.live_tables import ONLY_SPARK, Found, Live, LiveTable, buffered
 from pipeline.protocol.lsn import INVALID
-from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.decision import Step
-from pipeline.silver.foreign_commits import refuse_foreign_commits, refuse_removed_columns
-from pipeline.silver.live_rows import pending_writes, refuse_plan
-from pipeline.silver.native_session import NativeWriting
-from pipeline.silver.range_plan import RangePlan, WriteResult
+from pipeline.silver.read.live_rows import pending_writes, refuse_plan
+from pipeline.silver.schema.foreign_commits import refuse_foreign_commits, refuse_removed_columns
+from pipeline.silver.write.batch_writer import BatchWriter
+from pipeline.silver.write.native_session import NativeWriting
+from pipeline.silver.write.range_plan import RangePlan, WriteResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,8 @@ from pipeline.delta.spark.frames import in_session
 from pipeline.delta.sql import quoted
 from pipeline.errors import LakeError
 from pipeline.operate.live_tables import Live, LiveTable, buffered
-from pipeline.silver.as_of import view_names
-from pipeline.silver.live_rows import pending_writes
+from pipeline.silver.read.as_of import view_names
+from pipeline.silver.read.live_rows import pending_writes
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class LiveFrames(Live):
             raise LakeError(f"Table {table.name} cannot be read. {type(error).__name__}") from error
 
     def _frame(self, table: LiveTable) -> DataFrame:
-        from pipeline.silver.overlay_frame import can_show, frame_of
+        from pipeline.silver.read.overlay_frame import can_show, frame_of
 
         found = self._found
         if table.plan is None:
@@ -72,9 +72,9 @@ class LiveFrames(Live):
     def _fold(self, table: LiveTable) -> DataFrame:
         """Return the rows of a table with its changes, folded by Spark."""
         from pipeline.bronze.log import between
-        from pipeline.silver.frame_target import FrameTarget
-        from pipeline.silver.spark_sql import SparkSql
-        from pipeline.silver.step_writer import StepWriter
+        from pipeline.silver.fold.spark_sql import SparkSql
+        from pipeline.silver.read.frame_target import FrameTarget
+        from pipeline.silver.write.step_writer import StepWriter
 
         plan, found = table.plan, self._found
         assert plan is not None

@@ -13,11 +13,11 @@ from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.delta.pinned_lake import PinnedLake, PinnedTable
 from pipeline.errors import LakeError, MissingTable
 from pipeline.metadata.registry import Records
-from pipeline.silver.live_rows import fold_onto
-from pipeline.silver.missing_tables import why_missing
-from pipeline.silver.range_plan import RangePlan
-from pipeline.silver.swap import BufferedRecords
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.read.live_rows import fold_onto
+from pipeline.silver.read.missing_tables import why_missing
+from pipeline.silver.schema.swap import BufferedRecords
+from pipeline.silver.write.range_plan import RangePlan
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Self
 
-    from pipeline.silver.overlay import Overlay
-    from pipeline.silver.silver_rows import SilverRows
+    from pipeline.silver.read.silver_rows import SilverRows
+    from pipeline.silver.write.overlay import Overlay
 
 ONLY_SPARK = "Use pgdelta.live(spark) with a Spark session, or run pgdelta apply and read as of its manifest."
 
@@ -128,7 +128,7 @@ class Found:
 
     def rows(self, table: LiveTable) -> SilverRows:
         """Return the rows of a table without Spark; they are folded when they are first read."""
-        from pipeline.silver.silver_rows import SilverRows
+        from pipeline.silver.read.silver_rows import SilverRows
 
         local_path = table.table.local_path
         assert local_path is not None

@@ -27,7 +27,7 @@ from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
 from pipeline.maintenance.sort_orders import SortOrders
 from pipeline.operate.retention import Compaction, compact_bronze
 from pipeline.operate.retention_plan import Retentions
-from pipeline.silver.missing_tables import no_match
+from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.units import format_count

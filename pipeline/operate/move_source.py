@@ -2,9 +2,9 @@
 
 The configuration names the new server. The old one, if it is still there, is captured to its end. One commit
 of bronze then records the new server, with a gap from the old offset to the LSN of the new slot. After the
-gap each table is compared with the new server, and only what differs is copied (`silver/gap_comparison`). So
-silver equals the new server even if the old one lost or kept something. Each step is recorded in bronze, and
-a command that ended early continues with the next one (`move_steps`).
+gap each table is compared with the new server, and only what differs is copied
+(`silver/compare/gap_comparison`). So silver equals the new server even if the old one lost or kept something.
+Each step is recorded in bronze, and a command that ended early continues with the next one (`move_steps`).
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
 from pipeline.maintenance.lake_tables import tables_of
-from pipeline.silver.missing_tables import no_match
-from pipeline.silver.shared_tables import refresh_shared, vacuum
+from pipeline.silver.read.missing_tables import no_match
+from pipeline.silver.write.shared_tables import refresh_shared, vacuum
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.units import format_count
 

@@ -21,7 +21,7 @@ from pipeline.metadata.events import PAUSED, RESUMED, Event
 from pipeline.metadata.pauses import Pause, paused_names
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import INVALID
-from pipeline.silver.missing_tables import no_match
+from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 

@@ -22,17 +22,17 @@ from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
-from pipeline.silver.protection_changes import rule_to_come
-from pipeline.silver.range_plan import RangePlan
-from pipeline.silver.schema_operations import (
+from pipeline.silver.schema.protection_changes import rule_to_come
+from pipeline.silver.schema.schema_operations import (
     CreateTable,
     NeedsRebuild,
     Operation,
     RenameColumn,
     SetProperties,
 )
-from pipeline.silver.table_partitions import partitions_to_come
-from pipeline.silver.writer_choice import Choice
+from pipeline.silver.schema.table_partitions import partitions_to_come
+from pipeline.silver.write.range_plan import RangePlan
+from pipeline.silver.write.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 

@@ -25,15 +25,15 @@ from pipeline.delta.table_log import local_path
 from pipeline.errors import LakeError, one_line
 from pipeline.operate.live import open_live
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.as_of import find_silver
-from pipeline.silver.missing_tables import why_missing
+from pipeline.silver.read.as_of import find_silver
+from pipeline.silver.read.missing_tables import why_missing
 from pipeline.table_name import TableName
 from pipeline.terminal import plain
 from pipeline.units import format_count
 
 if TYPE_CHECKING:
-    from pipeline.silver.query_session import QuerySession, ResultColumn
-    from pipeline.silver.silver_rows import SilverRows
+    from pipeline.silver.read.query_session import QuerySession, ResultColumn
+    from pipeline.silver.read.silver_rows import SilverRows
 
 MOST_ROWS = 1000
 """Rows of a table for people, unless a limit is given."""
@@ -77,7 +77,7 @@ def silver_live(config: Config) -> SilverAt:
 
 def silver_as_of(config: Config, point: str | None) -> SilverAt:
     """Return silver as of the newest manifest, or the newest at or before an LSN or a commit time."""
-    from pipeline.silver.silver_rows import SilverRows
+    from pipeline.silver.read.silver_rows import SilverRows
 
     lake = Lake(config.storage, NoSpark("pgdelta query reads without Spark."))
     if lake.working_root is None:
@@ -115,7 +115,7 @@ def run_query(
 
     Raises ConfigError if the SQL is not one SELECT statement or is wrong, LakeError if rows cannot be read.
     """
-    from pipeline.silver.query_session import QuerySession
+    from pipeline.silver.read.query_session import QuerySession
 
     with closing(QuerySession(silver.tables, silver.refused, silver.why_missing)) as session:
         columns = session.columns(sql)

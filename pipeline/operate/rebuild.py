@@ -21,7 +21,7 @@ from pipeline.config.config import Config
 from pipeline.delta.locks import lock_apply
 from pipeline.errors import ConfigError, report_error
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
-from pipeline.silver.missing_tables import no_match
+from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 
 if TYPE_CHECKING:

@@ -29,13 +29,13 @@ from pipeline.errors import ConfigError, LakeError
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.as_of import parse_lsn, parse_time
-from pipeline.silver.clone import CloneFolder
-from pipeline.silver.missing_tables import no_match
-from pipeline.silver.native_session import NativeWriting
-from pipeline.silver.past_copies import PastFacts, copy_as_of
-from pipeline.silver.swap import REBUILD, BufferedRecords
-from pipeline.silver.table import SilverTable
+from pipeline.silver.compare.clone import CloneFolder
+from pipeline.silver.read.as_of import parse_lsn, parse_time
+from pipeline.silver.read.missing_tables import no_match
+from pipeline.silver.read.past_copies import PastFacts, copy_as_of
+from pipeline.silver.schema.swap import REBUILD, BufferedRecords
+from pipeline.silver.write.native_session import NativeWriting
+from pipeline.silver.write.table import SilverTable
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 

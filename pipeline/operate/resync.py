@@ -23,7 +23,7 @@ from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
-from pipeline.silver.missing_tables import no_match
+from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 

@@ -45,7 +45,7 @@ from pipeline.operate.retention_plan import (
     plan_retention,
 )
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.base_rows import LOADED_COLUMNS, BaseCounts, BaseInput, BaseRows, NotCompacted
+from pipeline.silver.write.base_rows import LOADED_COLUMNS, BaseCounts, BaseInput, BaseRows, NotCompacted
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 

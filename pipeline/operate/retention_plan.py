@@ -13,7 +13,7 @@ from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.metadata.manifests import Manifest
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.base_rows import BaseInput
+from pipeline.silver.write.base_rows import BaseInput
 from pipeline.table_name import TableName
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.column_mapping import align_versions
+from pipeline.silver.schema.column_mapping import align_versions
 
 OPERATIONS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate", "R": "copied"}
 

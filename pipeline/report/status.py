@@ -52,8 +52,8 @@ from pipeline.report.web.facts import PageFacts, list_schema_versions, type_name
 from pipeline.silver.decision import Decision, Step, decide
 from pipeline.silver.doubts import Doubt, find_doubts
 from pipeline.silver.lake_facts import LakeFacts, why_detached
-from pipeline.silver.missing_tables import no_match
-from pipeline.silver.shared_tables import silver_path
+from pipeline.silver.read.missing_tables import no_match
+from pipeline.silver.write.shared_tables import silver_path
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pipeline.bronze.copy_states import CompleteCopy, Gap
 from pipeline.config.tables import NO_LIMITS, Guards
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.policies import find_excess
+from pipeline.silver.fold.policies import find_excess
 from pipeline.table_name import TableName
 
 

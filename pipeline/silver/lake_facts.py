@@ -22,8 +22,8 @@ from pipeline.metadata.pauses import Pause, paused_names
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import TableFacts
-from pipeline.silver.later_copies import order_copies
-from pipeline.silver.modes import keeps_past, kept_as, mode_changed
+from pipeline.silver.fold.later_copies import order_copies
+from pipeline.silver.fold.modes import keeps_past, kept_as, mode_changed
 from pipeline.table_name import TableName
 
 

@@ -2,7 +2,7 @@
 
 A version of each silver table is pinned, then a snapshot of the source is exported, which sees all
 transactions of these versions and some later ones. The later ones are in bronze once bronze is complete past
-the snapshot's LSN, and are added to the version (`silver/clone.py`). Both sides then hold
+the snapshot's LSN, and are added to the version (`silver/compare/clone.py`). Both sides then hold
 exactly the same transactions, and a row that is not on both is a fault of silver, bronze or the stream. A row
 that changed between version and snapshot is compared with the change, which repairs it as apply does.
 
@@ -50,20 +50,20 @@ from pipeline.postgres.publication import list_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
 from pipeline.postgres.snapshot.hashed_rows import Kind, ValueCount
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.clone import (
+from pipeline.silver.compare.clone import (
     CloneFolder,
     NoStableVersion,
     PinnedVersion,
     SnapshotCloner,
     pin_table,
 )
-from pipeline.silver.comparable_columns import ComparableColumns
-from pipeline.silver.compared_rows import FrameRows, fields_of, rows_of
-from pipeline.silver.differing_rows import Differences, find_differences
-from pipeline.silver.missing_tables import no_match
-from pipeline.silver.modes import kept_as, mode_changed, why_not_comparable
-from pipeline.silver.row_hashes import SilverHashes
-from pipeline.silver.source_rows import SourceReads
+from pipeline.silver.compare.comparable_columns import ComparableColumns
+from pipeline.silver.compare.compared_rows import FrameRows, fields_of, rows_of
+from pipeline.silver.compare.differing_rows import Differences, find_differences
+from pipeline.silver.compare.row_hashes import SilverHashes
+from pipeline.silver.compare.source_rows import SourceReads
+from pipeline.silver.fold.modes import kept_as, mode_changed, why_not_comparable
+from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 from pipeline.verify.reconcile_report import Reconciled

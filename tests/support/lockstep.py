@@ -35,7 +35,7 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.embedded import EmbeddedServer
 from pipeline.progress import ApplySummary, IngestSummary, TableState
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.frames import Frame

@@ -23,7 +23,7 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Relation
-from pipeline.silver.versions import version_and_id
+from pipeline.silver.read.versions import version_and_id
 from pipeline.table_name import TableName
 
 SOURCE = {"slot": "p", "system_identifier": "7", "timeline": 1, "database": "d"}

@@ -25,8 +25,8 @@ from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.operate.resync import ResyncSummary
 from pipeline.postgres.checks.table_checks import Check
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.as_of import AsOf, TableAsOf
-from pipeline.silver.policies import find_excess
+from pipeline.silver.fold.policies import find_excess
+from pipeline.silver.read.as_of import AsOf, TableAsOf
 from pipeline.table_name import TableName
 from pipeline.terminal import print_lines
 from pipeline.verify.audit import Audit

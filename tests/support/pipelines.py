@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pipeline.progress import ApplySummary, IngestSummary
-    from pipeline.silver.writer_choice import WriterSetting
+    from pipeline.silver.write.writer_choice import WriterSetting
 
 
 class Crash(BaseException):

@@ -24,7 +24,7 @@ from pipeline.config.config import Config, Create, Silver, Source, Storage
 from pipeline.config.tables import TableRule
 from pipeline.postgres.embedded import EmbeddedServer, write_settings
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.postgres.binaries import binaries_of
 from tests.support.postgres.templates import start_server
 

@@ -14,7 +14,7 @@ from pipeline.metadata.reconciliations import DIFFERENT, EQUAL
 from pipeline.operate.maintain import run_maintenance
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
-from pipeline.silver.as_of import AsOf, as_of
+from pipeline.silver.read.as_of import AsOf, as_of
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.injuries import injure

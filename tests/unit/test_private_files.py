@@ -46,7 +46,7 @@ BY_UMASK = {
         "os.makedirs(os.path.dirname(path), exist_ok=True)",
     },
     # a silver table's: whoever may write it claims it
-    "pipeline/silver/shared_tables.py": {
+    "pipeline/silver/write/shared_tables.py": {
         "path.parent.mkdir(parents=True, exist_ok=True)",
         "temporary.write_text(text, encoding='utf-8')",
     },

@@ -23,26 +23,29 @@ BUILDERS = {  # of Spark SQL
 # Texts that are constants of the module, chosen by the server's version, or numbers.
 SAFE = {
     # `table` is an identifier, types are Spark's own texts, and the value of a type's text is a `literal`
-    "pipeline/silver/schema_operations.py": {
+    "pipeline/silver/schema/schema_operations.py": {
         *("table", "quoted(self.name)", "quoted(self.to)", "self.type.ddl"),
         *("self.ddl", "properties", "key", "value"),
         "self.type.value(literal(self.backfill))",
         *("pairs", "literal(key)", "literal(value)", "columns", "quoted(name)", "literal(text)"),
         "', '.join(map(quoted, self.partition_by))",
     },
-    "pipeline/silver/write.py": {
+    "pipeline/silver/fold/write.py": {
         *("self.table", "self.condition", "names", "FOLDED"),
         *("target", "source", "on", "bounds", "', '.join(updates)", "image"),
         *("quoted(column.name)", "_updated(fold, i)", "quoted(name)", "source_name"),
         *("_insert(fold.columns, metadata)", "_insert(columns, metadata)"),
         *("column", "_update(marks)", "current_rows(fold)"),  # of pgdelta's own columns
     },
-    "pipeline/silver/clone.py": {"to.identifier", "table.identifier", "version"},
-    "pipeline/silver/duckdb_sql.py": {"name", "self.with_defined(query)"},  # names and texts of `fold_sql`
-    "pipeline/silver/query_session.py": {  # quoted names of DuckDB's views
+    "pipeline/silver/compare/clone.py": {"to.identifier", "table.identifier", "version"},
+    "pipeline/silver/fold/duckdb_sql.py": {
+        "name",
+        "self.with_defined(query)",
+    },  # names and texts of `fold_sql`
+    "pipeline/silver/read/query_session.py": {  # quoted names of DuckDB's views
         *("DEFAULT_SCHEMA", "DUCKDB.quoted(name.schema)", "quoted(name)", "rows"),
     },
-    "pipeline/silver/base_rows.py": {  # numbers, constants, and numbered columns of `fold_sql`
+    "pipeline/silver/write/base_rows.py": {  # numbers, constants, and numbered columns of `fold_sql`
         *("number", "table", "target.version", "keys", "texts", "unsent", "folded", "new", "condition"),
         *("int(copy.lsn)", "version", "ended"),
         "deleted",  # bounds of key ranges are `literal`s

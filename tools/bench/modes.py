@@ -24,7 +24,7 @@ from pipeline.delta.table import Lake
 from pipeline.ingest.job import run_ingest
 from pipeline.postgres.embedded import EmbeddedServer
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from tools.bench.apply import change_rows
 from tools.bench.capture import pipeline_config
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MIB = 1 << 20

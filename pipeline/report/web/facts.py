@@ -15,7 +15,7 @@ from pipeline.metadata.events import RecordedEvent
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import Status, TableStatus
 from pipeline.report.table_details import TableDetails
-from pipeline.silver.types import numeric_digits
+from pipeline.silver.types.types import numeric_digits
 from pipeline.table_name import TableName
 
 _IDENTITIES = {"d": "default", "n": "nothing", "f": "full", "i": "index"}

@@ -21,8 +21,8 @@ from pipeline.bronze.log import Bronze
 from pipeline.config.config import Silver
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.metadata.manifests import Manifests
-from pipeline.silver.table import SilverTable
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.table import SilverTable
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.servers import Database

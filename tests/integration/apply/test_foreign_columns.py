@@ -20,7 +20,7 @@ from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.progress import ApplySummary
-from pipeline.silver.clone import pin_table
+from pipeline.silver.compare.clone import pin_table
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.foreign_commits import alter, delete_rows, drop, rename, restore

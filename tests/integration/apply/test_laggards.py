@@ -15,8 +15,8 @@ from pipeline.apply.table_pool import TablePool
 from pipeline.bronze.log import Bronze
 from pipeline.config.tables import Guards, TableRule
 from pipeline.delta.table import Lake
-from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.decision import Step
+from pipeline.silver.write.batch_writer import BatchWriter
 from pipeline.table_name import TableName
 from tests.support.bronze_reads import bronze_reads
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer

@@ -16,7 +16,7 @@ from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.report.status import read_status
 from pipeline.silver.decision import Step
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, Pipeline, crash, with_writer
 

@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.apply.applier import Applier
 from pipeline.bronze import divided_rows
-from pipeline.silver import writer_choice
-from pipeline.silver.batch_writer import BatchWriter
+from pipeline.silver.write import writer_choice
+from pipeline.silver.write.batch_writer import BatchWriter
 from tests.support.bronze_reads import bronze_reads
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
@@ -100,8 +100,8 @@ def test_files_of_all_tables_do_not_make_small_changes_large(
     change(tables, 100)
     size = sum(tables.path("bronze", "changes", name).stat().st_size for name in files(tables) - before)
     limit = size // 3
-    monkeypatch.setattr("pipeline.silver.writer_choice.MOST_CHANGE_BYTES", limit)
-    monkeypatch.setattr("pipeline.silver.batch_writer.MOST_CHANGE_BYTES", limit)
+    monkeypatch.setattr("pipeline.silver.write.writer_choice.MOST_CHANGE_BYTES", limit)
+    monkeypatch.setattr("pipeline.silver.write.batch_writer.MOST_CHANGE_BYTES", limit)
     assert limit == writer_choice.MOST_CHANGE_BYTES
 
     def refuse(*arguments: object) -> None:

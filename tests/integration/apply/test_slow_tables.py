@@ -22,10 +22,10 @@ from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.report.status_page import BEHIND, CURRENT
-from pipeline.silver.as_of import as_of
-from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.decision import Step
-from pipeline.silver.write import Write
+from pipeline.silver.fold.write import Write
+from pipeline.silver.read.as_of import as_of
+from pipeline.silver.write.batch_writer import BatchWriter
 from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, Pipeline, with_rules, with_writer
 from tests.support.running import wait_until

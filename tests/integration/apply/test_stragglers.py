@@ -17,8 +17,8 @@ from pipeline.apply.applier import Applier
 from pipeline.delta.table import Lake
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
-from pipeline.silver.as_of import find_silver
-from pipeline.silver.table import SilverTable
+from pipeline.silver.read.as_of import find_silver
+from pipeline.silver.write.table import SilverTable
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.support.pipelines import MakePipeline, Pipeline
 

@@ -12,7 +12,7 @@ from pipeline.errors import LakeError, SourceError
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
-from pipeline.silver.as_of import as_of
+from pipeline.silver.read.as_of import as_of
 from pipeline.table_copy.planner import CopyPlanner
 from pipeline.table_copy.reader_pool import ReaderPool
 from pipeline.table_name import TableName

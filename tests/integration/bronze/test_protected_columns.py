@@ -30,7 +30,7 @@ from pipeline.postgres.checks.table_checks import Check, check_tables
 from pipeline.postgres.connection import connect
 from pipeline.progress import IngestSummary
 from pipeline.report.status import read_status
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.files import places_of
 from tests.support.paths import ROOT

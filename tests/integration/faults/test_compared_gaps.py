@@ -9,7 +9,7 @@ import pytest
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
 from pipeline.operate.rebuild import run_rebuild
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer

@@ -23,8 +23,8 @@ from pipeline.ingest.lazy_comparer import LazyComparer
 from pipeline.operate.adopt import AdoptSummary, run_adopt
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.silver.adoption import adopt_rows
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.compare.adoption import adopt_rows
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support import foreign_tables
 from tests.support.fault_points import WHEN, Cell, crash_at, observed, run_killed

@@ -29,7 +29,7 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.replication.slot_lock import connect_with_lock
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.as_of import as_of
+from pipeline.silver.read.as_of import as_of
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support import oracle

@@ -12,7 +12,7 @@ import pytest
 from pipeline.delta.checkpoints import write_checkpoint
 from pipeline.delta.table import Lake
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.verify.audit import run_audit
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 

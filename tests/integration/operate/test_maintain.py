@@ -26,10 +26,10 @@ from pipeline.errors import ConfigError
 from pipeline.maintenance.maintainer import MaintainedTable
 from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
 from pipeline.operate.rebuild import run_rebuild
-from pipeline.silver import clustering
-from pipeline.silver.as_of import as_of
-from pipeline.silver.data_layout import file_bounds
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.read.as_of import as_of
+from pipeline.silver.write import clustering
+from pipeline.silver.write.data_layout import file_bounds
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile

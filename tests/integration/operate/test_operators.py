@@ -16,12 +16,12 @@ from pipeline.operate.plan import make_plan
 from pipeline.operate.plan_report import Plan
 from pipeline.operate.rebuild import apply_tables, run_rebuild
 from pipeline.report.status import read_status
-from pipeline.silver import spark_target
-from pipeline.silver.as_of import as_of
-from pipeline.silver.fold import Fold
-from pipeline.silver.key_bounds import key_bounds
-from pipeline.silver.spark_target import SparkTarget
-from pipeline.silver.write import LATER_BOUNDS, Write
+from pipeline.silver.fold.fold import Fold
+from pipeline.silver.fold.key_bounds import key_bounds
+from pipeline.silver.fold.write import LATER_BOUNDS, Write
+from pipeline.silver.read.as_of import as_of
+from pipeline.silver.write import spark_target
+from pipeline.silver.write.spark_target import SparkTarget
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support.pages import render

@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, LakeError
 from pipeline.metadata.manifests import Manifests
 from pipeline.operate.rebuild_into import BuiltTable, build_into
 from pipeline.operate.resync import run_resync
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.comparable.source import Rows, SourceColumn, snapshot, source_columns, source_rows
 from tests.support.fault_points import crash_at
 from tests.support.frames import Frame

@@ -27,7 +27,7 @@ from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.operate.retention import Compaction, TableBase
-from pipeline.silver.batch_writer import BatchWriter
+from pipeline.silver.write.batch_writer import BatchWriter
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.paths import ROOT
 from tests.support.pipelines import BOTH_WRITERS
 from tests.support.servers import Database, MakeServer

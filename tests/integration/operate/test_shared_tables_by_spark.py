@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
-from pipeline.silver.as_of import as_of
+from pipeline.silver.read.as_of import as_of
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, with_writer
 from tests.support.whole_life import live
 

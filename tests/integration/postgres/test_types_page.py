@@ -11,7 +11,7 @@ import pytest
 from pipeline.bronze.source_relations import SourceColumn
 from pipeline.postgres.catalog import CatalogColumn
 from pipeline.protocol.messages import Column
-from pipeline.silver.types import overridden, silver_type
+from pipeline.silver.types.types import overridden, silver_type
 from tests.support.paths import ROOT
 from tests.support.postgres.relations import columns_of, receive_relation
 from tests.support.servers import Database, MakeServer

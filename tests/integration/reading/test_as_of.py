@@ -23,7 +23,7 @@ from pipeline.metadata.manifests import Manifests
 from pipeline.operate.as_of import read_silver
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.as_of import AsOf
+from pipeline.silver.read.as_of import AsOf
 from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
 from tests.support.lives import FILL, TABLE

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.operate.live import LiveReader
 from pipeline.operate.query import silver_as_of, silver_live
-from pipeline.silver.query_session import QuerySession
+from pipeline.silver.read.query_session import QuerySession
 from pipeline.table_name import TableName
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.stores.lakes import COLUMNS, StorePipeline

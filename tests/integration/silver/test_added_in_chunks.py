@@ -21,7 +21,7 @@ from pipeline.delta.data_files import DataFiles
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.ingest.job import run_ingest
-from pipeline.silver import batch_writer, file_committer, step_writer
+from pipeline.silver.write import batch_writer, file_committer, step_writer
 from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import snapshot, source_columns, source_rows

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pipeline.silver.fold import Fold, FoldColumn
-from pipeline.silver.fold_sql import FoldSql
-from pipeline.silver.sql_session import SqlSession, fold_by_key
-from pipeline.silver.text_parsers import INT
+from pipeline.silver.fold.fold import Fold, FoldColumn
+from pipeline.silver.fold.fold_sql import FoldSql
+from pipeline.silver.fold.sql_session import SqlSession, fold_by_key
+from pipeline.silver.types.text_parsers import INT
 from tests.support.silver.folding import CHANGES, SOME_TIME, add_rows, rows_of
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.fold.duckdb_sql import DuckSql
 from tests.support.histories import BAG, COMPOSITE, FULL_WITH_KEY, KEYED, History, random_changes
 from tests.support.model import ModelChange, Shape, Text, apply_all
 from tests.support.silver.folding import Folding, Lineage, counted, expected, lineage
 
 if TYPE_CHECKING:
-    from pipeline.silver.sql_session import SqlSession
+    from pipeline.silver.fold.sql_session import SqlSession
 
 
 def run(session: SqlSession, lineages: list[Lineage]) -> Folding:

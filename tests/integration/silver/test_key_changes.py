@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.silver import write
-from pipeline.silver.duckdb_sql import DuckSql
-from pipeline.silver.fold import FROM_SILVER, UNKNOWN, VALUE, Fold, FoldColumn
-from pipeline.silver.fold_sql import FoldSql
-from pipeline.silver.spark_sql import SparkSql
-from pipeline.silver.sql_session import SqlSession, fold_by_key, follow_key_changes
-from pipeline.silver.text_parsers import INT, STRING
+from pipeline.silver.fold import write
+from pipeline.silver.fold.duckdb_sql import DuckSql
+from pipeline.silver.fold.fold import FROM_SILVER, UNKNOWN, VALUE, Fold, FoldColumn
+from pipeline.silver.fold.fold_sql import FoldSql
+from pipeline.silver.fold.spark_sql import SparkSql
+from pipeline.silver.fold.sql_session import SqlSession, fold_by_key, follow_key_changes
+from pipeline.silver.types.text_parsers import INT, STRING
 from tests.support.silver.folding import CHANGES, SOME_TIME, add_rows, rows_of
 from tests.support.silver.small_session import ENGINES
 

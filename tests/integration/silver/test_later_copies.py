@@ -48,7 +48,7 @@ from tests.support.workload.transactions import run_workload
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.silver.writer_choice import WriterSetting
+    from pipeline.silver.write.writer_choice import WriterSetting
 
 pytestmark = pytest.mark.postgres
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.config.tables import ColumnRules, Misfits, RowMode, TableRule
 from pipeline.delta.table import Lake
 from pipeline.metadata.registry import Records
-from pipeline.silver.table_partitions import partitions_to_come
+from pipeline.silver.schema.table_partitions import partitions_to_come
 from pipeline.table_name import TableName
 from tests.support.lockstep import CAPTURED, STOPPED, Group, Lane, Steps, lockstep
 from tests.support.modes.oracle import assert_equals_model

@@ -22,7 +22,7 @@ from pipeline.delta import native_commit
 from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
 from pipeline.maintenance.maintainer import Maintainer
-from pipeline.silver.shared_tables import SharedTable
+from pipeline.silver.write.shared_tables import SharedTable
 from tests.support.many_sources import AlikeSteps, assert_equal
 from tests.support.pipelines import Crash, crash
 from tests.support.seeds import seed_of_run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipeline.delta.sql import literal
-from pipeline.silver.text_parsers import (
+from pipeline.silver.types.text_parsers import (
     BIGINT,
     BINARY,
     BOOLEAN,
@@ -23,7 +23,7 @@ from pipeline.silver.text_parsers import (
     array_of,
     decimal,
 )
-from pipeline.silver.types import overridden
+from pipeline.silver.types.types import overridden
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

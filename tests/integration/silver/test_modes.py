@@ -22,7 +22,8 @@ from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
 from pipeline.metadata.manifests import Manifests
 from pipeline.protocol.lsn import LSN
-from pipeline.silver import batch_writer, write_plan
+from pipeline.silver.fold import write_plan
+from pipeline.silver.write import batch_writer
 from pipeline.table_name import TableName
 from tests.support.comparable.silver import silver_path
 from tests.support.fault_points import WHEN, crash_at

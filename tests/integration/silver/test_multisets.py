@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.delta.table import LakeTable
-from pipeline.silver import native_reads, writer_choice
+from pipeline.silver.write import native_reads, writer_choice
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
 pytestmark = pytest.mark.postgres

@@ -18,7 +18,7 @@ from pipeline.crash_steps import CrashStep
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.postgres.embedded import EmbeddedServer
-from pipeline.silver.as_of import as_of
+from pipeline.silver.read.as_of import as_of
 from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
@@ -59,7 +59,7 @@ def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
         pytest.param(None, marks=pytest.mark.slow),
         # amid a step: columns were renamed, none is added yet
         pytest.param(
-            "pipeline.silver.schema_operations.AddColumn.statements",
+            "pipeline.silver.schema.schema_operations.AddColumn.statements",
             marks=pytest.mark.slow,
             id="before columns",
         ),

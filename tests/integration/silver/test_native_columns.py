@@ -21,9 +21,9 @@ from pipeline.delta.schema import PHYSICAL_NAME, TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import TableLog
 from pipeline.errors import LakeError
-from pipeline.silver import schema_writer
-from pipeline.silver.foreign_commits import refuse_foreign_commits
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.schema.foreign_commits import refuse_foreign_commits
+from pipeline.silver.write import schema_writer
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.comparable.silver import backticked, silver_rows
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash, with_rules, with_writer

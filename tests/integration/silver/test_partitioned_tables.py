@@ -19,7 +19,7 @@ from pipeline.crash_steps import CrashStep
 from pipeline.delta import data_files
 from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
-from pipeline.silver import batch_writer
+from pipeline.silver.write import batch_writer
 from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import Connection, snapshot, source_columns, source_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.delta.table import LakeTable
-from pipeline.silver import key_bounds
+from pipeline.silver.fold import key_bounds
 from tests.support.files import unreadable
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 

@@ -9,10 +9,10 @@ import pytest
 
 from pipeline.delta.spark.session import new_session, settings
 from pipeline.delta.spark.settings import SMALL_WRITE_SETTINGS
-from pipeline.silver import writer_choice
-from pipeline.silver.fold import Fold
-from pipeline.silver.spark_target import SparkTarget
-from pipeline.silver.write import Write
+from pipeline.silver.fold.fold import Fold
+from pipeline.silver.fold.write import Write
+from pipeline.silver.write import writer_choice
+from pipeline.silver.write.spark_target import SparkTarget
 from tests.support.pipelines import MakePipeline, with_writer
 
 pytestmark = pytest.mark.postgres

@@ -6,7 +6,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.apply.applier import Applier
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, with_writer
 from tests.support.running import continuous, wait_until
 

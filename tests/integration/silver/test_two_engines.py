@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.silver.text_parsers import (
+from pipeline.silver.types.text_parsers import (
     BIGINT,
     BINARY,
     BOOLEAN,
@@ -32,7 +32,7 @@ from pipeline.silver.text_parsers import (
     array_of,
     decimal,
 )
-from pipeline.silver.types import overridden
+from pipeline.silver.types.types import overridden
 from tests.support.seeds import seed_of_run
 from tests.support.silver.odd_texts import ODD, odd_texts
 from tests.support.silver.two_engines import (

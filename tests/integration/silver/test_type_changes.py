@@ -12,7 +12,7 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifests
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
 from tests.support.pipelines import (

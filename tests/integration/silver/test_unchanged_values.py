@@ -14,7 +14,7 @@ from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
-from pipeline.silver.native_files import read_file
+from pipeline.silver.write.native_files import read_file
 from pipeline.table_name import TableName
 from tests.support.comparable.silver import silver_path
 from tests.support.modes.oracle import assert_equals_model
@@ -182,7 +182,7 @@ def test_only_files_that_may_have_the_row_are_read(
         read.append(tuple(schema.names))
         return read_file(path, schema, partition)
 
-    monkeypatch.setattr("pipeline.silver.table_version.read_file", count)
+    monkeypatch.setattr("pipeline.silver.write.table_version.read_file", count)
     database.run(
         "UPDATE documents SET n = 2 WHERE id = 3 * 3 + 1",
         "INSERT INTO documents SELECT 1000 + i, 0, repeat('n', 3000), NULL FROM generate_series(1, 3) i",

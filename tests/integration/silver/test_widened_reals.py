@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from pipeline.operate.rebuild import run_rebuild
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.pipelines import Pipeline, assert_nothing_stopped, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]

@@ -29,7 +29,7 @@ from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import TableLog
 from pipeline.engine import DUCKDB, SPARK
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.comparable.silver import backticked, silver_path, silver_rows
 from tests.support.pipelines import MakePipeline, Pipeline

@@ -20,7 +20,7 @@ from tests.support.running import continuous, wait_until
 from tests.support.servers import Database
 
 if TYPE_CHECKING:
-    from pipeline.silver.writer_choice import WriterSetting
+    from pipeline.silver.write.writer_choice import WriterSetting
 
 pytestmark = pytest.mark.postgres
 

@@ -11,11 +11,11 @@ from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
-from pipeline.silver.as_of import as_of
-from pipeline.silver.fold import Fold
-from pipeline.silver.native_target import NativeTarget
-from pipeline.silver.write import Write, WriteKind
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.fold.fold import Fold
+from pipeline.silver.fold.write import Write, WriteKind
+from pipeline.silver.read.as_of import as_of
+from pipeline.silver.write.native_target import NativeTarget
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.lives import forbid_copies
 from tests.support.pipelines import MakePipeline, Pipeline

@@ -19,7 +19,7 @@ from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, ServerOf, new_database, with_older
 
 if TYPE_CHECKING:
-    from pipeline.silver.writer_choice import WriterSetting
+    from pipeline.silver.write.writer_choice import WriterSetting
 
 pytestmark = pytest.mark.postgres
 

@@ -13,7 +13,7 @@ from tests.support.copies import FILL, ORDERS
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 
 if TYPE_CHECKING:
-    from pipeline.silver.writer_choice import WriterSetting
+    from pipeline.silver.write.writer_choice import WriterSetting
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 

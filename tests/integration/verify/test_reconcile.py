@@ -24,8 +24,8 @@ from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconc
 from pipeline.operate.run import run_both
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
-from pipeline.silver.as_of import as_of
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.read.as_of import as_of
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from pipeline.verify import reconcile
 from pipeline.verify.reconcile import compare_at_rest, run_reconcile

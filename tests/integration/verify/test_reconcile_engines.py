@@ -13,7 +13,7 @@ import pytest
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.verify.reconcile import run_reconcile
 from pipeline.verify.reconcile_report import Reconciled
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.metadata.reconciliations import EQUAL, UNPROVEN
-from pipeline.silver.clone import PinnedVersion, SnapshotCloner, TableAtSnapshot
+from pipeline.silver.compare.clone import PinnedVersion, SnapshotCloner, TableAtSnapshot
 from pipeline.verify import reconcile
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.injuries import injure

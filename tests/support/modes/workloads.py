@@ -12,14 +12,14 @@ import pytest
 from pipeline.config.config import Config
 from pipeline.config.tables import History, TableRule
 from pipeline.delta.spark.provider import SparkProvider
-from pipeline.silver.modes import row_mode
+from pipeline.silver.fold.modes import row_mode
 from pipeline.table_name import TableName
 from tests.support.servers import Database
 from tests.support.workload.tables import Schema, Table
 from tests.support.workload.transactions import Step
 
 if TYPE_CHECKING:
-    from pipeline.silver.writer_choice import WriterSetting
+    from pipeline.silver.write.writer_choice import WriterSetting
 
 KEYED = ("documents", "Lines", "tickets")
 MODES = ("soft_delete", "append", "history", "intermediate")

@@ -21,14 +21,27 @@ from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.schema import TableSchema
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.duckdb_sql import DuckSql
-from pipeline.silver.fold import INHERITED, Fold
-from pipeline.silver.fold_sql import FoldSql
-from pipeline.silver.spark_sql import SparkSql
-from pipeline.silver.sql_session import SqlSession, count_images, fold_by_key, follow_key_changes, net_images
-from pipeline.silver.types import stored
-from pipeline.silver.write import MetadataNames, image_of_row
-from pipeline.silver.write_plan import Identity, TableInput, WriteStep, fold_signature, identity_of, plan_fold
+from pipeline.silver.fold.duckdb_sql import DuckSql
+from pipeline.silver.fold.fold import INHERITED, Fold
+from pipeline.silver.fold.fold_sql import FoldSql
+from pipeline.silver.fold.spark_sql import SparkSql
+from pipeline.silver.fold.sql_session import (
+    SqlSession,
+    count_images,
+    fold_by_key,
+    follow_key_changes,
+    net_images,
+)
+from pipeline.silver.fold.write import MetadataNames, image_of_row
+from pipeline.silver.fold.write_plan import (
+    Identity,
+    TableInput,
+    WriteStep,
+    fold_signature,
+    identity_of,
+    plan_fold,
+)
+from pipeline.silver.types.types import stored
 from tests.support.histories import History
 from tests.support.model import ModelChange, Shape, Text
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.silver.duckdb_sql import DuckSql
-from pipeline.silver.sql_session import SqlSession
+from pipeline.silver.fold.duckdb_sql import DuckSql
+from pipeline.silver.fold.sql_session import SqlSession
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def sql_session(request: pytest.FixtureRequest) -> Iterator[SqlSession]:
     if request.param == "duckdb":
         yield request.getfixturevalue("session")
         return
-    from pipeline.silver.spark_sql import SparkSql
+    from pipeline.silver.fold.spark_sql import SparkSql
 
     spark_session = SparkSql(request.getfixturevalue("small"))
     yield spark_session

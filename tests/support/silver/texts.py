@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from pipeline.silver.text_parsers import (
+from pipeline.silver.types.text_parsers import (
     BIGINT,
     BINARY,
     BOOLEAN,
@@ -26,7 +26,7 @@ from pipeline.silver.text_parsers import (
     array_of,
     decimal,
 )
-from pipeline.silver.types import overridden
+from pipeline.silver.types.types import overridden
 
 NAN, INFINITY = float("nan"), float("inf")
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pipeline.delta.schema import TableSchema
 from pipeline.engine import DUCKDB, SPARK, Engine
-from pipeline.silver.text_parsers import SilverType
+from pipeline.silver.types.text_parsers import SilverType
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from pipeline.config.config import Config, Source, Storage
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
-from pipeline.silver.shared_tables import silver_path
+from pipeline.silver.write.shared_tables import silver_path
 from pipeline.table_name import TableName
 
 SHARED = TableRule("tenant_*.*", target="{table}")

@@ -16,7 +16,7 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.operate.as_of import SilverVersions
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.as_of import AsOf
+from pipeline.silver.read.as_of import AsOf
 from pipeline.table_name import TableName
 from pipeline.verify.audit import Audit
 from pipeline.verify.commit_chain import read_chain

@@ -23,7 +23,7 @@ from pipeline.operate.live import LiveReader
 from pipeline.operate.live_tables import Live
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Relation
-from pipeline.silver import silver_rows
+from pipeline.silver.read import silver_rows
 from pipeline.table_name import TableName
 from tests.support.native_lakes import NativeLake, change, make_config
 from tests.support.paths import ROOT

@@ -16,8 +16,8 @@ from pipeline.cli.main import main
 from pipeline.errors import ConfigError, LakeError
 from pipeline.operate.query import run_query, silver_as_of, silver_live
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.query_session import QuerySession
-from pipeline.silver.silver_rows import SilverRows
+from pipeline.silver.read.query_session import QuerySession
+from pipeline.silver.read.silver_rows import SilverRows
 from pipeline.table_name import TableName
 from tests.support.native_lakes import COPIED_AT, NativeLake
 
@@ -224,7 +224,7 @@ def test_names_are_the_source_s_and_differ_in_case(tmp_path: Path) -> None:
 def test_a_query_larger_than_its_memory_uses_temporary_files(
     lake: NativeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.silver import query_session
+    from pipeline.silver.read import query_session
 
     hashes = "SELECT md5(i::VARCHAR) || repeat('x', 100) AS h FROM range(600000) t(i)"
     sql = f"SELECT count(*) FROM (SELECT DISTINCT h FROM ({hashes}))"

@@ -24,7 +24,7 @@ from pipeline.key_ranges import KeyRange
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.operate.retention_plan import LakeRecords, is_due, is_in_run, last_expired, plan_retention
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.base_rows import BaseInput
+from pipeline.silver.write.base_rows import BaseInput
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "t")

@@ -28,8 +28,8 @@ _NEVER = (
     "pyarrow.dataset",
     "pipeline.bronze.columnar.decode",
     "pipeline.ingest.job",
-    "pipeline.silver.file_committer",
-    "pipeline.silver.native_target",
+    "pipeline.silver.write.file_committer",
+    "pipeline.silver.write.native_target",
 )
 _BINARY = "pipeline.protocol.binary.converters"
 NOT_NEEDED = {

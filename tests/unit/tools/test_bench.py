@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from pipeline.config.tables import RowMode
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from tools.bench import __main__ as bench
 from tools.bench.ideal import Ideal
 from tools.bench.latency import Sample, Seen, delays, percentile

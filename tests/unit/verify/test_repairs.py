@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedColumns, Kind
-from pipeline.silver.comparable_columns import ComparableColumns
-from pipeline.silver.differing_rows import Differences, DifferingRow
+from pipeline.silver.compare.comparable_columns import ComparableColumns
+from pipeline.silver.compare.differing_rows import Differences, DifferingRow
 from pipeline.table_name import TableName
 from pipeline.verify import reconcile
 from pipeline.verify.reconcile import plan_repair, repair_sentence

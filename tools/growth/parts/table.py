@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
 from pipeline.operate.maintain import run_maintenance
-from pipeline.silver.writer_choice import WriterSetting
+from pipeline.silver.write.writer_choice import WriterSetting
 from tools.growth.lake import GrowingLake, config_of
 from tools.growth.measure import Cost, Growth, Row, measured, median
 

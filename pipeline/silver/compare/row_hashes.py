@@ -1,0 +1,92 @@
+"""Hashes of silver's rows: sums by range, and single rows.
+
+The other side of the comparison is `postgres.snapshot.hashed_rows`, which computes the same hashes in
+PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.engine import Engine
+from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
+from pipeline.silver.compare.compared_rows import ComparedRows, FrameRows
+from pipeline.silver.types.comparable_text import text_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class SilverColumn:
+    """A compared column of silver: name, DDL, and the delimiter of its array elements."""
+
+    name: str
+    ddl: str
+    delimiter: str = ","
+
+
+class SilverHashes:
+    """The rows of a silver table with hashes of the compared columns; `key` are the indexes of the key's.
+
+    `text_bytes` is the size of all values as texts, once the sums of all rows were read.
+    """
+
+    text_bytes = 0
+
+    def __init__(self, rows: ComparedRows, columns: Sequence[SilverColumn], key: Sequence[int]) -> None:
+        engine = self._engine = rows.engine
+        self._rows = rows
+        self._names = [f"c{i}" for i in range(len(columns))]
+        self._key = [self._names[i] for i in key]
+        forms = [text_sql(c.ddl, engine.quoted(c.name), c.delimiter, engine) for c in columns]
+        values = ", ".join(f"{form} AS {name}" for form, name in zip(forms, self._names, strict=True))
+        hashed = f"SELECT *, {_hash(self._names, engine)} AS r FROM (SELECT {values} FROM {rows.source}) AS v"
+        self._hashed = f"SELECT *, {_hash(self._key, engine) if key else 'r'} AS k FROM ({hashed}) AS h"
+
+    def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, RangeSum]:
+        """Return the sums of each range, a prefix of so many digits, for all rows or those in some ranges."""
+        engine, prefix = self._engine, f"substr(k, 1, {digits})"
+        parts = ", ".join(f"sum({engine.hex_number(f'substr(r, {at}, 15)')})" for at in (1, 17))
+        sizes = (f"coalesce({engine.byte_count(name)}, 0)" for name in self._names)
+        size = " + ".join([engine.cast("0", "BIGINT"), *sizes])
+        found = self._rows.query(
+            f"SELECT {prefix}, count(*), {parts}, sum({size}) FROM ({self._within(within)}) AS q "
+            f"GROUP BY {prefix}"
+        )
+        if within is None:
+            self.text_bytes = sum(int(row[4]) for row in found)
+        return {row[0]: RangeSum(*map(int, row[1:4])) for row in found}
+
+    def rows(self, within: Sequence[str]) -> list[RowHash]:
+        """Return the rows in some ranges."""
+        engine = self._engine
+        short = engine.array(*(f"substr({_hash([name], engine)}, 1, 8)" for name in self._names))
+        texts = engine.array(*self._key)
+        found = self._rows.query(f"SELECT k, r, {short}, {texts} FROM ({self._within(within)}) AS q")
+        return [RowHash(key, row, tuple(columns), tuple(texts)) for key, row, columns, texts in found]
+
+    def texts_without(self, keys: DataFrame) -> DataFrame:
+        """Return the values of each row as the array `new`, without rows whose key's hash is in `keys.k`.
+
+        Only rows that Spark reads have them.
+        """
+        from pyspark.sql import functions as F
+
+        assert isinstance(self._rows, FrameRows)
+        rest = self._rows.frame(self._hashed).join(F.broadcast(keys), "k", "left_anti")
+        return rest.select(F.array(*self._names).alias("new"))
+
+    def _within(self, ranges: Sequence[str] | None) -> str:
+        if ranges is None:
+            return self._hashed
+        listed = ", ".join(map(self._engine.literal, ranges))
+        return f"SELECT * FROM ({self._hashed}) AS a WHERE substr(k, 1, {len(ranges[0])}) IN ({listed})"
+
+
+def _hash(names: Sequence[str], engine: Engine) -> str:
+    """Return SQL for the MD5 of values, each preceded by its length; NULL has no length."""
+    parts = ", ".join(f"coalesce(length({name}) || ':' || {name}, ':')" for name in names)
+    return engine.md5(f"concat({parts})")

@@ -1,0 +1,12 @@
+"""Fold: what the changes of a step leave of each row.
+
+- `write_plan`: the steps of an input; `write`: one write, and its MERGE
+- `fold`, `fold_sql`: one row per key, or multisets of whole rows
+- `modes`, `mode_sql`: what else than a mirror a table may be, and the fold of these
+- `unchanged_plan`, `unchanged_values`: values that were not sent, from earlier rows
+- `later_copies`: copies that correct the rows of such tables
+- `key_bounds`, `file_statistics`: by which files are skipped
+- `policies`: guards, and refused values
+- `sql_session`: the session that runs a fold, by `duckdb_sql` or `spark_sql`
+- `row_changes`: what comes of it: rows that go, are replaced, or come
+"""

@@ -1,0 +1,117 @@
+"""Run the SQL of the fold in DuckDB, in this process: a relation is a query, an Arrow table or a table.
+
+All sessions share one database in memory, in which each has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from pipeline.engine import DUCKDB
+from pipeline.silver.fold.sql_session import SqlSession
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+SETTINGS: dict[str, Any] = {
+    "memory_limit": "1GB",
+    "threads": 2,
+    "temp_directory": "",  # rows are not written to disk: what needs more memory is left to Spark
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,  # names are relations, never variables of this program
+}
+
+_lock = threading.Lock()
+_databases: list[duckdb.DuckDBPyConnection] = []  # one at most, for the process
+
+
+def _connect() -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    with _lock:
+        if not _databases:
+            _databases.append(duckdb.connect(":memory:", config=SETTINGS))
+        connection = _databases[0].cursor()
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a query needs more memory than it may use."""
+    import duckdb
+
+    return isinstance(error, duckdb.OutOfMemoryException)
+
+
+class DuckSql(SqlSession):
+    """One connection to DuckDB: to the database in memory, unless another is given, which `close` closes."""
+
+    engine = DUCKDB
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection | None = None) -> None:
+        self._connection = connection or _connect()
+        self._defined: dict[str, str] = {}  # queries by name, each of earlier ones only
+        self._tables: list[str] = []
+        self._arrow: list[str] = []
+
+    def define(self, name: str, query: str) -> None:
+        self._defined.pop(name, None)
+        self._defined[name] = query
+
+    def compute(self, name: str, query: str) -> None:
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {self.with_defined(query)}")
+        self._defined.pop(name, None)
+        self._tables.append(name)
+
+    def row(self, query: str) -> Any:
+        found = self._connection.execute(self.with_defined(query))
+        names = [column[0] for column in found.description]
+        (values,) = found.fetchall()
+        return SimpleNamespace(**dict(zip(names, values, strict=True)))
+
+    def is_empty(self, query: str) -> bool:
+        first = self.with_defined(f"SELECT 1 FROM ({query}) AS q LIMIT 1")
+        return not self._connection.execute(first).fetchall()
+
+    def table(self, query: str) -> pa.Table:
+        return self._connection.sql(self.with_defined(query)).to_arrow_table()
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return self._connection.execute(self.with_defined(query)).fetchall()
+
+    def with_defined(self, query: str) -> str:
+        """Return a query with the defined ones that it names; views would be planned once more for each."""
+        needed: list[str] = []
+        text = query
+        for name, definition in reversed(self._defined.items()):
+            if re.search(rf"\b{name}\b", text):
+                needed.append(f"{name} AS NOT MATERIALIZED ({definition})")
+                text = f"{text} {definition}"
+        if not needed:
+            return query
+        if query.startswith("WITH "):
+            query = f"SELECT * FROM ({query}) AS q"
+        return f"WITH {', '.join(reversed(needed))} {query}"
+
+    def add(self, name: str, rows: pa.Table | ds.Dataset) -> None:
+        """Name an Arrow table, or a dataset."""
+        self._connection.register(name, rows)
+        self._arrow.append(name)
+
+    def clear(self) -> None:
+        for name in self._tables:
+            self._connection.execute(f"DROP TABLE IF EXISTS {name}")
+        for name in self._arrow:
+            self._connection.unregister(name)
+        self._defined, self._tables, self._arrow = {}, [], []
+
+    def close(self) -> None:
+        """End the connection; its relations are gone."""
+        self._connection.close()

@@ -1,0 +1,143 @@
+"""Fold pending changes onto a version of a silver table with Spark, as a frame, and write nothing.
+
+What Delta's MERGE would do to the rows is a query here. Steps of one input follow one another on the same
+frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipeline.engine import SPARK
+from pipeline.silver.fold.fold import Fold
+from pipeline.silver.fold.fold_sql import FoldSql
+from pipeline.silver.fold.modes import MARKINGS, truncate_marks
+from pipeline.silver.fold.unchanged_values import EARLIER, EARLIER_VALUES, EarlierRows
+from pipeline.silver.fold.write import (
+    FOLDED,
+    MetadataNames,
+    Write,
+    WriteKind,
+    current_rows,
+    image_of_row,
+    same_keys,
+)
+from pipeline.silver.write.step_writer import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipeline.silver.fold.spark_sql import SparkSql
+
+_MOST_BROADCAST = 100_000  # changes
+
+
+class FrameTarget(Target):
+    """The rows of a silver table as a frame, which `frame` is after each write."""
+
+    session: SparkSql
+
+    def __init__(self, session: SparkSql, frame: DataFrame, changes: int) -> None:
+        self.session = session
+        self.frame = frame
+        self._schema = frame.schema
+        self._hint = "/*+ BROADCAST(s) */ " if changes <= _MOST_BROADCAST else ""
+
+    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
+        self.session.add("silver", self.frame)
+
+    def define_whole_silver(self, fold: Fold) -> None:
+        self.define_silver(fold)
+
+    def define_silver_rows(self, fold: Fold) -> None:
+        self.define_silver(fold)
+
+    def newest_lsn(self, rows: EarlierRows) -> int | None:
+        return None
+
+    def define_earlier(self, rows: EarlierRows) -> None:
+        for name in (EARLIER, EARLIER_VALUES):
+            self.session.add(name, self.frame)
+
+    def define_earlier_values(self, rows: EarlierRows, sources: str) -> None:
+        """Do nothing: `define_earlier` has defined them."""
+
+    def commit_rows(self, write: Write, fold: Fold) -> None:
+        rows = self._complete(self.session.table(FoldSql(fold, SPARK).final_rows(FOLDED, write.metadata)))
+        self.frame = rows if write.kind is WriteKind.OVERWRITE else self.frame.unionAll(rows)
+
+    def commit_merge(self, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
+        self.define_silver(fold)
+        values = {column.name: f"s.c{i}" for i, column in enumerate(fold.columns)}
+        values |= {name: f"s.{source}" for name, source in write.metadata.pairs()}
+        stay = self.session.table(self._rows_that_stay(fold, write.metadata))
+        source = f"{FOLDED} AS s"
+        if fold.mode != "history" and fold.partial:
+            source += f" LEFT JOIN (SELECT *, true AS {_FOUND} FROM silver) AS t ON {same_keys(fold)}"
+            for i in fold.partial:
+                name = SPARK.quoted(fold.columns[i].name)
+                is_kept = f"s.s{i} IS NULL AND t.{_FOUND}"
+                values[fold.columns[i].name] = f"CASE WHEN {is_kept} THEN t.{name} ELSE s.c{i} END"
+        columns = ", ".join(f"{sql} AS {SPARK.quoted(name)}" for name, sql in values.items())
+        written = self.session.table(f"SELECT {columns} FROM {source} WHERE s.op <> 'D'")
+        self.frame = self._complete(stay).unionAll(self._complete(written))
+
+    def _rows_that_stay(self, fold: Fold, metadata: MetadataNames) -> str:
+        """Return the query of the rows of `silver` that nothing replaces, marked if they are gone."""
+        if fold.mode not in MARKINGS:
+            return (
+                f"SELECT {self._hint}t.* FROM silver AS t LEFT ANTI JOIN {FOLDED} AS s ON {same_keys(fold)}"
+            )
+        on, is_gone = same_keys(fold), "s.op = 'D'"
+        if fold.mode == "history":
+            on = f"s.op = 'D' AND {current_rows(fold)} AND {on}"
+        marks = {name: source for name, source in metadata.pairs() if source in MARKINGS[fold.mode].columns}
+        first = truncate_marks(fold.mode, fold.truncates[0], SPARK) if fold.truncates else {}
+        columns = []
+        for name in self._schema.names:
+            quoted = SPARK.quoted(name)
+            value = f"t.{quoted}"
+            if name in marks:
+                cases = f"WHEN {is_gone} THEN s.{marks[name]}"
+                if first:
+                    cases += f" WHEN s.op IS NULL AND {current_rows(fold)} THEN {first[marks[name]]}"
+                value = f"CASE {cases} ELSE {value} END"
+            columns.append(f"{value} AS {quoted}")
+        return (
+            f"SELECT {self._hint}{', '.join(columns)} FROM silver AS t LEFT JOIN {FOLDED} AS s ON {on} "
+            f"WHERE s.op IS NULL OR {is_gone}"
+        )
+
+    def commit_multiset(self, write: Write, fold: Fold) -> None:
+        sql = FoldSql(write.fold, SPARK)
+        names = [SPARK.quoted(name) for name in self._schema.names]
+        own = [f"t.{name} AS {alias}" for name, alias in zip(names, self._aliases, strict=True)]
+        ranked = sql.ranked_rows("counted", "silver", write.metadata, own)
+        back = ", ".join(f"{alias} AS {name}" for name, alias in zip(names, self._aliases, strict=True))
+        kept = self.session.table(f"SELECT {back} FROM ({ranked}) AS r WHERE rank <= new_count")
+        image = image_of_row(write.fold.columns, "t")
+        reduced = "SELECT image FROM counted WHERE new_count < silver_count"
+        others = self.session.table(
+            f"SELECT t.* FROM silver AS t LEFT ANTI JOIN ({reduced}) AS r ON {image} = r.image"
+        )
+        added = self._complete(self.session.table(sql.final_rows(FOLDED, write.metadata)))
+        self.frame = self._complete(others).unionAll(self._complete(kept)).unionAll(added)
+
+    @property
+    def _aliases(self) -> list[str]:
+        return [f"own{i}" for i in range(len(self._schema.names))]
+
+    def _complete(self, rows: DataFrame) -> DataFrame:
+        """Return rows with all columns of the table, in its order and with its types."""
+        from pyspark.sql import functions as F
+
+        found = set(rows.columns)
+        columns = []
+        for field in self._schema.fields:
+            column = F.col(SPARK.quoted(field.name)) if field.name in found else F.lit(None)
+            columns.append(column.cast(field.dataType).alias(field.name))
+        return rows.select(*columns)
+
+
+_FOUND = "`pgdelta found`"

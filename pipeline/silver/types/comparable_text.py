@@ -1,0 +1,115 @@
+"""The text form in which PostgreSQL, Spark and DuckDB write a value, and the SQL of the engines for it.
+
+A form belongs to a pair of types, the source's and silver's. `postgres.snapshot.comparable_text` has the SQL
+for PostgreSQL. Columns whose types have no form are not compared, and reported.
+"""
+
+import re
+from collections.abc import Mapping
+
+from pipeline.bronze.source_relations import SourceColumn
+from pipeline.engine import SPARK, Engine
+from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, TEXT, Form, Kind
+from pipeline.silver.types.types import holds, numeric
+
+_NUMERIC = 1700
+_INTEGERS: Mapping[int, str] = {21: "SMALLINT", 23: "INT", 20: "BIGINT", 26: "BIGINT"}
+# (oid, silver's type)
+_SAME = {
+    (16, "BOOLEAN"): TEXT,
+    (17, "BINARY"): TEXT,
+    (700, "FLOAT"): Form(Kind.REAL),
+    (701, "DOUBLE"): Form(Kind.DOUBLE),
+}
+_DATED = {
+    (1082, "DATE"): Kind.DATE,
+    (1114, "TIMESTAMP_NTZ"): Kind.TIMESTAMP,
+    (1184, "TIMESTAMP"): Kind.TIMESTAMPTZ,
+}
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+_HEX = r"\x"  # before the digits of a bytea
+_HSTORE = ("hstore_out", "MAP<STRING,STRING>")
+
+
+def form_of(
+    column: SourceColumn, ddl: str, *, clamps: bool = False, is_partition: bool = False
+) -> Form | None:
+    """Return the form in which both sides write a column's values, None if there is none."""
+    if ddl == "STRING":
+        return PARTITION_TEXT if is_partition else TEXT
+    element = column.element_base_oid
+    if element is None:
+        return None if ddl.startswith("ARRAY<") else _scalar(column, column.base_oid, ddl, clamps)
+    if not ddl.startswith("ARRAY<"):
+        return None
+    inner = ddl[len("ARRAY<") : -1]
+    form = TEXT if inner == "STRING" else _scalar(column, element, inner, clamps)
+    return form and Form(form.kind, form.precision, form.scale, form.fits, form.clamps, is_array=True)
+
+
+def _scalar(column: SourceColumn, oid: int, ddl: str, clamps: bool) -> Form | None:
+    if found := _SAME.get((oid, ddl)):
+        return found
+    if oid in _INTEGERS and ddl in _INTEGERS.values():
+        return TEXT
+    if (column.output, ddl) == _HSTORE:
+        return TEXT
+    if kind := _DATED.get((oid, ddl)):
+        return Form(kind, clamps=clamps)
+    match = _DECIMAL.fullmatch(ddl)
+    if match and (oid in _INTEGERS or oid == _NUMERIC):
+        source = _INTEGERS.get(oid) or numeric(column.base_modifier).ddl
+        return Form(Kind.DECIMAL, int(match[1]), int(match[2]), fits=holds(ddl, source), clamps=clamps)
+    return None
+
+
+def text_sql(ddl: str, value: str, delimiter: str = ",", engine: Engine = SPARK) -> str:
+    """Return SQL for the text form of a silver value; `delimiter` is that of the source's array."""
+    if ddl.startswith("ARRAY<"):
+        inner = ddl[len("ARRAY<") : -1]
+        return array_text(inner, text_sql(inner, "e", engine=engine), value, delimiter, engine)
+    match ddl:
+        case "STRING":
+            return value
+        case "BOOLEAN":
+            return f"CASE WHEN {value} THEN 't' WHEN NOT {value} THEN 'f' END"
+        case "BINARY":
+            return f"({engine.literal(_HEX)} || lower(hex({value})))"
+        case "FLOAT" | "DOUBLE":
+            bits = engine.float_bits(value, ddl)
+            return f"CASE WHEN isnan({value}) THEN 'NaN' WHEN {value} IS NOT NULL THEN {bits} END"
+        case "TIMESTAMP":
+            return engine.instant_text(value)
+        case "MAP<STRING,STRING>":
+            return _hstore(value, engine)
+    return engine.number_text(value, ddl)
+
+
+def array_text(ddl: str, text: str, value: str, delimiter: str = ",", engine: Engine = SPARK) -> str:
+    """Return SQL for an array as array_out writes it; `text` is that of an element `e` of the type `ddl`."""
+    element = f"coalesce({_element(ddl, text, delimiter, engine)}, 'NULL')"
+    elements = engine.joined(engine.transform(value, element), delimiter)
+    return f"CASE WHEN {value} IS NOT NULL THEN concat('{{', {elements}, '}}') END"
+
+
+def _element(ddl: str, text: str, delimiter: str, engine: Engine) -> str:
+    """Return SQL for an array element as array_out writes it: quoted if its text is ambiguous."""
+    if ddl not in ("STRING", "BINARY", "MAP<STRING,STRING>"):
+        return text
+    special = engine.matches(text, rf'[{{}}"\\{re.escape(delimiter)} \t\n\r\x0B\f]')
+    needs = f"({text} = '' OR upper({text}) = 'NULL' OR {special})"
+    return f"CASE WHEN {needs} THEN {_quoted(text, engine)} ELSE {text} END"
+
+
+def _quoted(text: str, engine: Engine) -> str:
+    """Return SQL for a text in double quotes, with quotes and backslashes escaped; NULL is NULL."""
+    one, two, quote = (engine.literal(each) for each in ("\\", "\\\\", '\\"'))
+    return f"""('"' || replace(replace({text}, {one}, {two}), '"', {quote}) || '"')"""
+
+
+def _hstore(value: str, engine: Engine) -> str:
+    """Return SQL for a map as hstore_out writes it."""
+    key, other = _quoted("p['key']", engine), _quoted("p['value']", engine)
+    pair = f"concat({key}, '=>', coalesce({other}, 'NULL'))"
+    pairs = engine.joined(engine.transform(f"map_entries({value})", pair, "p"), ", ")
+    return f"CASE WHEN {value} IS NOT NULL THEN {pairs} END"

@@ -1,0 +1,12 @@
+"""Write: one table's steps become commits.
+
+- `table` applies ranges, starts from a copy, rebuilds; `batch_writer` plans a range (`range_plan`) and
+  carries it out; `writer_choice` chooses with Spark or without
+- `schema_writer` plans columns, and changes them, with Spark or by `native_schema`
+- `step_writer` folds a step and commits it to a target: `spark_target`, or `native_target`, which resolves
+  row changes from the rows of a `table_version` with an `overlay`, and has `file_committer` write them
+- `native_session`, `native_reads`, `native_files`: what the latter read; `data_layout`: which files, and
+  their size; `clustering`: which are sorted by key
+- `base_rows`, `base_keys`: what is left of bronze's older changes when they are compacted
+- `shared_tables`: one Delta table for the tables of many sources
+"""

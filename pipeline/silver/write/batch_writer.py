@@ -1,0 +1,498 @@
+"""Write one range of a silver table's input: plan all of it, then carry the plan out.
+
+`plan` decides where the range ends, how the columns change, and which writes follow; it reads bronze and the
+table's log, and changes nothing. `execute` carries out a plan in named steps whose order survives a crash:
+change the columns, register them, write the rows, register the source's names. Each write records the LSN up
+to which the table is complete, under a separate id if the table is not complete after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pipeline.bronze.copy_states import CompleteCopy
+from pipeline.bronze.log import Bronze, between
+from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, Truncate
+from pipeline.config.tables import TableRule
+from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.table import LakeTable
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind
+from pipeline.engine import DUCKDB, SPARK, Engine
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.fold import policies
+from pipeline.silver.fold.duckdb_sql import DuckSql
+from pipeline.silver.fold.later_copies import plan_later_copy
+from pipeline.silver.fold.modes import MARKINGS, kept_as, mode_changed
+from pipeline.silver.fold.unchanged_plan import plan_filling
+from pipeline.silver.fold.write import Write, plan_write
+from pipeline.silver.fold.write_plan import (
+    Run,
+    TableInput,
+    WriteStep,
+    fold_signature,
+    plain_runs,
+    plan_fold,
+    plan_write_steps,
+)
+from pipeline.silver.schema.schema_operations import Hold, NeedsRebuild, NeedsResync
+from pipeline.silver.schema.swap import copy_metadata
+from pipeline.silver.schema.table_partitions import columns_to_fold, rule_with_names
+from pipeline.silver.write.native_session import (
+    NativeWriting,
+    define_chunks,
+    is_left_to_spark,
+    session_of_rows,
+)
+from pipeline.silver.write.range_plan import RangePlan, Stop, WriteResult
+from pipeline.silver.write.schema_writer import Evolution, SchemaWriter
+from pipeline.silver.write.step_writer import StepWriter, Target
+from pipeline.silver.write.writer_choice import (
+    MOST_BYTES,
+    MOST_BYTES_AT_ONCE,
+    MOST_CHANGE_BYTES,
+    MOST_ROWS_AT_ONCE,
+    Choice,
+    WriteFacts,
+    Writer,
+    choose,
+    compared_bytes,
+    is_small_write,
+    other_types,
+    unsupported_feature,
+)
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pipeline.silver.fold.spark_sql import SparkSql
+    from pipeline.silver.write.native_target import NativeTarget
+
+
+Rebuild = Callable[[RangePlan], WriteResult]
+
+
+class BatchWriter:
+    """Plans and writes ranges of one table's input; calls `rebuild` for a change that needs a rebuild."""
+
+    def __init__(
+        self,
+        table: LakeTable,
+        bronze: Bronze,
+        records: Records,
+        name: TableName,
+        rule: TableRule,
+        rebuild: Rebuild,
+        *,
+        metadata_columns: bool,
+        native: NativeWriting | None = None,
+    ) -> None:
+        self.registered: RegisteredTable | None = None  # as the last write left it
+        self._table = table
+        self._bronze = bronze
+        self._records = records
+        self._name = name
+        self._configured = self._rule = rule
+        self._rebuild = rebuild
+        self._txn = bronze.txn
+        self._schema = SchemaWriter(
+            table,
+            records,
+            name,
+            rule,
+            bronze.txn,
+            metadata_columns=metadata_columns,
+            writer=native.setting if native is not None and table.local_path is not None else "spark",
+        )
+        self._native = native
+        self._is_log = rule.mode == "append"  # a row of silver is a change
+        self._missing_values = 0  # that neither the stream nor the table has
+
+    def plan(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        registered: RegisteredTable | None,
+        start: InputStart,
+        end_lsn: LSN,
+    ) -> RangePlan:
+        """Plan the range from a start up to an LSN, or up to the change before which the table is held."""
+        registered = self._current(registered)
+        self._rule = rule_with_names(self._configured, self._table.snapshot(), registered, relations.values())
+        if registered is not None and registered.mode != kept_as(self._rule):
+            sentence = mode_changed(self._name, registered.mode, kept_as(self._rule))
+            return RangePlan(start, start.offset, registered, Stop(sentence))
+        truncates = self._truncates(surveys, start, end_lsn)
+        surveys = self._without_cuts(surveys, is_later=start.is_later)
+        stop: Stop | None = None
+        if refusal := self._find_refusal(surveys, relations, start, end_lsn):
+            end_lsn, stop = refusal.commit_lsn, Stop(refusal.sentence, refusal.kind, refusal.copy_lsn)
+            surveys = self._survey_before(start, end_lsn)
+        evolution = self._schema.plan(surveys, relations, registered) if surveys else None
+        if evolution and evolution.stop and isinstance(evolution.stop[1], Hold):
+            # The commit record of the change that cannot be followed ends the transactions before it.
+            end_lsn, hold = evolution.stop
+            stop = Stop(hold.sentence, hold.kind, end_lsn if isinstance(hold, NeedsResync) else None)
+            surveys = self._survey_before(start, end_lsn)
+            evolution = self._schema.plan(surveys, relations, registered) if surveys else None
+        plan = RangePlan(start, end_lsn, registered, stop, tuple(surveys), relations, evolution)
+        if evolution is None:
+            return plan
+        if evolution.stop and isinstance(evolution.stop[1], NeedsRebuild):
+            return replace(plan, rebuild=(evolution.stop[0], evolution.stop[1]))
+        return replace(plan, writes=self._plan_writes(plan, evolution, truncates))
+
+    def _truncates(self, surveys: Sequence[Survey], start: InputStart, end_lsn: LSN) -> list[Truncate]:
+        """Return the truncates that mark rows, in a mode that keeps those."""
+        is_marked = self._rule.mode in MARKINGS and not start.is_later
+        if not is_marked or not any(survey.last_truncate for survey in surveys):
+            return []
+        return self._bronze.truncates_of(self._name, start, end_lsn)
+
+    def _without_cuts(self, surveys: Sequence[Survey], *, is_later: bool = False) -> Sequence[Survey]:
+        """Return surveys without the truncates, if these do not make what is before them irrelevant."""
+        if self._rule.is_cut_by_truncates or is_later:
+            return surveys
+        return [replace(survey, last_truncate=None) for survey in surveys]
+
+    def _plan_writes(
+        self, plan: RangePlan, evolution: Evolution, truncates: Sequence[Truncate]
+    ) -> tuple[Write, ...]:
+        start, end_lsn, relations = plan.start, plan.end_lsn, evolution.relations
+        if start.is_later and start.copy is not None:
+            return (self._plan_later_copy(plan, evolution, start.copy),)
+        changed = tuple(survey for survey in plan.surveys if not survey.at_rest)
+        if not changed:
+            return ()
+        runs = self._runs(changed, relations, start, end_lsn)
+        table = TableInput(plan.surveys, relations, end_lsn, runs, start.copy)
+        columns, rule = columns_to_fold(evolution.columns, evolution.rule), evolution.rule
+        is_empty = self._table.is_empty() if self._table.exists() else True
+        writes = []
+        gaps = self._bronze.copies.read().gaps if self._is_log else ()
+        shown_oid = plan.registered.relation_id if plan.registered else None
+        for step in plan_write_steps(table, shown_oid, truncates):
+            fold = plan_fold(table, step, columns, rule, evolution.recorded.numbers)
+            metadata = {"table": list(self._name), "after": str(start.offset), **copy_metadata(step.copy_id)}
+            commit = TableCommit(self._txn_of(step, end_lsn), step.end_lsn, metadata)
+            surveys = [s for s in plan.surveys if s.version in step.versions]
+            has_only_inserts = not any(s.updates or s.deletes for s in surveys)
+            place = commit, evolution.metadata, self._table.identifier
+            write = plan_write(step, fold, *place, is_empty=is_empty, has_only_inserts=has_only_inserts)
+            writes.append(replace(write, filling=plan_filling(step, fold, plan.relations, gaps)))
+            is_empty = False
+        return tuple(writes)
+
+    def _plan_later_copy(self, plan: RangePlan, evolution: Evolution, copy: CompleteCopy) -> Write:
+        table = TableInput(plan.surveys, evolution.relations, plan.end_lsn, (), copy)
+        columns, rule = columns_to_fold(evolution.columns, evolution.rule), evolution.rule
+        metadata = {"table": list(self._name), **copy_metadata(copy.id)}
+        commit = TableCommit(self._txn.of(TxnKind.COPIED, copy.id), copy.end_lsn, metadata)
+        numbers, place = evolution.recorded.numbers, self._table.identifier
+        return plan_later_copy(table, columns, numbers, rule, commit, evolution.metadata, place)
+
+    def execute(self, plan: RangePlan) -> WriteResult:
+        """Carry out a plan."""
+        stop, evolution = plan.stop or Stop(""), plan.evolution
+        held = plan.stop.sentence if plan.stop else None
+        if plan.rebuild:
+            written = self._rebuild(plan)
+            return written if written.held else replace(written, held=held, kind=stop.kind)
+        if evolution is None:
+            offset = plan.start.offset if plan.stop else plan.end_lsn
+            return WriteResult(offset, held, kind=stop.kind, copy_lsn=stop.copy_lsn)
+        lost_before, misfits = self._missing_values, 0
+        with crash_step(CrashStep.EVOLVE_COLUMNS):
+            columns, metadata_columns = self._schema.apply(evolution)
+        before, after = self._registrations(plan, evolution, columns, metadata_columns)
+        if before != plan.registered:
+            self._records.tables.register(before)
+        for write in plan.writes:
+            with crash_step(CrashStep.WRITE_TABLE):
+                misfits += self._write(write, plan)
+        if after != before:
+            self._records.tables.register(after)
+        self.registered = after
+        missing_values = self._missing_values - lost_before
+        count = _changes_of(plan.surveys)
+        return WriteResult(plan.end_lsn, held, misfits, stop.kind, count, missing_values, stop.copy_lsn)
+
+    def set_comments(self, registered: RegisteredTable) -> None:
+        """Give the table the comments of the source, unless it has them or its rows are another table's."""
+        current = self._current(registered)
+        if current is not None:
+            self._schema.set_comments(current)
+
+    def _registrations(
+        self,
+        plan: RangePlan,
+        evolution: Evolution,
+        columns: tuple[RegisteredColumn, ...],
+        metadata_columns: tuple[str, ...],
+    ) -> tuple[RegisteredTable, RegisteredTable]:
+        """Return how the table is registered before its rows are written, and after.
+
+        Columns are registered before the rows, because a run after a crash must recognize them. Their names
+        at the source, and the key, are registered after the rows, which may be applied again, and so is a
+        partial copy. If the source table was created again, the first write replaces the old table's rows.
+        """
+        registered, copy = plan.registered, plan.start.copy
+        copy_before = registered.copy_id if registered else None
+        oid = evolution.recorded.relation_id
+        after = RegisteredTable(
+            *self._name,
+            self._table.path,
+            oid,
+            columns,
+            copy_id=copy.id if copy else copy_before,
+            metadata_columns=metadata_columns,
+            mode=kept_as(self._rule),
+            protected=evolution.recorded.protected,
+        )
+        earlier = {c.physical_name: c for c in registered.columns} if registered else {}
+        found = [(c, earlier.get(c.physical_name)) for c in after.columns]
+        columns = tuple(
+            replace(c, name=e.name if e else c.name, is_key=e.is_key if e else None) for c, e in found
+        )
+        before = replace(after, columns=columns)
+        if copy and (copy.key_ranges or plan.start.is_later):
+            before = replace(before, copy_id=copy_before)
+        if registered and registered.relation_id != oid:
+            first_commit = plan.writes[0].commit
+            successor = Successor(
+                oid, after.columns, first_commit.txn, first_commit.lsn, after.mode, after.protected
+            )
+            before = replace(registered, successor=successor, metadata_columns=after.metadata_columns)
+        return before, after
+
+    def _write(self, write: Write, plan: RangePlan) -> int:
+        """Carry out a write, unless an earlier run did; return the number of misfits."""
+        if (self._table.offset(write.commit.txn) or INVALID) >= write.commit.lsn:
+            return 0
+        if self.choose_writer(write, plan).is_native:
+            try:
+                return self._write_natively(write, plan)
+            except Exception as error:  # nothing is committed yet, and Spark can write it
+                if not is_left_to_spark(error):
+                    raise
+        return self._write_by_spark(write, plan)
+
+    def choose_writer(self, write: Write, plan: RangePlan) -> Choice:
+        """Return who carries out a write of a plan, and why."""
+        native = self._native
+        if native is None or native.setting == "spark":
+            return Choice(Writer.SPARK, "silver.writer is spark")
+        is_local = self._table.local_path is not None
+        facts = WriteFacts(write.kind, native.setting, is_local, other_types=other_types(write.fold))
+        if not choose(facts).is_native:
+            return choose(facts)
+        assert plan.evolution is not None
+        snapshot = self._table.snapshot()
+        changes = _count(write, plan)
+        return choose(
+            replace(
+                facts,
+                unsupported=plan.evolution.new_feature or unsupported_feature(snapshot),
+                only_adds=write.only_adds,
+                changes=changes,
+                change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn, changes),
+                compared_bytes=compared_bytes(write.kind, write.fold, snapshot),
+            )
+        )
+
+    def _write_natively(self, write: Write, plan: RangePlan) -> int:
+        from pipeline.silver.write.file_committer import FileCommitter, compact_small_files
+        from pipeline.silver.write.native_files import NotNative
+        from pipeline.silver.write.native_target import NativeTarget
+        from pipeline.silver.write.table_version import TableVersion
+
+        assert self._native is not None
+        most_bytes = None if self._native.setting == "native" else MOST_BYTES
+        snapshot = self._table.snapshot()
+        if unsupported_feature(snapshot) is not None:
+            raise NotNative("the table has changed")
+        if snapshot.offsets.get(str(write.commit.txn), INVALID) >= write.commit.lsn:
+            return 0  # another apply wrote it meanwhile
+        version, is_chunked = TableVersion(self._table, snapshot), self._is_chunked(write, plan)
+        places = (plan.start, plan.end_lsn, write.step.start, write.step.end)
+        with closing(DuckSql()) if is_chunked else self._native_session(*places) as session:
+            target = NativeTarget(session, version, FileCommitter(version), most_bytes)
+            misfits = self._write_chunks(target, write, plan) if is_chunked else self._write_to(target, write)
+        compact_small_files(self._table)
+        return misfits
+
+    def _is_chunked(self, write: Write, plan: RangePlan) -> bool:
+        """Return whether the rows of a native write are too many for memory, and read in chunks."""
+        assert self._native is not None
+        if not write.only_adds:
+            return False
+        count, rows, place = _count(write, plan), self._native.rows, (self._name, plan.start, plan.end_lsn)
+        size = rows.size(*place, count) or 0
+        return size > MOST_BYTES_AT_ONCE or count > MOST_ROWS_AT_ONCE or not rows.fits(*place)
+
+    def _write_chunks(self, target: NativeTarget, write: Write, plan: RangePlan) -> int:
+        assert self._native is not None
+        rows, name, step = self._native.rows, self._name, write.step
+        with closing(
+            define_chunks(target.session, rows, name, plan.start, plan.end_lsn, step, is_log=self._is_log)
+        ) as chunks:
+            writer = StepWriter(target, self._records, self._name)
+            return writer.write_chunks(write, chunks, target.adding_rows(write))
+
+    def _write_by_spark(self, write: Write, plan: RangePlan) -> int:
+        from pipeline.delta.spark.session import settings
+        from pipeline.delta.spark.settings import SMALL_WRITE_SETTINGS
+        from pipeline.silver.write.spark_target import SparkTarget
+
+        with self._spark_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
+            is_local = self._table.local_path is not None
+            changes = _count(write, plan)
+            is_small = is_local and is_small_write(changes, self._table.snapshot())
+            with settings(session.spark, SMALL_WRITE_SETTINGS if is_small else {}):
+                return self._write_to(SparkTarget(session.spark, session, self._table, changes), write)
+
+    def _write_to(self, target: Target, write: Write) -> int:
+        writer = StepWriter(target, self._records, self._name)
+        misfits = writer.write(write)
+        self._missing_values += writer.missing_values
+        return misfits
+
+    def _native_session(
+        self, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
+    ) -> AbstractContextManager[DuckSql]:
+        """Give a session of DuckDB with the row changes in (first, last] as `changes`."""
+        assert self._native is not None
+        rows, name = self._native.rows, self._name
+        return session_of_rows(rows, name, start, end_lsn, first, last, is_log=self._is_log)
+
+    @contextmanager
+    def _spark_session(
+        self, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
+    ) -> Iterator[SparkSql]:
+        """Give a session of Spark with the row changes in (first, last] as `changes`."""
+        from pipeline.silver.fold.spark_sql import SparkSql
+
+        changes = self._bronze.table_changes(self._name, start, end_lsn)
+        session = SparkSql(self._table.spark)
+        try:
+            rows = between(changes, first, last, is_log=self._is_log, is_later=start.is_later)
+            session.add("changes", rows)
+            yield session
+        finally:
+            session.clear()
+
+    def _survey_before(self, start: InputStart, end_lsn: LSN) -> Sequence[Survey]:
+        """Survey the changes before the one that holds the table; copied rows are applied all or none."""
+        if start.copy and end_lsn <= start.copy.end_lsn:
+            return []
+        return self._without_cuts(self._bronze.survey_table(self._name, start, end_lsn))
+
+    def _find_refusal(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        start: InputStart,
+        end_lsn: LSN,
+    ) -> policies.Refusal | None:
+        """Return the first change that a policy refuses, or that does not identify its row."""
+        if self._reads_natively(surveys, relations, start, end_lsn):
+            try:
+                return self._find_refusal_by(DUCKDB, surveys, relations, start, end_lsn)
+            except Exception as error:
+                if not is_left_to_spark(error):
+                    raise
+        return self._find_refusal_by(SPARK, surveys, relations, start, end_lsn)
+
+    def _find_refusal_by(
+        self,
+        engine: Engine,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        start: InputStart,
+        end_lsn: LSN,
+    ) -> policies.Refusal | None:
+        column = policies.refused_value(surveys, relations, self._rule, engine)
+        no_row = policies.change_without_row(surveys, relations)
+        if column is None and no_row is None:
+            return None
+        truncates = [s.last_truncate for s in surveys if s.last_truncate]
+        first, last = max(truncates, default=(0, -1)), max(s.last for s in surveys)
+        refused = f"SELECT commit_lsn, ordinal, {column or engine.null('STRING')} AS refused, "
+        refused += f"{no_row or engine.null('BIGINT')} AS without_row FROM changes"
+        query = f"SELECT * FROM ({refused}) AS r WHERE refused IS NOT NULL OR without_row IS NOT NULL"
+        opened = self._native_session if engine is DUCKDB else self._spark_session
+        with opened(start, end_lsn, first, last) as session:
+            if session.is_empty(query):
+                return None
+            found = session.row(f"{query} ORDER BY commit_lsn, ordinal LIMIT 1")
+        return policies.refusal_of(self._name, found.commit_lsn, found.refused, found.without_row, relations)
+
+    def _reads_natively(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        start: InputStart,
+        end_lsn: LSN,
+    ) -> bool:
+        """Return whether changes are read without Spark to see whether a policy refuses one."""
+        if self._native is None or self._native.setting == "spark":
+            return False
+        if not policies.refuses_natively(surveys, relations, self._rule):
+            return False
+        size = self._native.rows.size(self._name, start, end_lsn, _changes_of(surveys))
+        return size is not None and size <= MOST_CHANGE_BYTES
+
+    def _current(self, registered: RegisteredTable | None) -> RegisteredTable | None:
+        """Return how the table's rows are registered, also if a run ended before it registered them."""
+        if registered is None or not self._table.exists():
+            return None
+        successor = registered.successor
+        if successor is None or (self._table.offset(successor.txn) or INVALID) < successor.lsn:
+            return registered
+        has_physical_names = all(column.physical_name for column in successor.columns)
+        return replace(
+            registered,
+            path=self._table.path,
+            relation_id=successor.relation_id,
+            columns=successor.columns,
+            successor=None,
+            mode=successor.mode,
+            protected=successor.protected,
+            # A rebuild that ended early could not register the physical names.
+            metadata_columns=registered.metadata_columns if has_physical_names else (),
+        )
+
+    def _runs(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        start: InputStart,
+        end_lsn: LSN,
+    ) -> tuple[Run, ...]:
+        if (runs := plain_runs(surveys, relations)) is not None:
+            return runs
+        signatures: dict[tuple[object, ...], int] = {}
+        numbers = {
+            s.version: signatures.setdefault(fold_signature(relations[s.version]), len(signatures))
+            for s in surveys
+        }
+        return tuple(Run(*run) for run in self._bronze.exact_runs(self._name, start, end_lsn, numbers))
+
+    def _txn_of(self, step: WriteStep, end_lsn: LSN) -> TxnId:
+        if step.key_ranges:
+            return self._txn.of(TxnKind.KEY_RANGES)
+        if step.copy_id is not None and step.end_lsn < end_lsn:
+            return self._txn.of(TxnKind.COPIED, step.copy_id)
+        return self._txn.of(TxnKind.PART, step.part) if step.part else self._txn
+
+
+def _count(write: Write, plan: RangePlan) -> int:
+    """Return how many changes a step has, or some more."""
+    return _changes_of([s for s in plan.surveys if s.version in write.step.versions])
+
+
+def _changes_of(surveys: Sequence[Survey]) -> int:
+    return sum(s.inserts + s.updates + s.deletes for s in surveys)

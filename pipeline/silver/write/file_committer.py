@@ -1,0 +1,173 @@
+"""Commit row changes to a silver table without Spark: rewrite only the files that have changed rows.
+
+Files are Parquet, written by pyarrow with the table's types, and replaced by one commit, which records the
+same as Spark's. A row keeps its place in its file, so that files stay sorted as they are; rows to insert fill
+up the smallest rewritten file of their partition, or make a new one, as does a row that moves to another
+partition. Files are split where they would become large, and many small ones are compacted by a commit of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.delta.data_files import DataFile, PartitionedFiles, write_data_file
+from pipeline.delta.merge import merge_groups, plain_layout, plan_table
+from pipeline.delta.merge_plan import MergeLimits
+from pipeline.delta.native_commit import Operation, Reads, remove_action, removing_uncommitted
+from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided, in_partition
+from pipeline.delta.table import LakeTable
+from pipeline.errors import report_error
+from pipeline.silver.fold.row_changes import RowChanges, RowCommit
+from pipeline.silver.write.data_layout import FILE_SIZE, file_size, small_size
+from pipeline.silver.write.table_version import TableVersion
+
+ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
+_MOST_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
+_MOST_SMALL_FILES_OF_PARTITION = 10
+
+
+@dataclass(slots=True)
+class _PlannedFiles:
+    """The files that a commit removes and adds."""
+
+    removed: list[Mapping[str, Any]] = field(default_factory=list)
+    added: list[DataFile] = field(default_factory=list)
+
+
+class FileCommitter:
+    """Commits row changes of one version of a table; knows no mode."""
+
+    def __init__(self, version: TableVersion) -> None:
+        self._version = version
+        self._folder = version.table.folder
+        self._file_size = file_size(version.size)
+
+    @contextmanager
+    def committing(self, changes: RowChanges, commit: RowCommit) -> Iterator[Callable[[pa.Table], None]]:
+        """Give a function that adds more rows; one commit has them and the changes after the block."""
+        version = self._version
+        files = PartitionedFiles(
+            self._folder,
+            version.partition_by,
+            version.file_columns,
+            lambda added: max(self._file_size, file_size(added)),
+            ADDED_FILE_IN_MEMORY,
+        )
+        try:
+            yield lambda rows: files.write(version.as_stored(rows))
+            planned = _PlannedFiles([*version.files] if changes.replaces_all else [], files.close())
+        except BaseException:
+            files.discard()
+            raise
+        with removing_uncommitted(self._folder, version.snapshot.version, planned.added):
+            self._rewrite(changes, planned)
+            metrics = _merge_metrics if commit.operation == "MERGE" else _write_metrics
+            operation = Operation(
+                commit.operation,
+                commit.parameters,
+                {name: str(value) for name, value in metrics(changes, commit, planned).items()},
+                commit.commit.user_metadata,
+                is_blind_append=commit.is_append,
+            )
+            actions = [*map(remove_action, planned.removed), *(file.action() for file in planned.added)]
+            offsets = {str(commit.commit.txn): int(commit.commit.lsn)}
+            reads = Reads(whole_table=not commit.is_append)
+            version.table.commit(version.snapshot, actions, offsets, operation, reads)
+
+    def _rewrite(self, changes: RowChanges, planned: _PlannedFiles) -> None:
+        """Write the new files of those with changed rows, the rows to insert, and those that move."""
+        version = self._version
+        inserts = version.as_stored(changes.rows.take(pa.array(changes.inserted)))
+        waiting = {partition: [rows] for partition, rows in divided(inserts, version.partition_by)}
+        sizes = {number: int(version.files[number]["size"]) for number in changes.files}
+        filled = self._filled(sizes)
+        for number, each in changes.files.items():
+            partition = version.partition_of(number)
+            rows = version.as_stored(changes.applied(each, version.read(number, version.columns)))
+            if version.partition_by and len(each.replaced):
+                stays = in_partition(rows, partition)
+                for target, moved in divided(rows.filter(pc.invert(stays)), version.partition_by):
+                    waiting.setdefault(target, []).append(moved)
+                rows = rows.filter(stays)
+            if filled.get(partition) == number:
+                rows = pa.concat_tables([rows, *waiting.pop(partition, [])])
+            planned.removed.append(version.files[number])
+            self._write(rows, planned, partition, sizes[number])
+        for partition, tables in waiting.items():
+            self._write(pa.concat_tables(tables), planned, partition)
+
+    def _filled(self, sizes: Mapping[int, int]) -> dict[Partition, int]:
+        """Return the number of the file of each partition to which rows are added, of the rewritten ones."""
+        found: dict[Partition, int] = {}
+        for number in sorted(sizes, key=lambda number: sizes[number]):
+            if sizes[number] <= self._file_size:
+                found.setdefault(self._version.partition_of(number), number)
+        return found
+
+    def _write(
+        self, rows: pa.Table, planned: _PlannedFiles, partition: Partition = WHOLE_TABLE, size: int = 0
+    ) -> None:
+        """Write rows into one file, or several if `size`, its bytes, is too large; none without rows."""
+        rows = rows.select(self._version.file_columns.names)
+        for part in _split(rows, round(size / self._file_size)):
+            planned.added.append(write_data_file(self._folder, part, partition))
+
+
+def _write_metrics(changes: RowChanges, commit: RowCommit, planned: _PlannedFiles) -> dict[str, int]:
+    return {
+        "numFiles": len(planned.added),
+        "numOutputRows": sum(file.row_count for file in planned.added),
+        "numOutputBytes": sum(file.size for file in planned.added),
+    }
+
+
+def _merge_metrics(changes: RowChanges, commit: RowCommit, planned: _PlannedFiles) -> dict[str, int]:
+    updated = sum(len(each.replaced) for each in changes.files.values())
+    deleted = sum(len(each.removed) for each in changes.files.values())
+    inserted = len(changes.inserted)
+    output = sum(file.row_count for file in planned.added)
+    return {
+        "numSourceRows": commit.source_rows,
+        "numTargetRowsCopied": output - updated - inserted,
+        "numTargetRowsInserted": inserted,
+        "numTargetRowsUpdated": updated,
+        "numTargetRowsMatchedUpdated": updated,
+        "numTargetRowsDeleted": deleted,
+        "numTargetRowsMatchedDeleted": deleted,
+        "numTargetRowsNotMatchedBySourceUpdated": 0,
+        "numTargetRowsNotMatchedBySourceDeleted": 0,
+        "numOutputRows": output,
+        "numTargetFilesAdded": len(planned.added),
+        "numTargetFilesRemoved": len(planned.removed),
+        "numTargetBytesAdded": sum(file.size for file in planned.added),
+        "numTargetBytesRemoved": sum(int(file["size"]) for file in planned.removed),
+    }
+
+
+def _split(rows: pa.Table, parts: int = 1) -> list[pa.Table]:
+    """Return rows in parts of equal length, at least this number."""
+    if not rows.num_rows:
+        return []
+    # Parquet files are a few times smaller than rows in memory.
+    parts = max(1, parts, -(-rows.nbytes // (4 * FILE_SIZE)))
+    size = -(-rows.num_rows // parts)
+    return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
+
+
+def compact_small_files(table: LakeTable) -> None:
+    """Compact the small files of a table if there are many, in commits that change no row."""
+    snapshot = table.snapshot()
+    table_bytes = sum(int(add["size"]) for add in snapshot.files.values())
+    few = _MOST_SMALL_FILES_OF_PARTITION if snapshot.partition_columns else _MOST_SMALL_FILES
+    limits = MergeLimits(few, small_size(table_bytes), file_size(table_bytes))
+    try:
+        merge_groups(table, snapshot, plan_table(snapshot, limits), plain_layout(snapshot))
+    except Exception as error:  # the rows are committed: the next write tries again
+        report_error(error)

@@ -1,0 +1,78 @@
+"""Open a DuckDB session with one table's pending changes, whole or in chunks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+
+from pipeline.bronze.change_rows import ChangeRows, row_changes
+from pipeline.bronze.table_input import InputStart, SequenceKey
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.fold.duckdb_sql import DuckSql, is_out_of_memory
+from pipeline.silver.fold.write_plan import WriteStep
+from pipeline.silver.write.writer_choice import WriterSetting
+from pipeline.table_name import TableName
+
+_LARGE = 100_000  # rows
+_turn = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class NativeWriting:
+    """What the native writer of a table needs: the setting, and the rows of bronze in memory."""
+
+    setting: WriterSetting
+    rows: ChangeRows
+
+
+@contextmanager
+def session_of_rows(
+    rows: ChangeRows,
+    name: TableName,
+    start: InputStart,
+    end_lsn: LSN,
+    first: SequenceKey,
+    last: SequenceKey,
+    *,
+    is_log: bool = False,
+) -> Iterator[DuckSql]:
+    """Give a session with the row changes in (first, last] as `changes`; only one at a time has many.
+
+    With `is_log` they are those of `row_changes` as a log.
+    """
+    found = rows.read(name, start, end_lsn)
+    with _turn if found.num_rows > _LARGE else nullcontext(), closing(DuckSql()) as session:
+        session.add("bronze", found)
+        visible = f"(SELECT * FROM bronze WHERE {rows.visible})"
+        session.define("changes", row_changes(visible, name, start, end_lsn, first, last, is_log=is_log))
+        yield session
+
+
+def define_chunks(
+    session: DuckSql,
+    rows: ChangeRows,
+    name: TableName,
+    start: InputStart,
+    end_lsn: LSN,
+    step: WriteStep,
+    *,
+    is_log: bool = False,
+) -> Generator[None]:
+    """Define `changes` as each chunk of the rows that a step adds; with `is_log` every change is one."""
+    copied = ("R",) if start.copy is not None else ()
+    ops = copied if step.copy_id is not None else (*(("I", "U", "D", "T") if is_log else ("I",)), *copied)
+    query = row_changes("bronze", name, start, end_lsn, step.start, step.end, is_log=is_log)
+    for chunk in rows.chunks(name, start, end_lsn, ops):
+        session.add("bronze", chunk)
+        session.define("changes", query)
+        yield
+
+
+def is_left_to_spark(error: BaseException) -> bool:
+    """Return whether the native writer has left a write to Spark."""
+    from pipeline.delta.data_files import TooLargeError
+    from pipeline.silver.write.native_files import NotNative
+
+    return isinstance(error, (NotNative, TooLargeError)) or is_out_of_memory(error)

@@ -1,0 +1,95 @@
+"""The plan and the result of applying one range of changes to a silver table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pipeline.bronze.copy_states import CompleteCopy
+from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.table_input import InputStart, Survey
+from pipeline.metadata.registry import RegisteredTable
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.fold.write import Write
+from pipeline.silver.schema.schema_operations import NeedsRebuild, SetProperties
+from pipeline.silver.write.schema_writer import Evolution
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """The result of a range: the LSN up to which it is applied, and why the table is held there."""
+
+    applied: LSN
+    held: str | None = None
+    misfits: int = 0
+    kind: str = "held"  # or refused, resync: of the event that says why
+    changes: int = 0
+    missing_values: int = 0  # that neither the stream nor silver has
+    copy_lsn: LSN | None = None  # the type change after which the table waits for a copy
+    uncompared: CompleteCopy | None = None  # the last copy, if it lacks values that were not sent
+
+    @property
+    def why_uncompared(self) -> str | None:
+        """Return why the rows are not those of the last copy, None if they are."""
+        if self.uncompared is None:
+            return None
+        return (
+            f"The copy at {self.uncompared.end_lsn} lacks values that the source did not send, so the table "
+            "is not compared with it."
+        )
+
+    def then(self, other: WriteResult) -> WriteResult:
+        """Return the result of this range and of the one that follows it."""
+        return replace(
+            other,
+            misfits=self.misfits + other.misfits,
+            changes=self.changes + other.changes,
+            missing_values=self.missing_values + other.missing_values,
+            uncompared=other.uncompared or self.uncompared,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a table is applied up to an LSN and no further; `kind` is the event's."""
+
+    sentence: str
+    kind: str = "held"
+    copy_lsn: LSN | None = None  # of the change, if only a copy helps
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What one range does to a table, from `start` (exclusive) to `end_lsn` (inclusive).
+
+    Without an evolution there is nothing to write. With `rebuild` the table is rebuilt from bronze instead.
+    """
+
+    start: InputStart
+    end_lsn: LSN
+    registered: RegisteredTable | None
+    stop: Stop | None = None
+    surveys: tuple[Survey, ...] = ()
+    relations: Mapping[int, SourceRelation] = field(default_factory=dict)
+    evolution: Evolution | None = None
+    rebuild: tuple[LSN, NeedsRebuild] | None = None
+    writes: tuple[Write, ...] = ()
+
+    @property
+    def changes(self) -> int:
+        """The number of its changes."""
+        return sum(s.inserts + s.updates + s.deletes for s in self.surveys)
+
+    @property
+    def changes_columns(self) -> bool:
+        """Whether it changes columns or replaces the table, beyond properties."""
+        if self.evolution is None:
+            return False
+        operations = (planned.operation for planned in self.evolution.operations)
+        is_other = any(not isinstance(operation, SetProperties) for operation in operations)
+        return is_other or self.rebuild is not None or self.evolution.recreated_at is not None
+
+    @property
+    def statements(self) -> list[str]:
+        """The SQL of every write, in order."""
+        return [write.sql for write in self.writes]

@@ -1,0 +1,492 @@
+"""Plan and change the columns of one silver table.
+
+`plan` reads the table's schema and returns an `Evolution`: operations in order, and the columns that the
+table has afterwards. `apply` carries them out and records an event for each. Columns are recognized by their
+physical names, which a rename does not change.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.table_input import Survey
+from pipeline.config.tables import TableRule
+from pipeline.delta.column_lists import STATISTICS_COLUMNS, with_column_names
+from pipeline.delta.filesystem import remove_empty_table
+from pipeline.delta.native_write import create
+from pipeline.delta.schema import TableSchema
+from pipeline.delta.table import Feature, LakeTable
+from pipeline.delta.txn import OURS, TableCommit, TxnId, TxnKind, commit_settings
+from pipeline.metadata.events import Event
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.fold import modes
+from pipeline.silver.fold.write import MetadataNames
+from pipeline.silver.fold.write_plan import surveys_of_newest
+from pipeline.silver.schema.column_comments import column_comments, comments_of, differing, source_comment
+from pipeline.silver.schema.column_mapping import (
+    SUFFIX,
+    AlignedVersions,
+    SilverColumns,
+    align_versions,
+    find_metadata_columns,
+    free_names,
+    plan_metadata_renames,
+    plan_renames,
+    with_sidecars,
+)
+from pipeline.silver.schema.foreign_commits import refuse_removed_columns
+from pipeline.silver.schema.rule_names import (
+    names_of_columns,
+    properties_in_silver,
+    rule_in_silver,
+    rules_left_behind,
+    silver_names,
+    unknown_columns,
+)
+from pipeline.silver.schema.schema_evolution import (
+    columns_after,
+    default_is_misfit,
+    keeps_former_rows,
+    plan_evolution,
+    plan_properties,
+    refused_default,
+)
+from pipeline.silver.schema.schema_operations import (
+    LAYOUT,
+    AddColumn,
+    CreateTable,
+    DropColumn,
+    Hold,
+    NeedsRebuild,
+    Operation,
+    RenameColumn,
+    SetProperties,
+)
+from pipeline.silver.schema.table_partitions import rule_of_table, with_renamed_partitions
+from pipeline.silver.write.native_schema import (
+    alter,
+    alters_natively,
+    default_is_lost,
+    fills_natively,
+    set_default,
+)
+from pipeline.silver.write.native_session import is_left_to_spark
+from pipeline.silver.write.writer_choice import CHANGE_DATA_FEED, MOST_BYTES, WriterSetting
+from pipeline.table_name import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOperation:
+    """An operation, the LSN of the first change that needs it, and all SQL that carries it out.
+
+    Features are enabled first. What an earlier run carried out, and could not register, has no SQL.
+    """
+
+    lsn: LSN
+    operation: Operation
+    enable: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
+    backfill: tuple[TableCommit, str] | None = None
+
+    @property
+    def sql(self) -> tuple[str, ...]:
+        """The statements, in order."""
+        return (*self.enable, *self.statements, *((self.backfill[1],) if self.backfill else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What gives a table the columns of its newest relation version.
+
+    `operations` are in order. A Hold or NeedsRebuild is the last one, and `stop`. `columns` (name → DDL) are
+    the source's columns in silver afterwards, `metadata` the names of pgdelta's. `relations` have their
+    columns under silver's names, and so has `rule`; its partition columns are those of the table.
+    """
+
+    operations: Sequence[PlannedOperation]
+    recorded: SilverColumns
+    aligned: AlignedVersions
+    columns: Mapping[str, str]
+    metadata: MetadataNames
+    relations: Mapping[int, SourceRelation]
+    recreated_at: LSN | None  # where another source table with the same name begins
+    stop: tuple[LSN, Hold | NeedsRebuild] | None
+    rule: TableRule
+
+    @property
+    def new_feature(self) -> str | None:
+        """What only Spark writes and the table has not had before, None if there is nothing."""
+        found = (each.operation for each in self.operations)
+        enables = any(isinstance(each, SetProperties) and each.enables_change_feed for each in found)
+        return CHANGE_DATA_FEED if enables else None
+
+
+class SchemaWriter:
+    """Reads and changes the columns of one silver table."""
+
+    def __init__(
+        self,
+        table: LakeTable,
+        records: Records,
+        name: TableName,
+        rule: TableRule,
+        txn: TxnId,
+        *,
+        metadata_columns: bool,
+        writer: WriterSetting = "spark",
+    ) -> None:
+        self._table = table
+        self._records = records
+        self._name = name
+        self._rule = rule
+        self._txn = txn
+        self._own = modes.metadata_columns(
+            rule.mode, has_commit=metadata_columns, has_intermediate=rule.has_intermediate
+        )
+        self._own_names = [column.name for column in self._own]
+        self._writer = writer
+
+    def plan(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        registered: RegisteredTable | None,
+    ) -> Evolution:
+        """Plan what gives the table the columns of all versions in order; change nothing.
+
+        If several source tables had the name, only the versions of the newest one count.
+        """
+        versions = surveys_of_newest(surveys, relations)
+        last = versions[-1]
+        newest = relations[last.version].oid
+        exists, recorded = self._table.exists(), None
+        rule = rule_of_table(self._rule, self._table.snapshot())
+        if registered is not None and exists:
+            recorded = self._recorded_columns(registered)
+        sent = [relations[s.version] for s in versions]
+        aligned = align_versions(recorded, sent)
+        notes = rules_left_behind(rule, recorded, sent, aligned.source_names)
+        source_names = {c.name for s in versions for c in relations[s.version].columns} | _names(aligned)
+        metadata_names = self._metadata_names(registered, source_names) if exists else []
+        silver = self._source_columns(metadata_names) if exists else None
+        renames = plan_renames(recorded, aligned) if recorded is not None else []
+        numbers = recorded.numbers if recorded is not None else {}
+        recorded = recorded.renamed(renames) if recorded is not None else None
+        rule = with_renamed_partitions(rule, renames)
+        rule = rule_in_silver(rule, silver_names(aligned), has_partitions=exists)
+        renames = with_sidecars(renames, silver or {}, numbers)
+        targets = {*_names(aligned), *(rename.to for rename in renames)}
+        metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets, self._own_names)
+        first: list[Operation] = [*metadata_renames, *renames, *notes]
+        operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), each) for each in first]
+        columns = columns_after(silver, renames) if silver is not None else None
+        stop: tuple[LSN, Hold | NeedsRebuild] | None = None
+        was_certain = True
+        later, created = list(aligned.relations), set[str]()
+        for survey, relation, is_certain in zip(versions, aligned.relations, aligned.certain, strict=True):
+            later.remove(relation)
+            planned = plan_evolution(
+                recorded, relation, columns, rule, is_certain=is_certain and was_certain, later=later
+            )
+            planned = [each for each in planned if not (isinstance(each, AddColumn) and each.name in created)]
+            planned = self._with_lost_defaults(planned, relation, rule)
+            was_certain = is_certain
+            for operation in planned:
+                if isinstance(operation, CreateTable):
+                    operation = self._with_metadata(operation, _names(aligned))
+                    created |= {*operation.partition_by} & {name for name, _ in operation.columns}
+                    metadata_names = [name for name, _ in operation.metadata_columns]
+                operations.append((LSN(survey.first[0]), operation))
+                if isinstance(operation, Hold | NeedsRebuild):
+                    stop = LSN(survey.first[0]), operation
+            if stop:
+                break
+            if registered is not None and exists:
+                self._refuse_lost_sidecars(planned, registered)
+            columns = columns_after(columns, planned)
+            recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
+        if stop is None:
+            known = recorded or SilverColumns(newest, {})
+            wanted = self._rule
+            if STATISTICS_COLUMNS in wanted.properties:
+                own = [relation for relation in relations.values() if relation.oid == newest]
+                names, has = names_of_columns(known, own), {*(columns or {}), *metadata_names}
+                properties, missing = properties_in_silver(wanted.properties, names, has)
+                wanted = replace(wanted, properties=properties)
+                if missing:  # at the same LSN each time, so that the event is recorded once
+                    operations.append((LSN(min(each.lsn for each in own)), unknown_columns(missing)))
+            layout = self._plan_layout(wanted, known, columns or {}, [each for _, each in operations])
+            if layout is not None:
+                operations.append((LSN(last.first[0]), layout))
+        is_another = registered is not None and silver is not None and registered.relation_id != newest
+        if is_another and self._rule.keeps_past:
+            stop = LSN(versions[0].first[0]), keeps_former_rows(self._name, self._rule)
+            operations = [stop]
+        renamed = {rename.name: rename.to for rename in metadata_renames}
+        recorded = recorded or SilverColumns(newest, {})
+        return Evolution(
+            self._with_statements(operations, recorded.relation_id),
+            recorded,
+            aligned,
+            columns or {},
+            self._named([renamed.get(name, name) for name in metadata_names]),
+            {**relations, **{r.version: r for r in aligned.relations}},
+            LSN(versions[0].first[0]) if is_another else None,
+            stop,
+            rule,
+        )
+
+    def _refuse_lost_sidecars(self, planned: Sequence[Operation], registered: RegisteredTable) -> None:
+        """Raise LakeError if operations add a sidecar that the table had and a foreign commit removed."""
+        added = [each.name for each in planned if isinstance(each, AddColumn)]
+        lost = [name for name in added if name.endswith(SUFFIX)]
+        if lost:
+            refuse_removed_columns(self._table, self._name, registered, lost)
+
+    def _with_lost_defaults(
+        self, planned: Sequence[Operation], relation: SourceRelation, rule: TableRule
+    ) -> list[Operation]:
+        """Return operations with what is recorded of defaults that are misfits in older rows, or a Hold."""
+        found = list(planned)
+        if not any(isinstance(each, AddColumn) and each.backfill is not None for each in planned):
+            return found
+        if not self._table.exists() or not self._table.snapshot().files:
+            return found
+        for each in planned:
+            if isinstance(each, AddColumn) and default_is_lost(each):
+                policy = rule.misfit_of(each.name)
+                if policy == "error":
+                    return [refused_default(relation, each.name)]
+                found.append(default_is_misfit(each.name, policy))
+        return found
+
+    def _plan_layout(
+        self,
+        rule: TableRule,
+        recorded: SilverColumns,
+        columns: Collection[str],
+        operations: Sequence[Operation] = (),
+    ) -> SetProperties | None:
+        """Plan the properties and comments of the table with columns that it has after operations."""
+        table, comments = self._table.snapshot(), self._records.comments.read().get(self._name, ())
+        if not rule.source_comments:
+            comments = ()
+        wanted = column_comments(comments, recorded.relation_id, recorded.numbers)
+        found = comments_of(TableSchema.of_json(table.schema_string).fields, operations)
+        names: dict[str, str | None] = {}
+        for each in operations:
+            if isinstance(each, RenameColumn | DropColumn):
+                names[each.name] = each.to if isinstance(each, RenameColumn) else None
+        return plan_properties(
+            rule,
+            with_column_names(table.configuration, names),
+            table.metadata.get("description"),
+            source_comment(comments, recorded.relation_id),
+            differing(wanted, found, columns),
+        )
+
+    def set_comments(self, registered: RegisteredTable) -> None:
+        """Give the table as it is registered the comments of the source, unless it has them."""
+        recorded = self._recorded_columns(registered)
+        rule = self._rule.without_properties()
+        layout = self._plan_layout(rule, recorded, self._table.schema().names)
+        if layout is not None:
+            self._perform(PlannedOperation(INVALID, layout, (), layout.statements(self._table.identifier)))
+
+    def apply(self, evolution: Evolution) -> tuple[tuple[RegisteredColumn, ...], tuple[str, ...]]:
+        """Carry out an evolution without a stop; return the columns to register, and `metadata_columns`."""
+        if evolution.recreated_at is not None:
+            sentence = "The table was created again under its name."
+            self._record("evolved", evolution.recreated_at, sentence)
+        for planned in evolution.operations:
+            self._perform(planned)
+        physical = self._table.physical_names()
+        names = tuple(physical[name] for name, _ in evolution.metadata.pairs())
+        return self._columns_to_register(evolution, physical), names
+
+    def _named(self, names: Sequence[str]) -> MetadataNames:
+        """Return the names of pgdelta's columns, given in the order of `self._own`."""
+        found = {column.source: name for column, name in zip(self._own, names, strict=False)}
+        lsn, time = found.pop("commit_lsn", None), found.pop("commit_time", None)
+        return MetadataNames(lsn, time, tuple((name, source) for source, name in found.items()))
+
+    def _with_statements(
+        self, operations: Sequence[tuple[LSN, Operation]], oid: int
+    ) -> list[PlannedOperation]:
+        """Return the operations with their SQL for the table as it is; `oid` is the source table's."""
+        identifier, exists = self._table.identifier, bool(operations) and self._table.exists()
+        names = set(self._table.schema().names) if exists else set()
+        enabled: set[Feature] = set()
+        planned = []
+        for lsn, operation in operations:
+            enable: list[str] = []
+            is_repeated = isinstance(operation, AddColumn) and operation.name in names
+            if not is_repeated and not isinstance(operation, CreateTable):
+                needed = self._table.missing_features(operation.features) if exists else operation.features
+                enable = [
+                    self._table.enable_statement(feature) for feature in needed if feature not in enabled
+                ]
+            enabled |= set(operation.features)
+            planned.append(
+                PlannedOperation(
+                    lsn,
+                    operation,
+                    tuple(enable),
+                    () if is_repeated else tuple(operation.statements(identifier)),
+                    self._plan_backfill(operation, lsn, oid),
+                )
+            )
+            match operation:
+                case CreateTable():
+                    names |= {name for name, _ in (*operation.columns, *operation.metadata_columns)}
+                case AddColumn():
+                    names.add(operation.name)
+                case RenameColumn():
+                    names = names - {operation.name} | {operation.to}
+                case DropColumn():
+                    names.discard(operation.name)
+        return planned
+
+    def _plan_backfill(self, operation: Operation, lsn: LSN, oid: int) -> tuple[TableCommit, str] | None:
+        """Return what sets the default of ADD COLUMN in existing rows, once for each attribute number."""
+        if not isinstance(operation, AddColumn):
+            return None
+        statement = operation.backfill_statement(self._table.identifier)
+        if statement is None:
+            return None
+        assert operation.number is not None
+        txn = self._txn.of(TxnKind.BACKFILL, oid, operation.number)
+        if self._table.exists() and self._table.offset(txn) is not None:
+            return None
+        return TableCommit(txn, lsn, {"operation": "backfill"}), statement
+
+    def _perform(self, planned: PlannedOperation) -> None:
+        operation = planned.operation
+        if self._writer != "spark":
+            planned = self._perform_natively(planned)
+        self._perform_by_spark(planned)
+        if operation.sentence:
+            self._record(operation.kind, planned.lsn, operation.sentence)
+
+    def _perform_natively(self, planned: PlannedOperation) -> PlannedOperation:
+        """Carry out an operation without Spark, as far as that is possible; return what is left to Spark."""
+        operation, most_bytes = planned.operation, None if self._writer == "native" else MOST_BYTES
+        if isinstance(operation, CreateTable):
+            if not operation.is_native:
+                return planned
+            schema, metadata = TableSchema.of_ddl(operation.ddl), json.dumps({OURS: 1, "operation": "create"})
+            columns = operation.partition_by
+            create(self._table.folder, schema, {}, metadata, by_statement=True, partition_by=columns)
+            return replace(planned, statements=())
+        snapshot, is_repeated = self._table.snapshot(), not planned.statements
+        if not alters_natively(snapshot, operation, is_repeated=is_repeated):
+            return planned
+        if planned.backfill is not None and not fills_natively(snapshot, most_bytes):
+            return planned
+        if not is_repeated:
+            alter(self._table, snapshot, operation)
+        planned = replace(planned, enable=(), statements=())
+        if isinstance(operation, AddColumn) and planned.backfill is not None:
+            try:
+                set_default(self._table, operation, planned.backfill[0], most_bytes)
+            except Exception as error:
+                if not is_left_to_spark(error):
+                    raise
+            else:
+                return replace(planned, backfill=None)
+        return planned
+
+    def _perform_by_spark(self, planned: PlannedOperation) -> None:
+        for statement in planned.enable:
+            self._table.spark.sql(statement)
+        name = None
+        match planned.operation:
+            case CreateTable():
+                name = "create"
+                if planned.statements and not self._table.exists():
+                    remove_empty_table(self._table.sessions, self._table.path)
+            case SetProperties():
+                name = LAYOUT
+        for statement in planned.statements:
+            self._table.run(statement, name)
+        if planned.backfill is not None:
+            commit, statement = planned.backfill
+            with commit_settings(self._table.spark, commit):
+                self._table.spark.sql(statement)
+
+    def _columns_to_register(
+        self, evolution: Evolution, physical: Mapping[str, str]
+    ) -> tuple[RegisteredColumn, ...]:
+        recorded, source_names = evolution.recorded, evolution.aligned.source_names
+        return tuple(
+            replace(
+                RegisteredColumn(
+                    source_names.get(number or 0, name),
+                    name,
+                    number,
+                    physical[name],
+                    *recorded.types.get(name, (None, None)),
+                ),
+                is_key=name in recorded.key,
+            )
+            for name, number in recorded.numbers.items()
+            if name in physical
+        )
+
+    def _recorded_columns(self, registered: RegisteredTable) -> SilverColumns:
+        """Return the registered columns that the table has, under its current names.
+
+        Raises LakeError if a foreign commit removed one.
+        """
+        refuse_removed_columns(self._table, self._name, registered)
+        names = {physical: name for name, physical in self._table.physical_names().items()}
+        columns = {
+            # A rebuild that ended early could not register the physical names.
+            c: names[c.physical_name] if c.physical_name else c.silver_name
+            for c in registered.columns
+            if not c.physical_name or c.physical_name in names
+        }
+        return SilverColumns(
+            registered.relation_id,
+            {name: c.attribute_number for c, name in columns.items()},
+            {c.name: c.attribute_number for c, name in columns.items() if c.name != name},
+            {
+                name: (c.type_oid, c.type_modifier)
+                for c, name in columns.items()
+                if c.type_oid is not None and c.type_modifier is not None
+            },
+            registered.protected,
+            frozenset(name for c, name in columns.items() if c.is_key),
+        )
+
+    def _with_metadata(self, operation: CreateTable, source_names: Collection[str]) -> CreateTable:
+        used = [*source_names, *(name for name, _ in operation.columns)]
+        names = free_names(used, self._own_names)
+        types = (column.ddl for column in self._own)
+        return replace(operation, metadata_columns=tuple(zip(names, types, strict=True)))
+
+    def _source_columns(self, metadata_names: Collection[str]) -> dict[str, str]:
+        """Return the source's columns in silver: name → DDL."""
+        fields = self._table.schema().fields
+        return {f.name: f.ddl for f in fields if f.name not in metadata_names}
+
+    def _metadata_names(self, registered: RegisteredTable | None, source_names: Collection[str]) -> list[str]:
+        """Return the names of pgdelta's columns, as registered or found among the table's."""
+        if not self._own:
+            return []
+        physical = self._table.physical_names()
+        names = {physical_name: name for name, physical_name in physical.items()}
+        is_registered = registered and len(registered.metadata_columns) == len(self._own)
+        if registered and is_registered and names.keys() >= {*registered.metadata_columns}:
+            return [names[physical_name] for physical_name in registered.metadata_columns]
+        recorded = self._recorded_columns(registered).numbers if registered else ()
+        return find_metadata_columns([*physical], recorded, source_names, self._own_names)
+
+    def _record(self, kind: str, lsn: LSN, sentence: str) -> None:
+        self._records.events.record([Event(*self._name, lsn, kind, sentence)])
+
+
+def _names(aligned: AlignedVersions) -> set[str]:
+    return {column.name for relation in aligned.relations for column in relation.columns}
