@@ -32,7 +32,7 @@ TOPICS = {
         "tests/integration/delta/test_s3_log_store_races.py"
         "::test_a_commit_whose_answer_is_lost_is_acknowledged_to_its_process",
     ),
-    "types": ("tests/unit/silver/test_types.py",),
+    "types": ("tests/unit/silver/types/test_types.py",),
     "life of a lake": ("tests/integration/operate/test_whole_life.py",),
 }
 """Test files, or tests of them, by what they show."""
