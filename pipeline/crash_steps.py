@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Step(enum.Enum):
+class NamedStep(enum.Enum):
     """A step with a name."""
 
 
-class CrashStep(Step):
+class CrashStep(NamedStep):
     """Every step of the jobs, in the order of the data's way."""
 
     SEAL_CHANGES = "changes are sealed"
@@ -32,7 +32,7 @@ class CrashStep(Step):
     RECORD_MANIFEST = "a manifest is recorded"
 
 
-class ForgetStep(Step):
+class ForgetStep(NamedStep):
     """Every step of `pgdelta forget`, in order."""
 
     RECORD_INTENT = "the keys to erase are recorded"
@@ -43,13 +43,13 @@ class ForgetStep(Step):
     REMOVE_INTENT = "the keys to erase are removed"
 
 
-class AdoptionStep(Step):
+class AdoptionStep(NamedStep):
     """The step of `pgdelta adopt` that is not one of the jobs."""
 
     REQUEST_ADOPTION = "an adoption is requested"
 
 
-class RetentionStep(Step):
+class RetentionStep(NamedStep):
     """Every step by which `pgdelta maintain` compacts bronze, in order."""
 
     RECORD_BASES = "bases are recorded"
@@ -57,22 +57,22 @@ class RetentionStep(Step):
     COMPACT_CHANGES = "changes are compacted"
 
 
-class RebuildStep(Step):
+class RebuildStep(NamedStep):
     """The step of `pgdelta rebuild --into` that can end early."""
 
     PUBLISH_TABLE = "a built table is published"
 
 
-def _ignore(step: Step, moment: str) -> None:
+def _ignore(step: NamedStep, moment: str) -> None:
     del step, moment
 
 
-observer: Callable[[Step, str], None] = _ignore
+observer: Callable[[NamedStep, str], None] = _ignore
 """Called with each step before and after it (`before`, `after`); tests put theirs in its place."""
 
 
 @contextmanager
-def crash_step(step: Step) -> Iterator[None]:
+def crash_step(step: NamedStep) -> Iterator[None]:
     """Run a step; an exception in it means that it may or may not have happened."""
     observer(step, "before")
     yield

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 
 from pipeline.protocol.lsn import INVALID
-from pipeline.silver.decision import Stop, TableFacts
+from pipeline.silver.decision import FailedAttempt, TableFacts
 from pipeline.table_name import TableName
 
 FIRST_SECONDS = 10.0
@@ -43,13 +43,13 @@ class BackOff:
         """Record that a table was written."""
         self._last.pop(name, None)
 
-    def last_stop(self, facts: TableFacts) -> Stop | None:
+    def last_stop(self, facts: TableFacts) -> FailedAttempt | None:
         """Return why a table was not written, None if it is to be tried now."""
         last = self._last.get(facts.name)
         if last is None or not _is_unchanged(last.facts, facts):
             return None
         seconds = last.due_at - time.monotonic()
-        return Stop(last.sentence, seconds) if seconds > 0 else None
+        return FailedAttempt(last.sentence, seconds) if seconds > 0 else None
 
 
 def _is_unchanged(before: TableFacts, now: TableFacts) -> bool:

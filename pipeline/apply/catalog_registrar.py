@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CatalogTarget:
     """How a silver table is to be in the catalog."""
 
     catalog_name: CatalogName
@@ -84,11 +84,11 @@ class Target:
 
 def targets(
     config: Config, paths: Mapping[TableName, str], recorded: Mapping[TableName, CatalogEntry]
-) -> dict[TableName, Target]:
+) -> dict[TableName, CatalogTarget]:
     """Return how silver tables, given by their paths, are to be in the catalog."""
     kept = {name: entry.catalog_name for name, entry in recorded.items() if name in paths}
     names = catalog_names(config.catalog, config.pipeline, paths, kept)
-    return {name: Target(names[name], paths[name]) for name in names}
+    return {name: CatalogTarget(names[name], paths[name]) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Changes:
     """What may have to change: recorded entries that are out of date, and tables to register."""
 
     obsolete: tuple[CatalogEntry, ...]
-    due: Mapping[TableName, Target]
+    due: Mapping[TableName, CatalogTarget]
 
     @property
     def names(self) -> set[CatalogName]:
@@ -105,7 +105,7 @@ class Changes:
 
 
 def plan_changes(
-    wanted: Mapping[TableName, Target], recorded: Mapping[TableName, CatalogEntry], *, compares: bool
+    wanted: Mapping[TableName, CatalogTarget], recorded: Mapping[TableName, CatalogEntry], *, compares: bool
 ) -> Changes:
     """Return what may have to change; all wanted tables are due if the catalog `compares`."""
     obsolete = (
@@ -341,7 +341,7 @@ class CatalogRegistrar:
     def _create(
         self,
         sources: Sequence[TableName],
-        due: Mapping[TableName, Target],
+        due: Mapping[TableName, CatalogTarget],
         after: dict[TableName, CatalogEntry],
     ) -> None:
         """Create entries, and put into `after` how that went."""

@@ -86,14 +86,14 @@ class ChangedError(LakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class TableVersion:
+class ExpectedVersion:
     """A silver table as its log describes it; without a table, `version` is -1 and `table_id` is empty."""
 
     version: int
     table_id: str
     offset: LSN
 
-    def follows(self, last: TableVersion) -> bool:
+    def follows(self, last: ExpectedVersion) -> bool:
         """Return whether this is the same table with the same rows as `last`; OPTIMIZE only adds versions."""
         same = (self.table_id, self.offset) == (last.table_id, last.offset)
         return same and self.version >= last.version
@@ -120,7 +120,10 @@ class FirstCommit:
 
 
 def classify_change(
-    name: TableName, entry: ManifestEntry | None, found: TableVersion, read_origin: Callable[[], FirstCommit]
+    name: TableName,
+    entry: ManifestEntry | None,
+    found: ExpectedVersion,
+    read_origin: Callable[[], FirstCommit],
 ) -> TableChange:
     """Return how a table changed since the last manifest; calls `read_origin` only if the table ids differ.
 
@@ -160,12 +163,12 @@ class ExpectedVersions:
         self._lake = lake
         self._path = path
         self._txn = txn
-        self._last: dict[TableName, TableVersion] = {}
+        self._last: dict[TableName, ExpectedVersion] = {}
 
     def __contains__(self, name: TableName) -> bool:
         return name in self._last
 
-    def check(self, name: TableName, entry: ManifestEntry | None) -> tuple[TableVersion, TableChange]:
+    def check(self, name: TableName, entry: ManifestEntry | None) -> tuple[ExpectedVersion, TableChange]:
         """Read and record the state of a table, and return how it changed since the last manifest."""
         table = self._lake.table_at(self._path(name))
         if entry is not None and resolve_path(entry.path, name, self._lake.root) != table.path:
@@ -199,14 +202,16 @@ class ExpectedVersions:
         self._last[name] = found
 
 
-def read_version(table: LakeTable, txn: TxnId) -> TableVersion:
+def read_version(table: LakeTable, txn: TxnId) -> ExpectedVersion:
     """Return the version, id and offset in a table's log."""
     return _table_version(*read_state(table, txn))
 
 
-def _table_version(version: int, table_id: str, offset: LSN | None) -> TableVersion:
+def _table_version(version: int, table_id: str, offset: LSN | None) -> ExpectedVersion:
     return (
-        TableVersion(version, table_id, offset or INVALID) if version >= 0 else TableVersion(-1, "", INVALID)
+        ExpectedVersion(version, table_id, offset or INVALID)
+        if version >= 0
+        else ExpectedVersion(-1, "", INVALID)
     )
 
 

@@ -25,7 +25,7 @@ from pipeline.delta.locks import lock_apply
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.store.store import WITHOUT_SPARK, parts_of
 from pipeline.maintenance.background import JobMaintenance
-from pipeline.maintenance.due import Candidate
+from pipeline.maintenance.due import DueTable
 from pipeline.maintenance.job_tables import own_candidates, silver_candidates
 from pipeline.progress import ApplyProgress, ApplySummary, StreamProgress
 
@@ -81,7 +81,7 @@ def _maintenance(
 ) -> JobMaintenance:
     lake, summary = applier.lake, applier.summary
 
-    def candidates() -> Iterator[Candidate]:
+    def candidates() -> Iterator[DueTable]:
         manifest = applier.manifest
         yield from own_candidates(lake, "_pgdelta")
         yield from silver_candidates(lake, manifest.entries if manifest is not None else ())

@@ -30,7 +30,7 @@ from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, STOPPED_BY_RECORD, Decision, Step, TableFacts, decide
-from pipeline.silver.lake_facts import LakeFacts, TableLog
+from pipeline.silver.lake_facts import LakeFacts, LoggedOffset
 from pipeline.silver.schema.foreign_commits import refuse_foreign_changes
 from pipeline.silver.write.shared_tables import SharedTables, silver_path
 from pipeline.table_name import TableName
@@ -113,7 +113,7 @@ class BatchPlan:
 class _Folders:
     """What the last reads found, by table; a table that is not here is at the offset of the manifest."""
 
-    found: dict[TableName, TableLog] = field(default_factory=dict)
+    found: dict[TableName, LoggedOffset] = field(default_factory=dict)
     read_at: float | None = None  # when the folders of all tables were read
 
 
@@ -286,7 +286,7 @@ class Planner:
         read: list[TableName] = []
         for name in known.captured:
             if name in busy:
-                self._folders.found[name] = TableLog(behind.get(name, INVALID))
+                self._folders.found[name] = LoggedOffset(behind.get(name, INVALID))
                 continue
             is_current = name in known.registered and name in entries and name not in behind
             if name not in known.waiting and (is_due or not is_current or name not in self.expected_versions):
@@ -297,7 +297,7 @@ class Planner:
             assert bases is not None
             self._folders.found[name] = self._read_folder(name, known, bases)
 
-    def _read_folder(self, name: TableName, known: LakeFacts, bases: BaseHistory) -> TableLog:
+    def _read_folder(self, name: TableName, known: LakeFacts, bases: BaseHistory) -> LoggedOffset:
         entry = known.manifest.by_name.get(name) if name in known.registered else None
         try:
             self.shared.check(self.path(name))
@@ -306,9 +306,9 @@ class Planner:
         except Exception as error:  # one table that cannot be read stops no other
             raise_if_fenced(error, self.path(name))
             self.expected_versions.forget(name)
-            return TableLog(unreadable=report_error(error))
+            return LoggedOffset(unreadable=report_error(error))
         registered = known.registered.get(name)
-        folder = TableLog(version.offset)
+        folder = LoggedOffset(version.offset)
         if change is not TableChange.SAME:
             sentence = describe_change(name, self.path(name), change)
             if change is TableChange.REPLACED:

@@ -17,7 +17,7 @@ from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Surveyed:
     """What a table has in (start_lsn, end_lsn]."""
 
     start_lsn: LSN
@@ -30,7 +30,7 @@ class RunningSurveys:
 
     def __init__(self, bronze: Bronze) -> None:
         self._bronze = bronze
-        self._known: dict[TableName, _Known] = {}
+        self._known: dict[TableName, _Surveyed] = {}
 
     def survey(
         self,
@@ -53,14 +53,14 @@ class RunningSurveys:
         self._known = {name: each for name, each in self._known.items() if name in kept}
         for name, each in known.items():
             surveys = merged([*each.surveys, *older.get(name, ()), *newer.get(name, ())])
-            self._known[name] = _Known(starts[name], max(each.end_lsn, end.lsn), tuple(surveys))
+            self._known[name] = _Surveyed(starts[name], max(each.end_lsn, end.lsn), tuple(surveys))
             if surveys:
                 found[name] = surveys
         return found
 
-    def _known_from(self, name: TableName, start_lsn: LSN, end_lsn: LSN) -> _Known:
+    def _known_from(self, name: TableName, start_lsn: LSN, end_lsn: LSN) -> _Surveyed:
         """Return what is known of a table from a start up to an end at most."""
         known = self._known.get(name)
         if known is None or known.start_lsn != start_lsn or known.end_lsn > end_lsn:
-            return _Known(start_lsn, start_lsn)
+            return _Surveyed(start_lsn, start_lsn)
         return known

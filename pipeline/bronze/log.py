@@ -20,7 +20,7 @@ from pipeline.bronze.copies import Copies
 from pipeline.bronze.relations import RelationLSNs
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
 from pipeline.bronze.source_relations import SourceRelation, source_relation
-from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, Truncate, survey_of
+from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, TruncatedAt, survey_of
 from pipeline.delta.log import json_object
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import NewRows, add_columns
@@ -326,7 +326,7 @@ class Bronze:
         found = self._lsns.add_rests(surveys.surveys_of(rows), end_lsn, {name: rests_begin})
         return [*([survey_of(copy)] if copy else ()), *(table.survey for table in found.get(name, ()))]
 
-    def truncates_of(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Truncate]:
+    def truncates_of(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[TruncatedAt]:
         """Return every TRUNCATE in one table's input up to an LSN, in order."""
         condition = self._input_condition(name, start, end_lsn)
         sql = "SELECT commit_lsn, ordinal, unix_micros(commit_time) FROM {changes} "
@@ -334,7 +334,7 @@ class Bronze:
         columns = (*surveys.SURVEY_COLUMNS, *_INPUT_COLUMNS)
         copy = start.copy
         begin = self.start_of(name, start) if copy is None else LSN(max(0, copy.lsn - 1))
-        return [Truncate(*row) for row in self.select(sql, columns, begin, end_lsn, ops=("T",), name=name)]
+        return [TruncatedAt(*row) for row in self.select(sql, columns, begin, end_lsn, ops=("T",), name=name)]
 
     def count_of(self, name: TableName, end_lsn: LSN) -> int:
         """Return how many changes of a table bronze holds up to an LSN."""

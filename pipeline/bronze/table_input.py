@@ -80,7 +80,7 @@ class TableSurvey:
 
 
 @dataclass(frozen=True, slots=True)
-class Truncate:
+class TruncatedAt:
     """A TRUNCATE of a table in its input; `micros` is its commit time, in microseconds since 1970."""
 
     commit_lsn: int

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from pipeline.cli.signals import Kind, main_guard
+from pipeline.cli.signals import CommandKind, main_guard
 
 PROGRAM = "pgdelta"
 COMPLETE_VARIABLE = "_PGDELTA_COMPLETE"
@@ -79,7 +79,7 @@ class PipelineCommand(click.Command):
         section: str,
         examples: Sequence[tuple[str, str]] = (),
         exit_codes: ExitCodes | None = None,
-        kind: Kind | Callable[[Mapping[str, Any]], Kind] = Kind.ANSWER,
+        kind: CommandKind | Callable[[Mapping[str, Any]], CommandKind] = CommandKind.ANSWER,
         **attributes: Any,
     ) -> None:
         super().__init__(*arguments, **attributes)
@@ -91,9 +91,9 @@ class PipelineCommand(click.Command):
             self.exit_codes |= _SECOND_SIGNAL
 
     @property
-    def default_kind(self) -> Kind:
+    def default_kind(self) -> CommandKind:
         """What a signal does to a run without options."""
-        return self.kind if isinstance(self.kind, Kind) else self.kind({})
+        return self.kind if isinstance(self.kind, CommandKind) else self.kind({})
 
     @property
     def paragraphs(self) -> list[str]:
@@ -153,9 +153,9 @@ class PipelineCommand(click.Command):
         """Run the function and return its exit code."""
         callback = self.callback
         assert callback is not None
-        kind = self.kind if isinstance(self.kind, Kind) else self.kind(ctx.params)
+        kind = self.kind if isinstance(self.kind, CommandKind) else self.kind(ctx.params)
         if ctx.obj is WHOLE_PROCESS:
-            _collect_rarely(answers=kind is Kind.ANSWER)
+            _collect_rarely(answers=kind is CommandKind.ANSWER)
 
         def work(stop: threading.Event) -> int:
             exit_code: int = callback(**ctx.params, stop=stop)
@@ -194,7 +194,7 @@ def command(
     short_help: str,
     examples: Sequence[tuple[str, str]] = (),
     exit_codes: ExitCodes | None = None,
-    kind: Kind | Callable[[Mapping[str, Any]], Kind] = Kind.ANSWER,
+    kind: CommandKind | Callable[[Mapping[str, Any]], CommandKind] = CommandKind.ANSWER,
 ) -> Callable[[Callable[..., int]], PipelineCommand]:
     """Make a command of a function, whose docstring is the description."""
     return click.command(

@@ -28,7 +28,7 @@ _GRACE_SECONDS = 50.0
 _READER_SECONDS = 1.0
 
 
-class Kind(Enum):
+class CommandKind(Enum):
     """What a signal does to a command, as described in its help.
 
     The next run repeats a JOB, nothing repeats ONCE, an ANSWER is printed completely or not at all, a READER
@@ -49,11 +49,11 @@ class Kind(Enum):
     @property
     def commits(self) -> bool:
         """Whether a commit may be in progress."""
-        return self in (Kind.JOB, Kind.ONCE)
+        return self in (CommandKind.JOB, CommandKind.ONCE)
 
 
 def main_guard(
-    function: Callable[[threading.Event], int], *, debug: bool = False, kind: Kind = Kind.JOB
+    function: Callable[[threading.Event], int], *, debug: bool = False, kind: CommandKind = CommandKind.JOB
 ) -> int:
     """Run a function and return its exit code; every failure leaves one sentence on stderr.
 
@@ -103,11 +103,15 @@ def main_guard(
                 if kind.commits:
                     print_error(
                         "Stopped before the commit in progress had ended. Nothing is lost: "
-                        + ("the next run repeats it." if kind is Kind.JOB else "run the same command again.")
+                        + (
+                            "the next run repeats it."
+                            if kind is CommandKind.JOB
+                            else "run the same command again."
+                        )
                     )
                     with contextlib.suppress(OSError, ValueError):
                         sys.stdout.flush()
-                os._exit(int(kind in (Kind.ONCE, Kind.ANSWER)))
+                os._exit(int(kind in (CommandKind.ONCE, CommandKind.ANSWER)))
     finally:
         TRACES.removeHandler(traces)
         NOTICES.removeHandler(notices)

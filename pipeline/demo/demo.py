@@ -27,7 +27,7 @@ from pipeline.config.config import Config
 from pipeline.config.load import load_config
 from pipeline.delta.table import Lake
 from pipeline.demo.board import Board
-from pipeline.demo.outcome import Outcome, print_outcome, short_path
+from pipeline.demo.outcome import DemoResult, print_outcome, short_path
 from pipeline.demo.shop import MINIMUM, SCHEMA_NAME, TABLES, Load, create_shop
 from pipeline.errors import ConfigError
 from pipeline.operate.run import RunSummary, run_both
@@ -69,7 +69,7 @@ def run_demo(folder: str, seconds: float, *, as_json: bool, stop: threading.Even
     started = time.monotonic()
     console = None if as_json else Console()
     root = Path(folder).resolve()
-    outcome = Outcome(root / "lake", root / "pipeline.yaml")
+    outcome = DemoResult(root / "lake", root / "pipeline.yaml")
     with _claim(root):
         _say(console, f"an embedded PostgreSQL server in {short_path(root / 'server')}")
         with _server(root / "server") as server:
@@ -136,7 +136,7 @@ def _server(folder: Path) -> Iterator[EmbeddedServer]:
         watch.communicate()
 
 
-def _prepare(server: EmbeddedServer, outcome: Outcome) -> Config:
+def _prepare(server: EmbeddedServer, outcome: DemoResult) -> Config:
     """Create the shop, the pipeline file, publication and slot; every change after that is captured."""
     with connect(server.conninfo) as connection:
         connection.execute("CREATE DATABASE shop")
@@ -157,7 +157,7 @@ def _quoted(text: str) -> str:
 
 
 def _play(
-    outcome: Outcome,
+    outcome: DemoResult,
     config: Config,
     connection: Connection,
     console: Console | None,

@@ -31,7 +31,7 @@ _NAMES = {
 
 
 @dataclass(slots=True)
-class Outcome:
+class DemoResult:
     """What the demo did, and how its tables compare with their source."""
 
     lake: Path
@@ -91,7 +91,7 @@ class Outcome:
         }
 
 
-def print_outcome(console: Console, outcome: Outcome) -> None:
+def print_outcome(console: Console, outcome: DemoResult) -> None:
     """Print the comparison, one line a table, and the closing lines."""
     if outcome.comparisons:
         print_paragraph(console, f"silver and its source at {outcome.lsn}")

@@ -41,7 +41,7 @@ _SCHEMA = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DemoStep:
     """One statement: the kind that it is counted as, and the table whose rows it changes."""
 
     kind: str
@@ -54,8 +54,8 @@ def _chosen(table: str, count: int) -> str:
     return f"(SELECT id FROM shop.{table} WHERE id >= %({table})s ORDER BY id LIMIT {count})"
 
 
-def _products(first: str, last: str) -> Step:
-    return Step(
+def _products(first: str, last: str) -> DemoStep:
+    return DemoStep(
         "inserts",
         "products",
         f"""INSERT INTO shop.products SELECT g, 'product ' || g, (random() * 200)::numeric(10,2), 100,
@@ -64,8 +64,8 @@ def _products(first: str, last: str) -> Step:
     )
 
 
-def _customers(first: str, last: str) -> Step:
-    return Step(
+def _customers(first: str, last: str) -> DemoStep:
+    return DemoStep(
         "inserts",
         "customers",
         f"""INSERT INTO shop.customers (id, name, email, is_active, points, interests, born)
@@ -75,8 +75,8 @@ def _customers(first: str, last: str) -> Step:
     )
 
 
-def _orders(first: str, last: str) -> Step:
-    return Step(
+def _orders(first: str, last: str) -> DemoStep:
+    return DemoStep(
         "inserts",
         "orders",
         f"""INSERT INTO shop.orders (id, customer_id, state, total)
@@ -84,8 +84,8 @@ def _orders(first: str, last: str) -> Step:
     )
 
 
-def _items(first: str, last: str) -> Step:
-    return Step(
+def _items(first: str, last: str) -> DemoStep:
+    return DemoStep(
         "inserts",
         "order_items",
         f"""INSERT INTO shop.order_items SELECT g, line, 1 + (random() * 290)::int, line,
@@ -94,22 +94,24 @@ def _items(first: str, last: str) -> Step:
     )
 
 
-_CART = Step("inserts", "carts", "INSERT INTO shop.carts SELECT %(round)s, g, 1 FROM generate_series(1, 4) g")
+_CART = DemoStep(
+    "inserts", "carts", "INSERT INTO shop.carts SELECT %(round)s, g, 1 FROM generate_series(1, 4) g"
+)
 OPENING = (_products("1", "300"), _customers("1", "1000"), _orders("1", "1500"), _items("1", "1500"))
 
 # One tuple is one transaction.
-ROUND: tuple[tuple[Step, ...], ...] = (
+ROUND: tuple[tuple[DemoStep, ...], ...] = (
     (_customers("%(new_customer)s", "%(new_customer)s + 2"), _products("%(new_product)s", "%(new_product)s")),
     (
         _orders("%(new_order)s", "%(new_order)s + 5"),
         _items("%(new_order)s", "%(new_order)s + 5"),
         # the description is not sent, so silver keeps the one it has
-        Step(
+        DemoStep(
             "toast_updates",
             "products",
             f"UPDATE shop.products SET stock = stock - 1 WHERE id IN {_chosen('products', 6)}",
         ),
-        Step(
+        DemoStep(
             "inserts",
             "audit_log",
             """INSERT INTO shop.audit_log SELECT now(), 'till', 'sale', random()::real, NULL
@@ -117,26 +119,26 @@ ROUND: tuple[tuple[Step, ...], ...] = (
         ),
     ),
     (
-        Step(
+        DemoStep(
             "updates",
             "orders",
             f"""UPDATE shop.orders SET state = 'paid', total = %(round)s + 0.5
             WHERE id IN {_chosen("orders", 6)}""",
         ),
-        Step(
+        DemoStep(
             "updates",
             "customers",
             f"UPDATE shop.customers SET points = points + 10 WHERE id IN {_chosen('customers', 4)}",
         ),
     ),
     (
-        Step(
+        DemoStep(
             "key_changes",
             "order_items",
             f"""UPDATE shop.order_items SET order_id = order_id + 1000000
             WHERE order_id IN {_chosen("orders", 2)}""",
         ),
-        Step(
+        DemoStep(
             "key_changes",
             "orders",
             f"UPDATE shop.orders SET id = id + 1000000 WHERE id IN {_chosen('orders', 2)}",
@@ -144,11 +146,11 @@ ROUND: tuple[tuple[Step, ...], ...] = (
     ),
     # two products swap their keys; their descriptions are not sent
     tuple(
-        Step("key_changes", "products", f"UPDATE shop.products SET id = {new} WHERE id = {old}")
+        DemoStep("key_changes", "products", f"UPDATE shop.products SET id = {new} WHERE id = {old}")
         for old, new in (("%(this)s", "-1"), ("%(that)s", "%(this)s"), ("-1", "%(that)s"))
     ),
     (
-        Step(
+        DemoStep(
             "toast_updates",
             "products",
             f"""UPDATE shop.products SET description = repeat(md5(id || ':' || %(round)s), 100)
@@ -156,27 +158,27 @@ ROUND: tuple[tuple[Step, ...], ...] = (
         ),
     ),
     (
-        Step(
+        DemoStep(
             "deletes",
             "order_items",
             f"DELETE FROM shop.order_items WHERE order_id IN {_chosen('orders', 2)}",
         ),
-        Step("deletes", "orders", f"DELETE FROM shop.orders WHERE id IN {_chosen('orders', 2)}"),
-        Step("deletes", "customers", f"DELETE FROM shop.customers WHERE id IN {_chosen('customers', 1)}"),
+        DemoStep("deletes", "orders", f"DELETE FROM shop.orders WHERE id IN {_chosen('orders', 2)}"),
+        DemoStep("deletes", "customers", f"DELETE FROM shop.customers WHERE id IN {_chosen('customers', 1)}"),
     ),
     (
         _CART,
-        Step("updates", "carts", "UPDATE shop.carts SET quantity = 2 WHERE customer_id = %(round)s - 1"),
-        Step("deletes", "carts", "DELETE FROM shop.carts WHERE customer_id = %(round)s - 3"),
+        DemoStep("updates", "carts", "UPDATE shop.carts SET quantity = 2 WHERE customer_id = %(round)s - 1"),
+        DemoStep("deletes", "carts", "DELETE FROM shop.carts WHERE customer_id = %(round)s - 3"),
     ),
     (
-        Step(
+        DemoStep(
             "updates",
             "audit_log",
             """UPDATE shop.audit_log SET note = 'seen' WHERE ctid = ANY
             (ARRAY(SELECT ctid FROM shop.audit_log WHERE note IS NULL LIMIT 2))""",
         ),
-        Step(
+        DemoStep(
             "deletes",
             "audit_log",
             """DELETE FROM shop.audit_log WHERE ctid = ANY
@@ -191,34 +193,34 @@ class Milestone:
     """Steps that run once, at a fraction of the load's duration, and steps of every round after them."""
 
     fraction: float
-    steps: tuple[Step, ...]
-    then: tuple[Step, ...] = ()
+    steps: tuple[DemoStep, ...]
+    then: tuple[DemoStep, ...] = ()
 
 
 MILESTONES = (
     Milestone(
         0.3,
-        (Step("ddl", "orders", "ALTER TABLE shop.orders ADD COLUMN coupon text"),),
+        (DemoStep("ddl", "orders", "ALTER TABLE shop.orders ADD COLUMN coupon text"),),
         (
-            Step(
+            DemoStep(
                 "updates",
                 "orders",
                 f"UPDATE shop.orders SET coupon = 'C' || id WHERE id IN {_chosen('orders', 2)}",
             ),
         ),
     ),
-    Milestone(0.5, (Step("truncates", "carts", "TRUNCATE shop.carts"), _CART)),
+    Milestone(0.5, (DemoStep("truncates", "carts", "TRUNCATE shop.carts"), _CART)),
     Milestone(
         0.7,
         (
-            Step(
+            DemoStep(
                 "ddl",
                 "customers",
                 "ALTER TABLE shop.customers ADD COLUMN tier text NOT NULL DEFAULT 'standard'",
             ),
         ),
         (
-            Step(
+            DemoStep(
                 "updates",
                 "customers",
                 f"UPDATE shop.customers SET tier = 'gold' WHERE id IN {_chosen('customers', 2)}",
@@ -310,7 +312,7 @@ class Load:
             return 0.0, 0
         return time.monotonic() - self.log[unseen][1], self.log[-1][0] - offset
 
-    def _commit(self, steps: tuple[Step, ...], *, is_cancelled: bool = False) -> None:
+    def _commit(self, steps: tuple[DemoStep, ...], *, is_cancelled: bool = False) -> None:
         values = self._values()
         with self._connection.transaction(force_rollback=is_cancelled):
             done = [self._connection.execute(s.statement.encode(), values).rowcount for s in steps]

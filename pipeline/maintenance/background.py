@@ -17,7 +17,7 @@ from pipeline.config.config import Config
 from pipeline.delta.sql import from_seconds
 from pipeline.delta.table import Lake
 from pipeline.errors import report_error
-from pipeline.maintenance.due import Candidate, due_tables
+from pipeline.maintenance.due import DueTable, due_tables
 from pipeline.maintenance.write_gate import BusyError, WriteGate
 from pipeline.metadata.events import MAINTENANCE_FAILED, Event, EventLog
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
@@ -44,7 +44,7 @@ class JobMaintenance:
         self,
         config: Config,
         lake: Lake,
-        candidates: Callable[[], Iterable[Candidate]],
+        candidates: Callable[[], Iterable[DueTable]],
         progress: MaintenanceProgress,
         *,
         stop: threading.Event,
@@ -121,7 +121,7 @@ class JobMaintenance:
             order_of=orders.of,
             committing=self._gate.exchanging,
         )
-        done: list[tuple[Candidate, Maintained]] = []
+        done: list[tuple[DueTable, Maintained]] = []
         try:
             for candidate in due:
                 if is_over():
@@ -141,7 +141,7 @@ class JobMaintenance:
             self._records.record([row for _, row in done])
             self._record_failures(done)
 
-    def _maintain(self, maintainer: Maintainer, candidate: Candidate) -> MaintainedTable | None:
+    def _maintain(self, maintainer: Maintainer, candidate: DueTable) -> MaintainedTable | None:
         """Maintain a table; return None if it is left for later."""
         if self._gate.is_writing(candidate.name):
             return None
@@ -166,7 +166,7 @@ class JobMaintenance:
             found.failure or (spark if found.needs_spark else None),
         )
 
-    def _record_failures(self, done: Iterable[tuple[Candidate, Maintained]]) -> None:
+    def _record_failures(self, done: Iterable[tuple[DueTable, Maintained]]) -> None:
         failed = [
             Event(*candidate.event_name, INVALID, MAINTENANCE_FAILED, str(row.sentence))
             for candidate, row in done

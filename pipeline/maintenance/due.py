@@ -13,7 +13,7 @@ from pipeline.metadata.maintenance import Maintained
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DueTable:
     """A table that a job may maintain; `version` returns its newest one, -1 if there is no table.
 
     `is_own` is false for silver. `event_name` is its schema and table; of a table of the pipeline's own, the
@@ -28,15 +28,15 @@ class Candidate:
 
 
 def due_tables(
-    candidates: Iterable[Candidate], recorded: Mapping[str, Maintained], now: datetime, rules: Maintenance
-) -> list[Candidate]:
+    candidates: Iterable[DueTable], recorded: Mapping[str, Maintained], now: datetime, rules: Maintenance
+) -> list[DueTable]:
     """Return the tables to maintain now, those with the most commits first.
 
     A table is due `rules.every` seconds after its last maintenance if it has had `rules.small_files` commits
     since, and a day after it in any case: what was left in its folder may have expired. The versions of other
     tables are not read.
     """
-    found: list[tuple[int, str, Candidate]] = []
+    found: list[tuple[int, str, DueTable]] = []
     for each in candidates:
         last = recorded.get(each.name)
         waited = None if last is None else (now - last.maintained_at).total_seconds()

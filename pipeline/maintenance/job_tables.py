@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from pipeline.delta.table import Lake
-from pipeline.maintenance.due import Candidate
+from pipeline.maintenance.due import DueTable
 from pipeline.metadata.manifests import ManifestEntry
 
 OWN_TABLES = (
@@ -34,18 +34,18 @@ OWN_TABLES = (
 """Paths, below the root, of the tables that are not silver."""
 
 
-def own_candidates(lake: Lake, folder: str) -> Iterator[Candidate]:
+def own_candidates(lake: Lake, folder: str) -> Iterator[DueTable]:
     """Yield the tables of `bronze`, or of `_pgdelta`."""
     for names in OWN_TABLES:
         if names[0] == folder:
             table = lake.table(*names)
-            yield Candidate("/".join(names), names, table, True, table.version)
+            yield DueTable("/".join(names), names, table, True, table.version)
 
 
-def silver_candidates(lake: Lake, entries: Iterable[ManifestEntry]) -> Iterator[Candidate]:
+def silver_candidates(lake: Lake, entries: Iterable[ManifestEntry]) -> Iterator[DueTable]:
     """Yield the silver tables of a manifest, which has their versions: no log is read."""
     from pipeline.silver.read.versions import resolve_path
 
     for entry in entries:
         table = lake.table_at(resolve_path(entry.path, entry.name, lake.root))
-        yield Candidate(str(entry.name), entry.name, table, False, partial(int, entry.version))
+        yield DueTable(str(entry.name), entry.name, table, False, partial(int, entry.version))

@@ -34,7 +34,7 @@ _TYPE, _PART = "type", "part"
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class SourcePartition:
     """A partition on any level below a root: `attached_by` is the xmin of its row in pg_inherits.
 
     `filenode` is 0 for one that is partitioned itself, and `ranges` have its rows among those of its parent,
@@ -58,7 +58,7 @@ class Root:
     """A partitioned table that is published by its root, with its partitions by OID."""
 
     name: TableName
-    partitions: Mapping[int, Partition]
+    partitions: Mapping[int, SourcePartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +184,10 @@ def _ranges(bounds: str | None) -> tuple[KeyRange, ...] | None:
 
 
 def _state(rows: list[dict[str, Any]]) -> CatalogState | None:
-    partitions: dict[int, dict[int, Partition]] = {}
+    partitions: dict[int, dict[int, SourcePartition]] = {}
     for row in rows:
         if row["kind"] == _PARTITION:
-            partitions.setdefault(row["root_id"], {})[row["relation_id"]] = Partition(
+            partitions.setdefault(row["root_id"], {})[row["relation_id"]] = SourcePartition(
                 _name(row),
                 row["parent_id"],
                 row["row_xmin"],

@@ -20,7 +20,7 @@ from rich.text import Text
 from pipeline.config.load import load_text
 from pipeline.config.scalars import holds_secret
 from pipeline.errors import ConfigError
-from pipeline.operate.init_file import Choices, Selection, select_tables, write_file
+from pipeline.operate.init_file import Choices, MatchedTables, select_tables, write_file
 from pipeline.postgres.checks.source_facts import (
     Preparation,
     SourceFacts,
@@ -46,7 +46,7 @@ class InitReport:
     file: str
     pipeline: str
     facts: SourceFacts
-    selection: Selection
+    selection: MatchedTables
     preparations: tuple[Preparation, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def suggest_name(facts: SourceFacts) -> str:
     return next(name for name in numbered if name not in taken)
 
 
-def choose_tables(facts: SourceFacts, globs: Sequence[str]) -> Selection:
+def choose_tables(facts: SourceFacts, globs: Sequence[str]) -> MatchedTables:
     """Return the tables to replicate; raise ConfigError if there are none."""
     match_tables(globs)  # refuses what is no glob
     selection = select_tables(facts.tables, globs, facts.passed_over)
@@ -158,7 +158,7 @@ def choose_tables(facts: SourceFacts, globs: Sequence[str]) -> Selection:
     raise ConfigError(f"No table {where}. Create one, or name another database or other tables.")
 
 
-def write_configuration(choices: Choices, facts: SourceFacts, selection: Selection) -> InitReport:
+def write_configuration(choices: Choices, facts: SourceFacts, selection: MatchedTables) -> InitReport:
     """Write the file, and return what is left to do; raise ConfigError if the file exists."""
     refuse_existing(choices.file)
     if choices.pipeline in facts.slots:

@@ -30,7 +30,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FileRule:
     """A rule of the file: its glob, and those of the tables that it leaves out."""
 
     glob: str
@@ -38,17 +38,17 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class MatchedTables:
     """The tables that rules match, their rules by schema, and others with why each is left out."""
 
     tables: tuple[SourceTable, ...]
-    rules: Mapping[str, Sequence[Rule]]
+    rules: Mapping[str, Sequence[FileRule]]
     left_out: tuple[tuple[SourceTable, str], ...]
 
 
 def select_tables(
     tables: Sequence[SourceTable], wanted: Sequence[str], by_name: Collection[TableName] = ()
-) -> Selection:
+) -> MatchedTables:
     """Return the tables that the globs match, all if there are none, but for those with an obstacle.
 
     Those `by_name` are followed by a rule of their own only, so that a glob with a wildcard leaves them out.
@@ -73,10 +73,10 @@ def select_tables(
     schemas = dict.fromkeys(table.name.schema for table in clear)
     whole = {schema for schema in schemas if not globs or any(g.matches_schema(schema) for g in globs)}
     rules = {schema: _rules(schema, tables, found, own, is_whole=schema in whole) for schema in schemas}
-    return Selection(tuple(clear), rules, tuple(left_out))
+    return MatchedTables(tuple(clear), rules, tuple(left_out))
 
 
-def write_file(choices: Choices, facts: SourceFacts, selection: Selection) -> str:
+def write_file(choices: Choices, facts: SourceFacts, selection: MatchedTables) -> str:
     """Return the text of the configuration file."""
     return "\n".join([*_head(choices, facts), *_SETTINGS, *_tables(selection), ""])
 
@@ -134,7 +134,7 @@ _SETTINGS = (
 )
 
 
-def _tables(selection: Selection) -> Iterator[str]:
+def _tables(selection: MatchedTables) -> Iterator[str]:
     yield "tables:"
     for schema, rules in selection.rules.items():
         tables = [table for table in selection.tables if table.name.schema == schema]
@@ -167,7 +167,7 @@ def _rules(
     own: Sequence[SourceTable],
     *,
     is_whole: bool,
-) -> list[Rule]:
+) -> list[FileRule]:
     """Return the fewest rules that match the chosen tables of a schema and no table that is not chosen.
 
     Some of a schema may be left out of a rule for it if it `is_whole`: all its tables were asked for.
@@ -178,9 +178,9 @@ def _rules(
     excluded = [_glob_of(table.name) for table in rest]
     is_exact = not any(glob.matches(table.name) for glob in excluded for table in names)
     if not rest or (is_whole and is_exact and len(rest) < len(names)):
-        first = [Rule(_glob_of(table.name).text) for table in own if table.name.schema == schema]
-        return [*first, Rule(of_schema.text, tuple(glob.text for glob in excluded))]
-    return [Rule(_glob_of(table.name).text) for table in names]
+        first = [FileRule(_glob_of(table.name).text) for table in own if table.name.schema == schema]
+        return [*first, FileRule(of_schema.text, tuple(glob.text for glob in excluded))]
+    return [FileRule(_glob_of(table.name).text) for table in names]
 
 
 def _glob_of(name: TableName) -> TableGlob:

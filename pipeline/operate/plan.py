@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalog_registrar import targets
-from pipeline.apply.planner import BatchPlan
-from pipeline.apply.planner import TablePlan as ApplyTablePlan
+from pipeline.apply.planner import BatchPlan, TablePlan
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.delta.store.looks import one_look
 from pipeline.delta.table_log import look_at
 from pipeline.errors import LakeError, report_error
 from pipeline.metadata.catalog_entries import CatalogEntries
-from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
+from pipeline.operate.plan_report import Plan, PlannedTable, PlanStep
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
 from pipeline.silver.schema.protection_changes import rule_to_come
 from pipeline.silver.schema.schema_operations import (
     CreateTable,
     NeedsRebuild,
-    Operation,
     RenameColumn,
+    SchemaOperation,
     SetProperties,
 )
 from pipeline.silver.schema.table_partitions import partitions_to_come
@@ -55,7 +54,7 @@ def make_plan(
     has_details = shows_sql or bool(globs)
     applier = Applier(spark, config)
     pending = applier.plan()
-    found: list[TablePlan] = []
+    found: list[PlannedTable] = []
     for name, table in applier.tables.items():
         if not matches(name):
             continue
@@ -71,8 +70,8 @@ def make_plan(
 
 
 def _with_rules_to_come(
-    config: Config, applier: Applier, planned: Sequence[TablePlan], matches: Callable[[TableName], bool]
-) -> list[TablePlan]:
+    config: Config, applier: Applier, planned: Sequence[PlannedTable], matches: Callable[[TableName], bool]
+) -> list[PlannedTable]:
     """Return the plans with the rules for columns that the configuration changes."""
     found = {table.name: table for table in planned}
     has_rules = any(rule.columns for rule in config.tables)
@@ -82,7 +81,7 @@ def _with_rules_to_come(
         if not matches(name) or config.rule_for(name) is None:
             continue
         if (sentence := rule_to_come(config, registered, relations)) is not None:
-            plan = found.get(name, TablePlan(name, INVALID, {}))
+            plan = found.get(name, PlannedTable(name, INVALID, {}))
             if not any(step.holds for step in plan.steps):
                 step = PlanStep(plan.after, sentence, "no data is written until then")
                 found[name] = replace(plan, steps=(step, *plan.steps))
@@ -90,8 +89,8 @@ def _with_rules_to_come(
 
 
 def _with_partitions_to_come(
-    config: Config, applier: Applier, planned: Sequence[TablePlan], matches: Callable[[TableName], bool]
-) -> list[TablePlan]:
+    config: Config, applier: Applier, planned: Sequence[PlannedTable], matches: Callable[[TableName], bool]
+) -> list[PlannedTable]:
     """Return the plans with the tables whose partitions differ from those of their rules."""
     found = {table.name: table for table in planned}
     registered = applier.records.tables.read()
@@ -107,15 +106,15 @@ def _with_partitions_to_come(
         except LakeError:  # apply reports a log that cannot be read
             continue
         if sentence is not None:
-            plan = found.get(name, TablePlan(name, INVALID, {}))
+            plan = found.get(name, PlannedTable(name, INVALID, {}))
             step = PlanStep(plan.after, sentence, "no data is written until then")
             found[name] = replace(plan, steps=(step, *plan.steps))
     return list(found.values())
 
 
 def _with_catalog(
-    config: Config, applier: Applier, planned: Sequence[TablePlan], matches: Callable[[TableName], bool]
-) -> list[TablePlan]:
+    config: Config, applier: Applier, planned: Sequence[PlannedTable], matches: Callable[[TableName], bool]
+) -> list[PlannedTable]:
     """Return the plans with the names that tables get in the catalog of Spark."""
     if config.catalog.schema is None:
         return list(planned)
@@ -130,7 +129,7 @@ def _with_catalog(
         entry = recorded.get(name)
         if not matches(name) or target.is_done(entry, None):
             continue
-        plan = found.get(name, TablePlan(name, INVALID, {}))
+        plan = found.get(name, PlannedTable(name, INVALID, {}))
         sentence = f"The table is registered in the catalog of Spark as {target.catalog_name}."
         if entry is not None and target.is_entry(entry) and entry.sentence is not None:
             sentence += f" The last attempt failed: {entry.sentence}"
@@ -144,22 +143,22 @@ def _captured_lsn(applier: Applier) -> LSN:
     return point.lsn if point else INVALID
 
 
-def stopped_table(facts: TableFacts, decision: Decision) -> TablePlan:
+def stopped_table(facts: TableFacts, decision: Decision) -> PlannedTable:
     """Return the plan of a table that waits, is held or fails: why, and no statement."""
     counts = dict(facts.counts or {})
     if facts.partial_copies:
         counts = _copied_keys(facts)
     if decision.step is Step.FAIL:
-        return TablePlan(facts.name, facts.offset, counts, failure=decision.sentence or "")
+        return PlannedTable(facts.name, facts.offset, counts, failure=decision.sentence or "")
     step = PlanStep(facts.offset, decision.sentence or "", "nothing is applied until then", holds=True)
-    return TablePlan(facts.name, facts.offset, counts, (step,))
+    return PlannedTable(facts.name, facts.offset, counts, (step,))
 
 
 def _copied_keys(facts: TableFacts) -> dict[str, int]:
     return {"R": sum(copy.row_count for copy in facts.partial_copies)}
 
 
-def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bool) -> TablePlan:
+def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bool) -> PlannedTable:
     table = pending.tables[name]
     facts, counts = table.facts, dict(table.facts.counts or {})
     if table.step is not Step.START_FROM_COPY and facts.partial_copies:
@@ -173,8 +172,8 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
             try:
                 sql = _copy_sql(applier, pending, table) if has_sql else ()
             except Exception as error:  # the other tables are planned
-                return TablePlan(name, facts.copy.lsn, {"R": rows}, failure=report_error(error))
-            return TablePlan(name, facts.copy.lsn, {"R": rows}, (replace(step, sql=sql),))
+                return PlannedTable(name, facts.copy.lsn, {"R": rows}, failure=report_error(error))
+            return PlannedTable(name, facts.copy.lsn, {"R": rows}, (replace(step, sql=sql),))
         case Step.PARTIAL_RESYNC:
             steps = tuple(
                 PlanStep(
@@ -184,7 +183,7 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
                 )
                 for p in facts.partial_copies
             )
-            return TablePlan(name, facts.offset, counts, steps)
+            return PlannedTable(name, facts.offset, counts, steps)
     try:
         writer = applier.writer(name, pending.history)
         surveys = [s.survey for s in table.surveys]
@@ -194,11 +193,11 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
         changes = writer.bronze.count_of(name, pending.end.lsn) if planned.rebuild else 0
         choices = [writer.choose_writer(write, planned) for write in planned.writes]
     except Exception as error:  # the other tables are planned
-        return TablePlan(name, facts.offset, counts, failure=report_error(error))
-    return TablePlan(name, facts.offset, counts, _steps(planned, rows, changes, choices))
+        return PlannedTable(name, facts.offset, counts, failure=report_error(error))
+    return PlannedTable(name, facts.offset, counts, _steps(planned, rows, changes, choices))
 
 
-def _copy_sql(applier: Applier, pending: BatchPlan, table: ApplyTablePlan) -> tuple[str, ...]:
+def _copy_sql(applier: Applier, pending: BatchPlan, table: TablePlan) -> tuple[str, ...]:
     """Return the SQL by which a new table starts from its copy; none for a table that is swapped in."""
     facts = table.facts
     assert facts.copy is not None
@@ -234,7 +233,7 @@ def _steps(planned: RangePlan, rows: int, changes: int, choices: Sequence[Choice
     return tuple(steps)
 
 
-def _describe(operation: Operation) -> str:
+def _describe(operation: SchemaOperation) -> str:
     match operation:
         case CreateTable():
             return f"The table is created: {operation.ddl}"

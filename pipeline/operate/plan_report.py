@@ -41,7 +41,7 @@ class PlanStep:
 
 
 @dataclass(frozen=True, slots=True)
-class TablePlan:
+class PlannedTable:
     """What is pending for one table: changes by operation after an LSN, and steps in order."""
 
     name: TableName
@@ -120,7 +120,7 @@ class Plan:
 
     pipeline: str
     captured_offset: LSN
-    tables: tuple[TablePlan, ...]
+    tables: tuple[PlannedTable, ...]
     has_details: bool = False
     has_sql: bool = False
     idle_rules: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class Plan:
             print_paragraph(console, "pgdelta plan TABLE shows the steps of a table, with their cost.")
 
     @property
-    def _by_attention(self) -> list[TablePlan]:
+    def _by_attention(self) -> list[PlannedTable]:
         return sorted(self.tables, key=lambda table: (table.attention, table.name))
 
     @property
@@ -197,7 +197,7 @@ class Plan:
         return f"silver shows all that bronze holds (up to {self.captured_offset})"
 
 
-def _print_steps(console: Console, table: TablePlan) -> None:
+def _print_steps(console: Console, table: PlannedTable) -> None:
     title = Text.assemble(plain(str(table.name), "bold"), f": {_words(table.counts)} after {table.after}")
     print_paragraph(console, title)
     if table.failure is not None:
@@ -207,7 +207,7 @@ def _print_steps(console: Console, table: TablePlan) -> None:
     print_pairs(console, [pair for step in table.steps for pair in _pairs(step)], indent=2)
 
 
-def _script(table: TablePlan) -> Iterator[str]:
+def _script(table: PlannedTable) -> Iterator[str]:
     """Yield the lines of a table's statements, each step after a comment; a step without SQL is a comment."""
     yield _comment(f"{table.name}: {_words(table.counts)} after {table.after}")
     if table.failure is not None:

@@ -94,7 +94,7 @@ class AlertFacts:
 Found = Iterator[tuple[TableName | None, str]]
 
 
-class Rule(NamedTuple):
+class AlertRule(NamedTuple):
     """A condition: the word that turns it on, whether its facts are known, and what it finds."""
 
     name: str
@@ -306,27 +306,27 @@ def _apply_writes(facts: AlertFacts) -> bool:
 
 
 RULES = (
-    Rule("held", "held", _always, _tables(*HOLDING)),
-    Rule("resync", "held", _always, _unsynced),
-    Rule("doubt", "held", _always, _tables(IN_DOUBT)),
-    Rule("failed", "failed", _always, _failed_tables),
-    Rule("copy", "failed", lambda facts: facts.copy_failures is not None, _failed_copies),
-    Rule("maintenance", "failed", _always, _failed_maintenance),
-    Rule("unpublished", "unpublished", _always, _tables(UNPUBLISHED)),
-    Rule("slot_missing", "slot", _has_source, _missing_slot),
-    Rule("slot_lost", "slot", _has_source, _lost_slot),
-    Rule("source_restored", "slot", _has_source, _restored_source),
-    Rule("slot_limit", "slot", _has_source, _near_limit),
-    Rule("slot_idle", "slot", _has_source, _idle_slot),
-    Rule("slot_unread", "slot", _has_source, _unread_slot),
-    Rule("slot_held", "slot", _has_source, _held_wal),
-    Rule("wal", "wal", _has_source, _large_wal),
-    Rule(
+    AlertRule("held", "held", _always, _tables(*HOLDING)),
+    AlertRule("resync", "held", _always, _unsynced),
+    AlertRule("doubt", "held", _always, _tables(IN_DOUBT)),
+    AlertRule("failed", "failed", _always, _failed_tables),
+    AlertRule("copy", "failed", lambda facts: facts.copy_failures is not None, _failed_copies),
+    AlertRule("maintenance", "failed", _always, _failed_maintenance),
+    AlertRule("unpublished", "unpublished", _always, _tables(UNPUBLISHED)),
+    AlertRule("slot_missing", "slot", _has_source, _missing_slot),
+    AlertRule("slot_lost", "slot", _has_source, _lost_slot),
+    AlertRule("source_restored", "slot", _has_source, _restored_source),
+    AlertRule("slot_limit", "slot", _has_source, _near_limit),
+    AlertRule("slot_idle", "slot", _has_source, _idle_slot),
+    AlertRule("slot_unread", "slot", _has_source, _unread_slot),
+    AlertRule("slot_held", "slot", _has_source, _held_wal),
+    AlertRule("wal", "wal", _has_source, _large_wal),
+    AlertRule(
         "capture", "lag", lambda facts: bool(facts.status.source or facts.status.unreachable), _late_capture
     ),
-    Rule("apply", "lag", _always, _idle_apply),
+    AlertRule("apply", "lag", _always, _idle_apply),
     # While apply writes to no table, each of them is late for the same reason.
-    Rule("lag", "lag", _apply_writes, _late_tables),
+    AlertRule("lag", "lag", _apply_writes, _late_tables),
 )
 """Every condition, the most urgent first."""
 

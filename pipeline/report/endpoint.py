@@ -82,7 +82,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, family: int, address: Any, application: WSGIApplication) -> None:
         self.address_family = family
         self._free = threading.Semaphore(MOST_CLIENTS)
-        super().__init__(address, _Handler)
+        super().__init__(address, _RequestHandler)
         self.set_app(application)
 
     def server_bind(self) -> None:
@@ -113,7 +113,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Write nothing: a client that disconnects is not an error of the run."""
 
 
-class _Handler(WSGIRequestHandler):
+class _RequestHandler(WSGIRequestHandler):
     timeout = _CLIENT_SECONDS
     server_version = "pgdelta"
     sys_version = ""

@@ -43,7 +43,7 @@ _WIDE = 120  # columns from which on bars and sizes fit, too
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Bar:
     """One bar: a table, or all tables; `share` is 0 to 1, the rest text."""
 
     title: str
@@ -60,7 +60,7 @@ def list_running(copies: Mapping[TableName, CopyProgress]) -> list[tuple[TableNa
     return sorted(running, key=lambda item: item[1].is_read)
 
 
-def list_rows(copies: Mapping[TableName, CopyProgress], rate: float, most: int) -> list[Row]:
+def list_rows(copies: Mapping[TableName, CopyProgress], rate: float, most: int) -> list[Bar]:
     """Return a row for each running table, at most `most`, and one for all tables, read at `rate` rows/s."""
     running = list_running(copies)
     rows = [_table_row(name, copy) for name, copy in running[:most]]
@@ -68,7 +68,7 @@ def list_rows(copies: Mapping[TableName, CopyProgress], rate: float, most: int) 
     if len(running) > most:
         title += f", {len(running) - most} more run"
     size = format_size(sum(copy.bytes for copy in copies.values()))
-    return [*rows, Row(title, _share_of(copies), _total_rows(copies), size, format_row_rate(rate), "")]
+    return [*rows, Bar(title, _share_of(copies), _total_rows(copies), size, format_row_rate(rate), "")]
 
 
 def total_line(copies: Mapping[TableName, CopyProgress], rate: float) -> str:
@@ -98,7 +98,7 @@ def _name_text(name: TableName) -> str:
     return one_line(str(name))
 
 
-def _table_row(name: TableName, copy: CopyProgress) -> Row:
+def _table_row(name: TableName, copy: CopyProgress) -> Bar:
     if copy.is_read:
         remaining = "waits for capture" if copy.share == 1.0 else "landing"
     else:
@@ -107,7 +107,7 @@ def _table_row(name: TableName, copy: CopyProgress) -> Row:
     rate = copy.rows / copy.seconds if copy.seconds else 0.0
     rows = format_count(max(copy.rows, copy.rows_landed), "row")
     size = format_size(copy.bytes)
-    return Row(_name_text(name), copy.share, rows, size, format_row_rate(rate), remaining)
+    return Bar(_name_text(name), copy.share, rows, size, format_row_rate(rate), remaining)
 
 
 def _count_text(copies: Mapping[TableName, CopyProgress]) -> str:
@@ -167,7 +167,7 @@ class CopyBars:
         # A run that a second signal ends at once must leave the terminal with a cursor.
         self.progress.console.show_cursor(True)
 
-    def update(self, rows: Sequence[Row]) -> None:
+    def update(self, rows: Sequence[Bar]) -> None:
         """Show these rows and no other."""
         for task, row in zip_longest(self._tasks, rows):
             if row is None:

@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({"time": time, "event": record.getMessage(), **self._common, **known})
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+class _LineHandler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drop a line that cannot be written: the reader of the pipe may be gone, and the run continues."""
 
@@ -52,7 +52,7 @@ class RunLog:
     """Logs the events of one run; safe to use from any thread."""
 
     def __init__(self, pipeline: str, command: str, stream: TextIO | None = None) -> None:
-        handler = _Handler(sys.stderr if stream is None else stream)
+        handler = _LineHandler(sys.stderr if stream is None else stream)
         handler.setFormatter(JsonFormatter(pipeline=pipeline, command=command))
         self._logger = logging.Logger("pgdelta.run", logging.INFO)
         self._logger.addHandler(handler)

@@ -51,7 +51,7 @@ _WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Ste
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class FailedAttempt:
     """Why the last attempt to write a table ended without it, and the seconds until the next attempt."""
 
     sentence: str
@@ -92,7 +92,7 @@ class TableFacts:
     is_confirmed: bool = False  # a person lifted the guards
     min_interval: int = 0  # least seconds between two writes
     since_write: float | None = None  # seconds since this run wrote it; None: not yet, or it need not wait
-    last_stop: Stop | None = None  # it was held or failed, and its next attempt is not due
+    last_stop: FailedAttempt | None = None  # it was held or failed, and its next attempt is not due
 
     @property
     def excess(self) -> str | None:

@@ -28,7 +28,7 @@ from pipeline.table_name import TableName
 
 
 @dataclass(slots=True)
-class TableLog:
+class LoggedOffset:
     """What a table's log contained when it was read."""
 
     offset: LSN = INVALID
@@ -113,7 +113,7 @@ class LakeFacts:
         """The tables that bronze has up to `end`, and the configuration follows."""
         return _captured(self.config, self.relations, self.end)
 
-    def table(self, name: TableName, log: TableLog | None) -> TableFacts:
+    def table(self, name: TableName, log: LoggedOffset | None) -> TableFacts:
         """Return the facts of a table; without a log it is at the offset of the manifest."""
         table, manifest, rule = self.registered.get(name), self.manifest, self.config.rule_for(name)
         is_current = name in manifest.by_name and name not in manifest.behind
@@ -180,8 +180,8 @@ class LakeFacts:
         A table that is registered and in no manifest is taken to be at the manifest's LSN.
         """
         if (applied := self.manifest.behind.get(name)) is not None:
-            return self.table(name, TableLog(applied))
-        return self.table(name, None if name in self.registered else TableLog())
+            return self.table(name, LoggedOffset(applied))
+        return self.table(name, None if name in self.registered else LoggedOffset())
 
 
 def _other_mode(table: RegisteredTable | None, rule: TableRule | None) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.metadata.catalog import CatalogState, Partition, Root, SourceType, TableFile
+from pipeline.metadata.catalog import CatalogState, Root, SourcePartition, SourceType, TableFile
 from pipeline.table_name import TableName
 
 
@@ -64,7 +64,7 @@ def leaves_below(root: Root, relation_id: int) -> Iterator[int]:
 
 def without_filenodes(now: Root, before: Root, undecided: Collection[int]) -> Root:
     """Return a root with the earlier file nodes of partitions that are not decided yet."""
-    kept: dict[int, Partition] = {
+    kept: dict[int, SourcePartition] = {
         oid: before.partitions[oid] if oid in undecided else partition
         for oid, partition in now.partitions.items()
     }

@@ -18,7 +18,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.sql import EPOCH
 from pipeline.delta.sql import now as utc_now
-from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Root, SourceType, TableFile
+from pipeline.metadata.catalog import CatalogState, CatalogTable, Root, SourcePartition, SourceType, TableFile
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection
@@ -100,10 +100,10 @@ class CatalogWatch:
             for each in catalog.members
             if each.parent_id is None and self._config.rule_for(each.name) is not None
         }
-        partitions: dict[int, dict[int, Partition]] = {}
+        partitions: dict[int, dict[int, SourcePartition]] = {}
         for each in catalog.members:
             if each.parent_id is not None:
-                partitions.setdefault(each.root_id, {})[each.relation_id] = Partition(
+                partitions.setdefault(each.root_id, {})[each.relation_id] = SourcePartition(
                     each.name,
                     each.parent_id,
                     each.attached_by or 0,

@@ -31,7 +31,13 @@ from pipeline.metadata.registry import Records
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import ServerIdentity, identify, shut_down_sessions
 from pipeline.postgres.publication import describe_published
-from pipeline.postgres.snapshot.export import COPY_SESSIONS, RowsMoved, Snapshot, SnapshotKeeper, SnapshotLost
+from pipeline.postgres.snapshot.export import (
+    COPY_SESSIONS,
+    RowsMoved,
+    SnapshotKeeper,
+    SnapshotLost,
+    SourceSnapshot,
+)
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.adopted_rows import AdoptedRows
@@ -303,7 +309,7 @@ class CopyCoordinator:
         # Resumed copies precede those that would restart each time; small tables are complete soon.
         return sorted(tables, key=lambda table: (not table.state.snapshots, table.table.pages)), equal
 
-    def _copy(self, snapshot: Snapshot, tables: Sequence[TableCopy]) -> None:
+    def _copy(self, snapshot: SourceSnapshot, tables: Sequence[TableCopy]) -> None:
         """Land what a snapshot has of the tables, and record which of them are complete."""
         copying = self._config.source.copying
         with closing(StagingFolder(self._bronze.lake, COPIES)) as staging:

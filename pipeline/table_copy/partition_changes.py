@@ -17,7 +17,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
 from pipeline.key_ranges import KeyRange
-from pipeline.metadata.catalog import CatalogState, Partition, Root
+from pipeline.metadata.catalog import CatalogState, Root, SourcePartition
 from pipeline.metadata.events import INFO, Event
 from pipeline.postgres.connection import Connection, read_flush_lsn
 from pipeline.postgres.watched_tables import count_by_xid, list_with_pages
@@ -125,7 +125,7 @@ class PartitionChanges:
         ]
 
     def _was_empty(
-        self, connection: Connection, root: Root, partition: Partition, before: CatalogState
+        self, connection: Connection, root: Root, partition: SourcePartition, before: CatalogState
     ) -> bool:
         """Return whether it is proved that a partition was attached without rows.
 

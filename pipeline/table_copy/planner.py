@@ -29,7 +29,7 @@ from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.key_conditions import KeyCondition, accepts_keys, key_condition, orders_by_bytes
 from pipeline.postgres.publication import Leaf, PublishedTable, describe_published, list_published
-from pipeline.postgres.snapshot.export import Snapshot
+from pipeline.postgres.snapshot.export import SourceSnapshot
 from pipeline.progress import CopyProgress
 from pipeline.table_copy.adopted_rows import AdoptedRows, adopted_chunks
 from pipeline.table_copy.candidates import Candidate
@@ -49,7 +49,7 @@ class CopyPlanner:
         bronze: Bronze,
         history: CopyHistory,
         connection: Connection,
-        snapshot: Snapshot,
+        snapshot: SourceSnapshot,
         config: Config,
         protection: ColumnProtection,
     ) -> None:

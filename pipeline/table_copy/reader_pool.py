@@ -32,7 +32,7 @@ from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.txn import TableCommit
 from pipeline.errors import SourceError
 from pipeline.postgres.publication import PublishedTable
-from pipeline.postgres.snapshot.export import Snapshot, SnapshotLost
+from pipeline.postgres.snapshot.export import SnapshotLost, SourceSnapshot
 from pipeline.postgres.snapshot.read_table import Block, CopyReader, LeafPages
 from pipeline.progress import CopyProgress
 from pipeline.protocol.lsn import LSN
@@ -101,7 +101,7 @@ class ReaderPool:
         writer: BronzeWriter,
         staging: StagingFolder,
         conninfo: str,
-        snapshot: Snapshot,
+        snapshot: SourceSnapshot,
         tables: Sequence[TableCopy],
         *,
         reader_count: int,

@@ -16,7 +16,7 @@ from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.table import LakeTable
-from pipeline.metadata.catalog import CatalogState, Partition, TableFile
+from pipeline.metadata.catalog import CatalogState, SourcePartition, TableFile
 from pipeline.metadata.events import Event
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.watched_tables import kept_rows, list_existing_columns, list_with_pages
@@ -87,7 +87,7 @@ class Rewrites:
         self,
         connection: Connection,
         name: TableName,
-        suspects: Mapping[int, TableFile | Partition],
+        suspects: Mapping[int, TableFile | SourcePartition],
         before: CatalogState,
         now: CatalogState,
     ) -> tuple[set[int], set[int]]:

@@ -48,7 +48,7 @@ from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import list_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
-from pipeline.postgres.snapshot.hashed_rows import Kind, ValueCount
+from pipeline.postgres.snapshot.hashed_rows import HashedKind, ValueCount
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.compare.clone import (
     CloneFolder,
@@ -366,7 +366,7 @@ def _rows(found: Differences, compared: ComparableColumns) -> tuple[Difference, 
 def plan_repair(name: TableName, found: Differences, compared: ComparableColumns) -> CopyRequest:
     """Return a request for the keys of the rows that differ, or for all rows if keys do not identify them."""
     forms = [compared.shape.columns[index][1] for index in compared.shape.key]
-    has_texts = all(form.kind not in (Kind.REAL, Kind.DOUBLE) for form in forms)  # those are bits
+    has_texts = all(form.kind not in (HashedKind.REAL, HashedKind.DOUBLE) for form in forms)  # those are bits
     keys = {tuple(text for text in row.key if text is not None) for row in found.rows}
     is_partial = (
         bool(forms)

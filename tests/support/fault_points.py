@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import crash_steps
-from pipeline.crash_steps import CrashStep, Step
+from pipeline.crash_steps import CrashStep, NamedStep
 from tests.support.paths import ROOT
 from tests.support.pipelines import Crash
 
@@ -81,7 +81,7 @@ def observed(observer: Callable[[Any, str], None]) -> Iterator[None]:
 
 @contextmanager
 def crash_at(
-    wanted: Step,
+    wanted: NamedStep,
     when: str = "before",
     *,
     passing: int = 0,
@@ -91,7 +91,7 @@ def crash_at(
     count = 0
     lock = threading.Lock()
 
-    def observe(step: Step, moment: str) -> None:
+    def observe(step: NamedStep, moment: str) -> None:
         nonlocal count
         if (step, moment) == (wanted, when):
             with lock:
@@ -109,7 +109,7 @@ def struck(cell: Cell) -> Iterator[threading.Event]:
     """Let the fault strike once at its step; the event is set once it did."""
     has_struck = threading.Event()
 
-    def strike(step: Step, moment: str) -> None:
+    def strike(step: NamedStep, moment: str) -> None:
         if (step, moment) == (cell.step, cell.when) and not has_struck.is_set():
             has_struck.set()
             FAULTS[cell.fault]()

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from pipeline import crash_steps
-from pipeline.crash_steps import CrashStep, Step
+from pipeline.crash_steps import CrashStep, NamedStep
 from pipeline.delta import native_commit
 from pipeline.ingest import capture
 
@@ -33,7 +33,7 @@ def hold_up(moment: str) -> None:
             os.killpg(0, signal.SIGSTOP)
             time.sleep(0.5)  # this thread may be stopped a moment after the others
 
-    def observe(step: Step, when: str) -> None:
+    def observe(step: NamedStep, when: str) -> None:
         nonlocal seen, has_changes
         if step is CrashStep.MOVE_FILE:
             has_changes = True

@@ -30,7 +30,7 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
 from pipeline.operate.plan import make_plan
-from pipeline.operate.plan_report import TablePlan
+from pipeline.operate.plan_report import PlannedTable
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.embedded import EmbeddedServer
@@ -101,7 +101,7 @@ class Lane:
         """Request copies of tables."""
         run_resync(self.config, self._globs(tables))
 
-    def plan(self) -> list[TablePlan]:
+    def plan(self) -> list[PlannedTable]:
         """Return what the next apply does to the tables."""
         return [each for each in make_plan(self.config).tables if self.owns(each.name)]
 

@@ -21,7 +21,7 @@ from pipeline.operate.as_of import SilverVersions
 from pipeline.operate.machine_checks import CheckReport
 from pipeline.operate.maintain import MaintenanceSummary
 from pipeline.operate.optimize import OptimizedTable, OptimizeSummary
-from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
+from pipeline.operate.plan_report import Plan, PlannedTable, PlanStep
 from pipeline.operate.resync import ResyncSummary
 from pipeline.postgres.checks.table_checks import Check
 from pipeline.protocol.lsn import LSN
@@ -59,16 +59,16 @@ WRITE = PlanStep(
     is_write=True,
 )
 TABLES = (
-    TablePlan(ITEMS, LSN(0x16B3748), {"I": 1_204_332, "U": 30, "D": 4, "T": 0}, (WRITE,)),
-    TablePlan(LONG, LSN(0x16B3748), {"I": 0, "U": 1, "D": 0, "T": 0}, STEPS),
-    TablePlan(HOSTILE, LSN(0x16B3748), {"I": 1}, failure="Spark failed: [x] No space left on\ndevice"),
-    TablePlan(
+    PlannedTable(ITEMS, LSN(0x16B3748), {"I": 1_204_332, "U": 30, "D": 4, "T": 0}, (WRITE,)),
+    PlannedTable(LONG, LSN(0x16B3748), {"I": 0, "U": 1, "D": 0, "T": 0}, STEPS),
+    PlannedTable(HOSTILE, LSN(0x16B3748), {"I": 1}, failure="Spark failed: [x] No space left on\ndevice"),
+    PlannedTable(
         ORDERS,
         LSN(0x16B3748),
         {"D": 12_000},
         (PlanStep(LSN(0x16B3748), GUARDED, "nothing is applied until then", holds=True),),
     ),
-    TablePlan(WIDE_LETTERS, LSN(0x16B3748), {"R": 17}, STEPS[:1]),
+    PlannedTable(WIDE_LETTERS, LSN(0x16B3748), {"R": 17}, STEPS[:1]),
 )
 PLAN = Plan("shop", LSN(0x1A2B3C4), TABLES)
 

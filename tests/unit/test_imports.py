@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -333,6 +334,17 @@ def test_protocol_does_no_input_or_output() -> None:
     for path in FILES:
         if room_of(path) == "protocol":
             assert not doors & {name.split(".")[0] for name in imports(path)}, path.name
+
+
+def test_the_name_of_a_class_means_one_thing() -> None:
+    classes = [
+        (node.name, of_package(path))
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+    ]
+    counts = Counter(name for name, _ in classes)
+    assert not [each for each in classes if counts[each[0]] > 1]
 
 
 def test_no_file_is_longer_than_500_lines() -> None:

@@ -7,7 +7,7 @@ import click
 from pipeline.cli.command import command, option
 from pipeline.cli.options import TABLES, config_option, output_options, refuse_both, strict_option
 from pipeline.cli.output import finish, load_config, unless_stopped
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 
 
 @command(
@@ -35,7 +35,7 @@ from pipeline.cli.signals import Kind
         0: "adopted, requested with --no-run, or compared with --dry-run",
         1: "failed, or not adopted yet; run again to continue",
     },
-    kind=Kind.ONCE,
+    kind=CommandKind.ONCE,
 )
 @config_option
 @option(

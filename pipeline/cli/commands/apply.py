@@ -7,13 +7,13 @@ from typing import Any
 from pipeline.cli.command import command, option
 from pipeline.cli.options import TABLES, Address, config_option, output_options, run_options, tables_option
 from pipeline.cli.output import finish, load_config, unless_stopped
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 from pipeline.errors import ConfigError
 
 
-def _kind(parameters: Mapping[str, Any]) -> Kind:
+def _kind(parameters: Mapping[str, Any]) -> CommandKind:
     # Guards are lifted for one run: the next one would hold the tables again.
-    return Kind.ONCE if parameters.get("confirm") else Kind.JOB
+    return CommandKind.ONCE if parameters.get("confirm") else CommandKind.JOB
 
 
 @command(

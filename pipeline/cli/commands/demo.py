@@ -6,7 +6,7 @@ import click
 
 from pipeline.cli.command import command, option
 from pipeline.cli.options import output_options
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 
 
 @command(
@@ -15,7 +15,7 @@ from pipeline.cli.signals import Kind
     short_help="Replicate a shop in an embedded PostgreSQL.",
     examples=[("two minutes, in ./.demo", "pgdelta demo")],
     exit_codes={0: "every table equals its source", 1: "failed, or a table differs"},
-    kind=Kind.JOB,
+    kind=CommandKind.JOB,
 )
 @option(
     "--root",

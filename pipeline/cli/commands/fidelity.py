@@ -5,7 +5,7 @@ import threading
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options, strict_option, tables_option, wait_option
 from pipeline.cli.output import finish, load_config
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 
 
 @command(
@@ -23,7 +23,7 @@ from pipeline.cli.signals import Kind
         0: "every value is equal or a misfit",
         1: "a table differs, or could not be compared; with --strict also if a column could not",
     },
-    kind=Kind.ONCE,
+    kind=CommandKind.ONCE,
 )
 @config_option
 @tables_option("Account for these tables only, and show each column (default: all tables).")

@@ -5,7 +5,7 @@ import threading
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config, unless_stopped
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 
 
 @command(
@@ -23,7 +23,7 @@ from pipeline.cli.signals import Kind
         ),
     ],
     exit_codes={1: "failed: nothing, or not everything, is erased; a second run continues"},
-    kind=Kind.ONCE,
+    kind=CommandKind.ONCE,
 )
 @config_option
 @option("--table", group="Rows", metavar="SCHEMA.TABLE", required=True, help="The table of the rows.")

@@ -5,7 +5,7 @@ import threading
 from pipeline.cli.command import command
 from pipeline.cli.options import Address, config_option, output_options, run_options
 from pipeline.cli.output import finish, load_config
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 
 
 @command(
@@ -20,7 +20,7 @@ from pipeline.cli.signals import Kind
         ),
         ("the same job under spark-submit", "spark-submit jobs/ingest.py --config conf/pipeline.yaml"),
     ],
-    kind=Kind.JOB,
+    kind=CommandKind.JOB,
 )
 @config_option
 @run_options

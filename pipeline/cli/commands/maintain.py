@@ -7,7 +7,7 @@ import threading
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config, unless_stopped
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 
 
 @command(
@@ -20,7 +20,7 @@ from pipeline.cli.signals import Kind
         ("some silver tables only", "pgdelta maintain --config conf/pipeline.yaml --table 'public.*'"),
     ],
     exit_codes={1: "failed, or a table could not be maintained; the others were"},
-    kind=Kind.ONCE,
+    kind=CommandKind.ONCE,
 )
 @config_option
 @tables_option("Maintain these silver tables only (default: all tables of the lake).")

@@ -5,7 +5,7 @@ import threading
 from pipeline.cli.command import command, option
 from pipeline.cli.options import TABLES, config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 from pipeline.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError
         )
     ],
     exit_codes={0: "the tables are paused, also if they were before"},
-    kind=Kind.ONCE,
+    kind=CommandKind.ONCE,
 )
 @config_option
 @tables_option("Pause these tables.")
@@ -55,7 +55,7 @@ def pause(
     short_help="Let apply write to paused tables again.",
     examples=[("a table", "pgdelta resume --config conf/pipeline.yaml --table public.orders")],
     exit_codes={0: "the tables are resumed"},
-    kind=Kind.ONCE,
+    kind=CommandKind.ONCE,
 )
 @config_option
 @tables_option("Resume these tables.")

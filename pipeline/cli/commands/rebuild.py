@@ -12,7 +12,7 @@ from pipeline.cli.options import (
     tables_option,
 )
 from pipeline.cli.output import finish, load_config, unless_stopped
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 from pipeline.errors import ConfigError
 
 _PAST = "A table as it was"
@@ -33,7 +33,7 @@ _PAST = "A table as it was"
         ),
     ],
     exit_codes={1: "failed, or a table could not be rebuilt; with --strict also if one is held"},
-    kind=Kind.ONCE,
+    kind=CommandKind.ONCE,
 )
 @config_option
 @tables_option("Rebuild these tables only (default: all).")

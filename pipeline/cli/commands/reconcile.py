@@ -5,7 +5,7 @@ import threading
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options, tables_option, wait_option
 from pipeline.cli.output import finish, load_config
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 
 
 @command(
@@ -23,7 +23,7 @@ from pipeline.cli.signals import Kind
         ),
     ],
     exit_codes={0: "every table equals its source", 1: "a table differs, or could not be compared"},
-    kind=Kind.ONCE,
+    kind=CommandKind.ONCE,
 )
 @config_option
 @tables_option("Compare these tables only (default: all).")

@@ -5,7 +5,7 @@ import threading
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options, strict_option, tables_option
 from pipeline.cli.output import finish, load_config, unless_stopped
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 from pipeline.key_ranges import KeyRange
 
 _ROWS = "Rows"
@@ -29,7 +29,7 @@ _ROWS = "Rows"
         ),
     ],
     exit_codes={0: "requested, or done with --run", 1: "failed, or --run could not copy or apply a table"},
-    kind=Kind.ONCE,
+    kind=CommandKind.ONCE,
 )
 @config_option
 @tables_option("Copy these tables only (default: all).")

@@ -5,7 +5,7 @@ import threading
 from pipeline.cli.command import command
 from pipeline.cli.options import Address, config_option, output_options, run_options
 from pipeline.cli.output import finish, load_config
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 
 
 @command(
@@ -17,7 +17,7 @@ from pipeline.cli.signals import Kind
         ("replicate until Ctrl-C", "pgdelta run --config conf/pipeline.yaml --trigger continuous"),
     ],
     exit_codes={1: "failed, or a table could not be copied or applied"},
-    kind=Kind.JOB,
+    kind=CommandKind.JOB,
 )
 @config_option
 @run_options

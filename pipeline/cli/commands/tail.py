@@ -8,7 +8,7 @@ import click
 
 from pipeline.cli.command import command, option
 from pipeline.cli.options import debug_option, json_option, refuse_both
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 from pipeline.errors import ProtocolError
 from pipeline.protocol.lsn import LSN
 
@@ -41,7 +41,7 @@ def _parse_lsn(context: click.Context, parameter: click.Parameter, value: str | 
             "pgdelta tail --conninfo 'host=db dbname=shop' --slot shop --limit 20",
         ),
     ],
-    kind=Kind.READER,
+    kind=CommandKind.READER,
 )
 @option(
     "--config",

@@ -29,7 +29,7 @@ from pipeline.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class LeafPrivileges:
     """The privileges of the role on a table that has rows."""
 
     name: TableName
@@ -153,19 +153,19 @@ def _check_privileges(reader: Connection, names: list[TableName]) -> Iterator[Ch
     )
 
 
-def list_leaves(reader: Connection, names: list[TableName]) -> list[Leaf]:
+def list_leaves(reader: Connection, names: list[TableName]) -> list[LeafPrivileges]:
     """Return the role's privileges on the tables, of partitioned ones on their leaves.
 
     Raises psycopg.Error.
     """
     schemas, tables = [schema for schema, _ in names], [table for _, table in names]
     return [
-        Leaf(TableName(schema, table), *facts)
+        LeafPrivileges(TableName(schema, table), *facts)
         for schema, table, *facts in reader.execute(_LEAVES, (schemas, tables)).fetchall()
     ]
 
 
-def _grants(unreadable: list[Leaf], user: str) -> str:
+def _grants(unreadable: list[LeafPrivileges], user: str) -> str:
     """Return the statements that allow the role to read the tables, of many those for the first ones."""
     role = quote_identifier(user)
     schemas = sorted({leaf.name.schema for leaf in unreadable if not leaf.has_usage})[:NAMED_TABLES]

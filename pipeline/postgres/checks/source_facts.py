@@ -15,7 +15,7 @@ import psycopg
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
 from pipeline.errors import SourceError
-from pipeline.postgres.checks.copy_checks import Leaf, list_leaves
+from pipeline.postgres.checks.copy_checks import LeafPrivileges, list_leaves
 from pipeline.postgres.connection import WAL_LEVEL, Connection, describe, for_server
 from pipeline.postgres.matched_relations import publishes_roots, read_relations
 from pipeline.postgres.publication import IS_PUBLISHABLE, VIA_ROOT
@@ -174,7 +174,7 @@ def read_preparation(
 
 
 def preparation(
-    facts: SourceFacts, publication: str, tables: Sequence[SourceTable], leaves: Sequence[Leaf]
+    facts: SourceFacts, publication: str, tables: Sequence[SourceTable], leaves: Sequence[LeafPrivileges]
 ) -> Iterator[Preparation]:
     """Yield what is to be done, in the order in which it is done."""
     role = identifier(facts.user)
@@ -231,7 +231,7 @@ def _settings(facts: SourceFacts) -> Iterator[str]:
         yield f"ALTER SYSTEM SET max_wal_senders = {facts.walsenders + 5};"
 
 
-def _grants(role: str, leaves: Sequence[Leaf]) -> Iterator[str]:
+def _grants(role: str, leaves: Sequence[LeafPrivileges]) -> Iterator[str]:
     closed = sorted({leaf.name.schema for leaf in leaves if not leaf.has_usage})
     if closed:
         yield f"GRANT USAGE ON SCHEMA {', '.join(map(identifier, closed))} TO {role};"

@@ -37,7 +37,7 @@ _SESSION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SourceSnapshot:
     """Shows what was committed before `lsn`, except the transactions in `running` (32-bit xids).
 
     `lsn` is inside the last record before the snapshot, so that it is the LSN of no transaction.
@@ -105,7 +105,7 @@ def connect_for_copy(conninfo: str, key: str = "source.conninfo") -> Connection:
     return connection
 
 
-def begin_under(connection: Connection, snapshot: Snapshot) -> None:
+def begin_under(connection: Connection, snapshot: SourceSnapshot) -> None:
     """Begin a read-only transaction that sees the snapshot; raise SnapshotLost if the snapshot has ended."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
@@ -130,13 +130,13 @@ def reading_error(name: TableName, verb: str, error: psycopg.Error, user: str) -
     return SourceError(f"The table {name} cannot be {verb}: {message}.")
 
 
-def _export(keeper: Connection, control: Connection, after_lsn: LSN) -> Snapshot:
+def _export(keeper: Connection, control: Connection, after_lsn: LSN) -> SourceSnapshot:
     row = control.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
     assert row is not None
     return _export_on_standby(keeper, control, after_lsn) if row[0] else _export_on_primary(keeper, control)
 
 
-def _export_on_primary(keeper: Connection, control: Connection) -> Snapshot:
+def _export_on_primary(keeper: Connection, control: Connection) -> SourceSnapshot:
     # This transaction's commit record writes WAL after any earlier snapshot.
     control.execute("SELECT pg_catalog.txid_current()")
     name, visible, lsn, exported_at = _begin_exported(keeper, "pg_current_wal_insert_lsn")
@@ -145,10 +145,10 @@ def _export_on_primary(keeper: Connection, control: Connection) -> Snapshot:
     assert row is not None
     _, end, listed = visible.split(":")
     running = [int(xid) for xid in listed.split(",") if xid] + [*range(int(end), row[0])]
-    return Snapshot(name, LSN(lsn - 1), tuple(xid & _XID_MASK for xid in running), exported_at)
+    return SourceSnapshot(name, LSN(lsn - 1), tuple(xid & _XID_MASK for xid in running), exported_at)
 
 
-def _export_on_standby(keeper: Connection, control: Connection, after_lsn: LSN) -> Snapshot:
+def _export_on_standby(keeper: Connection, control: Connection, after_lsn: LSN) -> SourceSnapshot:
     deadline = time.monotonic() + _STANDBY_SECONDS
     while True:
         row = control.execute("SELECT pg_catalog.pg_last_wal_replay_lsn()::text").fetchone()
@@ -158,7 +158,7 @@ def _export_on_standby(keeper: Connection, control: Connection, after_lsn: LSN) 
             # Any later transaction that the snapshot shows would have been received by now.
             name, _, receive_lsn, exported_at = _begin_exported(keeper, "pg_last_wal_receive_lsn")
             if receive_lsn == replay_lsn:
-                return Snapshot(name, LSN(replay_lsn - 1), (), exported_at)
+                return SourceSnapshot(name, LSN(replay_lsn - 1), (), exported_at)
             keeper.execute("ROLLBACK")
         if time.monotonic() > deadline:
             raise SourceError(

@@ -27,8 +27,8 @@ from pipeline.postgres.connection import describe
 from pipeline.postgres.publication import Leaf, PublishedTable, describe_published
 from pipeline.postgres.snapshot.export import (
     RowsMoved,
-    Snapshot,
     SnapshotLost,
+    SourceSnapshot,
     begin_under,
     connect_for_copy,
     reading_error,
@@ -64,10 +64,10 @@ class HashedColumns:
     key: tuple[int, ...]
 
 
-class SourceTable:
+class HashedTable:
     """One published table under a snapshot, in a session of its own, which locks it until closed."""
 
-    def __init__(self, conninfo: str, snapshot: Snapshot, publication: str, name: TableName) -> None:
+    def __init__(self, conninfo: str, snapshot: SourceSnapshot, publication: str, name: TableName) -> None:
         self._name = name
         self._connection = connect_for_copy(conninfo)
         try:
@@ -77,7 +77,7 @@ class SourceTable:
             self._connection.close()
             raise
 
-    def __enter__(self) -> SourceTable:
+    def __enter__(self) -> HashedTable:
         return self
 
     def __exit__(
@@ -97,7 +97,7 @@ class SourceTable:
         """Whether the database has text in UTF-8, or in SQL_ASCII, which may be UTF-8."""
         return self._connection.pgconn.parameter_status(b"server_encoding") in (b"UTF8", b"SQL_ASCII")
 
-    def _begin(self, snapshot: Snapshot) -> None:
+    def _begin(self, snapshot: SourceSnapshot) -> None:
         try:
             begin_under(self._connection, snapshot)
         except psycopg.Error as error:
@@ -124,7 +124,7 @@ class ValueCount:
 class SourceRows:
     """The rows of a table, with hashes of the compared columns."""
 
-    def __init__(self, source: SourceTable, shape: HashedColumns) -> None:
+    def __init__(self, source: HashedTable, shape: HashedColumns) -> None:
         self._source = source
         self._shape = shape
         self.misfits: dict[str, int] = {}  # by column: number of values that their form cannot represent
@@ -270,7 +270,7 @@ def _within(key: sql.Composable, ranges: Sequence[str]) -> sql.Composed:
     )
 
 
-class Kind(Enum):
+class HashedKind(Enum):
     """The kind of silver's type."""
 
     TEXT = "text"
@@ -291,7 +291,7 @@ class Form:
     misfits: the text of a value that the column itself cannot hold, otherwise NULL.
     """
 
-    kind: Kind
+    kind: HashedKind
     precision: int = 0
     scale: int = 0
     fits: bool = True
@@ -302,16 +302,16 @@ class Form:
     @property
     def counts_misfits(self) -> bool:
         """Whether there are values that this form cannot represent."""
-        may_lose = self.is_array or self.kind not in (Kind.TEXT, Kind.REAL, Kind.DOUBLE)
+        may_lose = self.is_array or self.kind not in (HashedKind.TEXT, HashedKind.REAL, HashedKind.DOUBLE)
         return may_lose and not self.is_misfit
 
 
-TEXT = Form(Kind.TEXT)
-PARTITION_TEXT = Form(Kind.PARTITION_TEXT)
+TEXT = Form(HashedKind.TEXT)
+PARTITION_TEXT = Form(HashedKind.PARTITION_TEXT)
 _BOUNDS = {
-    Kind.DATE: ("0001-01-01", "9999-12-31"),
-    Kind.TIMESTAMP: ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"),
-    Kind.TIMESTAMPTZ: ("0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00"),
+    HashedKind.DATE: ("0001-01-01", "9999-12-31"),
+    HashedKind.TIMESTAMP: ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"),
+    HashedKind.TIMESTAMPTZ: ("0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00"),
 }
 
 
@@ -334,7 +334,7 @@ def is_misfit(form: Form, value: sql.Composable) -> sql.Composable:
         return sql.SQL("false")
     held = replace(form, clamps=False)
     lost: sql.Composable = sql.SQL("({}) IS NULL").format(canonical(held, value))
-    if form.is_array and form.kind is not Kind.TEXT:
+    if form.is_array and form.kind is not HashedKind.TEXT:
         element = is_misfit(replace(held, is_array=False), sql.SQL("u.e"))
         lost = sql.SQL("({} OR EXISTS (SELECT FROM pg_catalog.unnest({}) AS u (e) WHERE {}))").format(
             lost, value, element
@@ -345,7 +345,7 @@ def is_misfit(form: Form, value: sql.Composable) -> sql.Composable:
 def _array(form: Form, value: sql.Composable) -> sql.Composable:
     """Return SQL for an array of one dimension with lower bound 1; other arrays are NULL."""
     one = sql.SQL("pg_catalog.concat({})").format(value)
-    if form.kind is not Kind.TEXT:
+    if form.kind is not HashedKind.TEXT:
         element = canonical(replace(form, is_array=False), sql.SQL("u.e"))
         one = sql.SQL(
             "(SELECT pg_catalog.concat('{{', pg_catalog.string_agg(coalesce({}, 'NULL'), ',' ORDER BY u.n),"
@@ -359,17 +359,17 @@ def _array(form: Form, value: sql.Composable) -> sql.Composable:
 
 def _scalar(form: Form, value: sql.Composable) -> sql.Composable:
     match form.kind:
-        case Kind.TEXT:
+        case HashedKind.TEXT:
             return sql.SQL("pg_catalog.concat({})").format(value)
-        case Kind.PARTITION_TEXT:
+        case HashedKind.PARTITION_TEXT:
             return _partition_text(value)
-        case Kind.DECIMAL:
+        case HashedKind.DECIMAL:
             return _decimal(form, value)
-        case Kind.REAL | Kind.DOUBLE:
-            send = "float4send" if form.kind is Kind.REAL else "float8send"
+        case HashedKind.REAL | HashedKind.DOUBLE:
+            send = "float4send" if form.kind is HashedKind.REAL else "float8send"
             bits = "CASE WHEN {0} = 'NaN' THEN 'NaN' ELSE pg_catalog.encode(pg_catalog.{1}({0}), 'hex') END"
             return sql.SQL(bits).format(value, sql.SQL(send))
-        case Kind.DATE | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+        case HashedKind.DATE | HashedKind.TIMESTAMP | HashedKind.TIMESTAMPTZ:
             return _dated(form, value)
 
 

@@ -19,8 +19,8 @@ from psycopg import sql
 from pipeline.postgres.connection import describe, limit_lock_time, use_raw_encoding
 from pipeline.postgres.publication import Leaf, PublishedTable
 from pipeline.postgres.snapshot.export import (
-    Snapshot,
     SnapshotLost,
+    SourceSnapshot,
     begin_under,
     connect_for_copy,
     reading_error,
@@ -72,7 +72,7 @@ class CopyReader:
         """End the session."""
         self._connection.close()
 
-    def read(self, snapshot: Snapshot, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
+    def read(self, snapshot: SourceSnapshot, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
         """Yield the rows of the range; raise SnapshotLost, RowsMoved or SourceError if that fails."""
         connection = self._connection
         try:

@@ -46,7 +46,7 @@ _CARDS = "cards"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class PageFrame:
     """What a page has around its facts: links, elements of its head, controls, and plots of the last hour."""
 
     link: Callable[[TableName], str | None] = lambda _: None
@@ -58,11 +58,11 @@ class Frame:
     policy: str = style.POLICY
 
 
-def render_page(facts: PageFacts, frame: Frame | None = None) -> str:
+def render_page(facts: PageFacts, frame: PageFrame | None = None) -> str:
     """Return the page of a pipeline; its tables link to their pages, or to the details in the same page."""
     own = {name: f"t{number}" for number, name in enumerate(sorted(facts.details), 1)}
     if frame is None:
-        frame = Frame(link=lambda name: f"#{own[name]}" if name in own else None)
+        frame = PageFrame(link=lambda name: f"#{own[name]}" if name in own else None)
     status, tables = facts.status, facts.tables
     title, words = f"Pipeline {status.pipeline}", headline(status)
     sections = [
@@ -87,7 +87,7 @@ def render_page(facts: PageFacts, frame: Frame | None = None) -> str:
     return _document(title, facts, top, main, frame)
 
 
-def render_table_page(facts: PageFacts, name: TableName, frame: Frame) -> str:
+def render_table_page(facts: PageFacts, name: TableName, frame: PageFrame) -> str:
     """Return the page of a table that is among the details."""
     details = facts.details[name]
     home = tag("nav", tag("a", f"Pipeline {facts.status.pipeline}", href=frame.home or "/"), aria_label="Up")
@@ -137,7 +137,7 @@ def state_mark(table: TableStatus) -> Html:
     return tag("span", tag("span", f"{sign} ", aria_hidden="true"), table.state, class_=f"state {color}")
 
 
-def _document(title: str, facts: PageFacts, top: Sequence[str], main: Sequence[str], frame: Frame) -> str:
+def _document(title: str, facts: PageFacts, top: Sequence[str], main: Sequence[str], frame: PageFrame) -> str:
     body = tag(
         "body",
         tag("a", "To the content", href="#content", class_="skip"),
@@ -245,7 +245,7 @@ def _slot_rows(source: SourceStatus, status: Status) -> Iterator[tuple[str, str]
         yield "forecast", f"{format_duration(seconds)} until the limit, if no job reads the slot"
 
 
-def _tables(facts: PageFacts, tables: Sequence[TableStatus], frame: Frame) -> Html:
+def _tables(facts: PageFacts, tables: Sequence[TableStatus], frame: PageFrame) -> Html:
     if not tables:
         return tag("p", "Silver has no table yet, and none is being copied.")
     rows = [
@@ -278,12 +278,12 @@ def _last_event(table: TableStatus) -> str:
     return tag("span", f"{table.event.kind} at {table.event.lsn}", class_="whole") if table.event else ""
 
 
-def _linked(name: TableName, frame: Frame) -> Html:
+def _linked(name: TableName, frame: PageFrame) -> Html:
     address = frame.link(name)
     return tag("a", name_text(name), href=address) if address else name_text(name)
 
 
-def _copies(tables: Sequence[TableStatus], frame: Frame) -> Html:
+def _copies(tables: Sequence[TableStatus], frame: PageFrame) -> Html:
     rows = list[tuple[str, ...]]()
     for table in tables:
         if table.copy_share is not None:
@@ -306,7 +306,7 @@ def _copies(tables: Sequence[TableStatus], frame: Frame) -> Html:
     )
 
 
-def _misfits(tables: Sequence[TableStatus], frame: Frame) -> Html:
+def _misfits(tables: Sequence[TableStatus], frame: PageFrame) -> Html:
     rows = [
         (_linked(table.name, frame), name_text(column), _count(count))
         for table in tables
@@ -318,7 +318,7 @@ def _misfits(tables: Sequence[TableStatus], frame: Frame) -> Html:
     return _table(caption, ("table", "column", "values"), rows, numbers=("values",))
 
 
-def _events(events: Sequence[RecordedEvent], caption: str, frame: Frame | None) -> Html:
+def _events(events: Sequence[RecordedEvent], caption: str, frame: PageFrame | None) -> Html:
     if not events:
         return NOTHING
     named = ("table",) if frame is not None else ()

@@ -25,7 +25,7 @@ from pipeline.report.metrics import RunMetrics, serve_registry
 from pipeline.report.web import script
 from pipeline.report.web.facts import PageFacts
 from pipeline.report.web.history import RunHistory, plots
-from pipeline.report.web.page import Frame, render_notice, render_page, render_table_page
+from pipeline.report.web.page import PageFrame, render_notice, render_page, render_table_page
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -206,8 +206,8 @@ class Site:
             sentence = report_error(error)
             return _notice("503 Service Unavailable", f"The status cannot be read: {sentence}")
 
-    def _frame(self, root: str) -> Frame:
-        return Frame(
+    def _frame(self, root: str) -> PageFrame:
+        return PageFrame(
             link=lambda name: f"{root}tables/{quote(str(name), safe='', errors='replace')}",
             home=root or "./",
             head=script.HEAD,

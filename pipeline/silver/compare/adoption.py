@@ -29,12 +29,12 @@ from pipeline.postgres.catalog import CatalogRelation, read_relation
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.key_conditions import KeyCondition
 from pipeline.postgres.publication import PublishedTable
-from pipeline.postgres.snapshot.export import Snapshot, SnapshotKeeper
+from pipeline.postgres.snapshot.export import SnapshotKeeper, SourceSnapshot
 from pipeline.postgres.snapshot.hashed_rows import (
     TEXT,
     HashedColumns,
+    HashedTable,
     SourceRows,
-    SourceTable,
     key_hash_condition,
 )
 from pipeline.protocol.messages import Relation
@@ -83,7 +83,12 @@ class AdoptionComparison:
 
 @contextmanager
 def compare_adoption(
-    config: Config, lake: Lake, connection: Connection, snapshot: Snapshot, name: TableName, named: Adoption
+    config: Config,
+    lake: Lake,
+    connection: Connection,
+    snapshot: SourceSnapshot,
+    name: TableName,
+    named: Adoption,
 ) -> Iterator[AdoptionComparison]:
     """Compare a Delta table with the source under a snapshot, which `connection` keeps.
 
@@ -100,7 +105,7 @@ def compare_adoption(
     frame = lake.table_at(named.path).frame(named.version)
     fields = _fields(frame)
     most = _MOST_RANGES if connection.info.server_version >= 140000 else _MOST_RANGES_OF_OLD
-    with SourceTable(source.snapshot_conninfo, snapshot, source.publication, name) as table:
+    with HashedTable(source.snapshot_conninfo, snapshot, source.publication, name) as table:
         relation = table.table.relation
         texts = plan_texts(name, relation, table.read_catalog(), fields, named.ignored)
         key = [i for i, c in enumerate(relation.columns) if c.is_key and relation.replica_identity != "f"]

@@ -6,9 +6,9 @@ or applied to a shallow clone of it by Spark, by the code that applies them to s
 clone columns too. The table then has exactly what the snapshot sees. Silver itself is only read, and
 continues meanwhile.
 
-Transactions that the snapshot does not see although their commit LSN is lower (`Snapshot.running`) are left
-out. If silver shows such a transaction already, which happens with synchronous standbys, or if its columns
-are being changed, there is no such version at the moment.
+Transactions that the snapshot does not see although their commit LSN is lower (`SourceSnapshot.running`) are
+left out. If silver shows such a transaction already, which happens with synchronous standbys, or if its
+columns are being changed, there is no such version at the moment.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from pipeline.delta.log import COLUMN_CHANGING, user_metadata_of
 from pipeline.delta.pinned_lake import PinnedTable
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.delta.table_log import Snapshot as TableVersion
+from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS, TxnId, TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.metadata.registry import Records, RegisteredTable
-from pipeline.postgres.snapshot.export import Snapshot
+from pipeline.postgres.snapshot.export import SourceSnapshot
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.compare.compared_rows import ComparedRows, dataset_rows, frame_rows, rows_of, why_spark
 from pipeline.silver.read.live_rows import fold_onto
@@ -67,7 +67,7 @@ class NoStableVersion(LakeError):
 class SnapshotBronze(Bronze):
     """Bronze without the transactions that a snapshot of the source does not see."""
 
-    def __init__(self, lake: Lake, pipeline: str, snapshot: Snapshot) -> None:
+    def __init__(self, lake: Lake, pipeline: str, snapshot: SourceSnapshot) -> None:
         super().__init__(lake, pipeline)
         self._snapshot = snapshot
         if snapshot.running:
@@ -104,7 +104,7 @@ class TableAtSnapshot:
 
     rows: ComparedRows
     registered: RegisteredTable
-    version: TableVersion
+    version: Snapshot
     pending: int = 0
 
 
@@ -174,7 +174,7 @@ class SnapshotCloner:
     """
 
     def __init__(
-        self, lake: Lake, pipeline: str, snapshot: Snapshot, clones: CloneFolder, writer: WriterSetting
+        self, lake: Lake, pipeline: str, snapshot: SourceSnapshot, clones: CloneFolder, writer: WriterSetting
     ) -> None:
         self._clones = clones
         self._snapshot = snapshot

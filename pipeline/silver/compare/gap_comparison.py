@@ -25,7 +25,7 @@ from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.metadata.registry import RegisteredTable, TableRegistry
 from pipeline.postgres.connection import identify
 from pipeline.postgres.snapshot.export import SnapshotKeeper, SnapshotLost
-from pipeline.postgres.snapshot.hashed_rows import Kind
+from pipeline.postgres.snapshot.hashed_rows import HashedKind
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.compare.comparable_columns import ComparableColumns, source_columns
 from pipeline.silver.compare.compared_rows import fields_of, rows_of
@@ -155,7 +155,9 @@ def _partial(
     forms = [compared.shape.columns[index][1] for index in compared.shape.key]
     if rule.mode != "mirror":
         return GapVerdict.whole(f"It differs, and mode {rule.mode} needs a complete copy.")
-    if not forms or any(form.kind in (Kind.REAL, Kind.DOUBLE) for form in forms):  # those are bits
+    if not forms or any(
+        form.kind in (HashedKind.REAL, HashedKind.DOUBLE) for form in forms
+    ):  # those are bits
         return GapVerdict.whole("It differs, and has no key by which rows can be copied.")
     if not found.is_whole:
         return GapVerdict.whole("Too many of its rows differ.")

@@ -17,13 +17,13 @@ from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.postgres.catalog import CatalogRelation
-from pipeline.postgres.snapshot.export import Snapshot
+from pipeline.postgres.snapshot.export import SourceSnapshot
 from pipeline.postgres.snapshot.hashed_rows import (
     HashedColumns,
+    HashedTable,
     RangeSum,
     RowHash,
     SourceRows,
-    SourceTable,
     ValueCount,
 )
 from pipeline.protected_columns import ProtectedColumn
@@ -53,7 +53,7 @@ class SourceReads:
     `is_ascii` if the database has no encoding of its texts.
     """
 
-    def __init__(self, config: Config, lake: Lake, snapshot: Snapshot, *, is_ascii: bool) -> None:
+    def __init__(self, config: Config, lake: Lake, snapshot: SourceSnapshot, *, is_ascii: bool) -> None:
         self._config = config
         self._lake = lake
         self._snapshot = snapshot
@@ -135,16 +135,16 @@ class SourceReads:
             partition_by=partition_by,
         )
 
-    def _open(self, name: TableName) -> SourceTable:
+    def _open(self, name: TableName) -> HashedTable:
         source = self._config.source
-        return SourceTable(source.snapshot_conninfo, self._snapshot, source.publication, name)
+        return HashedTable(source.snapshot_conninfo, self._snapshot, source.publication, name)
 
 
 class SourceSide:
     """One table of the source: the sums that were read before, and the table itself for the rest."""
 
     def __init__(
-        self, before: SourceRead, shape: HashedColumns, open_table: Callable[[], SourceTable]
+        self, before: SourceRead, shape: HashedColumns, open_table: Callable[[], HashedTable]
     ) -> None:
         self.misfits: Mapping[str, int] = before.misfits
         self._before = before

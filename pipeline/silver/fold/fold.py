@@ -13,7 +13,7 @@ Steps are in the order of their sequence key `(commit_lsn, ordinal)`; within a k
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.bronze.table_input import SequenceKey, Truncate
+from pipeline.bronze.table_input import SequenceKey, TruncatedAt
 from pipeline.config.tables import RowMode
 from pipeline.engine import SPARK, Engine
 from pipeline.silver.types.text_parsers import SilverType
@@ -63,7 +63,7 @@ class Fold:
     mode: RowMode = "mirror"
     ignores_deletes: bool = False
     has_intermediate: bool = False  # versions that a transaction ends itself
-    truncates: tuple[Truncate, ...] = ()  # in order; in modes that keep the rows that are gone
+    truncates: tuple[TruncatedAt, ...] = ()  # in order; in modes that keep the rows that are gone
     current_column: str | None = None  # that shows which rows of silver are not gone, in such modes
 
     @property

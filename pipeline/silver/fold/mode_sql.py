@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipeline.bronze.table_input import Truncate
+from pipeline.bronze.table_input import TruncatedAt
 from pipeline.engine import Engine
 from pipeline.silver.fold.fold import (
     FROM_SILVER,
@@ -258,7 +258,7 @@ def unchanged_names(fold: Fold, engine: Engine, listed: Mapping[int, str]) -> st
     return f"nullif({found}, {engine.cast(engine.array(), 'ARRAY<STRING>')})"
 
 
-def compared(sql: FoldSql, copied: str, mark: Truncate) -> str:
+def compared(sql: FoldSql, copied: str, mark: TruncatedAt) -> str:
     """Return the folded rows by which `silver` gets the rows of a copy, given these by key and typed.
 
     Rows that are equal stay as they are. `mark` has the LSN and time of the copy. A column that the source

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.bronze.table_input import Truncate
+from pipeline.bronze.table_input import TruncatedAt
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.engine import Engine
 from pipeline.errors import LakeError
@@ -170,7 +170,7 @@ def row_mode(word: str) -> RowMode:
     raise LakeError(f"Mode {word} of a silver table is not known. Update pgdelta.")
 
 
-def truncate_marks(mode: RowMode, truncate: Truncate, engine: Engine) -> dict[str, str]:
+def truncate_marks(mode: RowMode, truncate: TruncatedAt, engine: Engine) -> dict[str, str]:
     """Return SQL for what a TRUNCATE sets in the columns of current rows."""
     lsn = engine.cast(str(truncate.commit_lsn), "BIGINT")
     time = engine.timestamp(truncate.micros)

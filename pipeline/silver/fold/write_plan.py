@@ -12,7 +12,7 @@ from enum import Enum
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.source_relations import PostgresType, SourceRelation
-from pipeline.bronze.table_input import SequenceKey, Survey, Truncate, survey_of
+from pipeline.bronze.table_input import SequenceKey, Survey, TruncatedAt, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.key_ranges import KeyRange
@@ -63,7 +63,7 @@ class WriteStep:
     copy_id: int | None = None  # its rows are copied, and have distinct keys
     key_ranges: tuple[KeyRange, ...] = ()  # of copied keys
     key_types: tuple[int, ...] = ()  # the oids of the key's types at the source
-    truncates: tuple[Truncate, ...] = ()  # that mark rows, in modes that keep those
+    truncates: tuple[TruncatedAt, ...] = ()  # that mark rows, in modes that keep those
     micros: int = 0  # the time of a later copy
 
 
@@ -127,7 +127,7 @@ def plain_runs(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation
 
 
 def plan_write_steps(
-    table: TableInput, shown_oid: int | None = None, truncates: Sequence[Truncate] = ()
+    table: TableInput, shown_oid: int | None = None, truncates: Sequence[TruncatedAt] = ()
 ) -> list[WriteStep]:
     """Return the write steps in order; the last one completes the table up to `table.end_lsn`.
 
@@ -145,7 +145,7 @@ def plan_write_steps(
     return found
 
 
-def _with_truncates(step: WriteStep, truncates: Sequence[Truncate]) -> Iterator[WriteStep]:
+def _with_truncates(step: WriteStep, truncates: Sequence[TruncatedAt]) -> Iterator[WriteStep]:
     """Yield a step with its truncates; too many for one fold divide it."""
     while len(truncates) > _MOST_TRUNCATES:
         first, truncates = tuple(truncates[:_MOST_TRUNCATES]), truncates[_MOST_TRUNCATES:]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pipeline.delta.schema import SchemaField
 from pipeline.metadata.source_comments import SourceComment
-from pipeline.silver.schema.schema_operations import COMMENT, DropColumn, Operation, RenameColumn
+from pipeline.silver.schema.schema_operations import COMMENT, DropColumn, RenameColumn, SchemaOperation
 
 
 def source_comment(comments: Iterable[SourceComment], relation_id: int) -> str | None:
@@ -36,7 +36,7 @@ def column_comments(
     return wanted
 
 
-def comments_of(fields: Iterable[SchemaField], operations: Sequence[Operation]) -> dict[str, str]:
+def comments_of(fields: Iterable[SchemaField], operations: Sequence[SchemaOperation]) -> dict[str, str]:
     """Return the comments that columns of a table have after operations; without one a column is left out."""
     found = {each.name: str(each.metadata[COMMENT]) for each in fields if each.metadata.get(COMMENT)}
     for operation in operations:

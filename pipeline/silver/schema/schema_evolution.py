@@ -27,10 +27,10 @@ from pipeline.silver.schema.schema_operations import (
     Hold,
     NeedsRebuild,
     NeedsResync,
-    Operation,
     RenameColumn,
     RuleNote,
     SchemaNote,
+    SchemaOperation,
     SetProperties,
     WidenColumn,
 )
@@ -128,7 +128,7 @@ def plan_evolution(
     *,
     is_certain: bool = True,
     later: Sequence[SourceRelation] = (),
-) -> list[Operation]:
+) -> list[SchemaOperation]:
     """Plan what lets silver (column → DDL; None if there is no table) hold the rows of `relation`.
 
     The columns of `relation` and `recorded` have silver's names. `is_certain` is whether the columns of
@@ -153,7 +153,7 @@ def plan_evolution(
     if before is not None and (stop := _first(_UNLESS_NEW, change)):
         return [stop]
     known = before.protected if before is not None else ()
-    operations: list[Operation] = [*rule_notes(known, relation.name, relation.protected)]
+    operations: list[SchemaOperation] = [*rule_notes(known, relation.name, relation.protected)]
     if before is not None:
         operations += _drops(change, before)
         retyped = retyped_columns(before.protected, relation)
@@ -234,7 +234,7 @@ _NEVER: tuple[_Condition, ...] = (
 _UNLESS_NEW: tuple[_Condition, ...] = (_has_other_rule, _has_retyped_key, _has_other_key)
 
 
-def _creation(change: _Change) -> list[Operation]:
+def _creation(change: _Change) -> list[SchemaOperation]:
     """Return what creates the table."""
     relation, rule = change.relation, change.rule
     found = [*relation.columns, *_partition_columns_of(change.later, relation, rule)]
@@ -246,7 +246,7 @@ def _creation(change: _Change) -> list[Operation]:
     return [CreateTable(tuple(columns), partition_by=rule.partition_by), *notes]
 
 
-def _drops(change: _Change, before: SilverColumns) -> list[Operation]:
+def _drops(change: _Change, before: SilverColumns) -> list[SchemaOperation]:
     """Return what removes the columns that the source dropped, if the rule says so."""
     relation, rule, silver = change.relation, change.rule, change.silver
     if not relation.is_in_catalog or rule.dropped_columns != "drop":
@@ -279,7 +279,7 @@ def _widening(change: _Change, column: SourceColumn) -> WidenColumn | _Stop | No
     return _hold(relation, f"column {fault}", action)
 
 
-def _additions(change: _Change, column: SourceColumn) -> list[Operation]:
+def _additions(change: _Change, column: SourceColumn) -> list[SchemaOperation]:
     """Return what adds a column that silver lacks, and what is to be said of older rows."""
     before, rule, present = change.before, change.rule, change.silver.get(column.name)
     target = column_type(column, rule, present)
@@ -291,7 +291,7 @@ def _additions(change: _Change, column: SourceColumn) -> list[Operation]:
     reader = reader_of(column, target)  # of its default
     if rule.misfit_of(column.name) == "clamp" and column.name not in change.relation.key:
         reader = reader.clamped
-    operations: list[Operation] = [AddColumn(column.name, reader, column.missing_value, number)]
+    operations: list[SchemaOperation] = [AddColumn(column.name, reader, column.missing_value, number)]
     if number is not None and number < max(n or 0 for n in before.numbers.values()):
         operations.append(was_unpublished(column.name))
     elif column.missing_value is None and column.has_default:
@@ -383,7 +383,7 @@ def plan_properties(
     return SetProperties(tuple(sorted(changed.items())), comments) if changed or comments else None
 
 
-def columns_after(silver: Mapping[str, str] | None, operations: Sequence[Operation]) -> dict[str, str]:
+def columns_after(silver: Mapping[str, str] | None, operations: Sequence[SchemaOperation]) -> dict[str, str]:
     """Return silver's columns (name → DDL) after the operations."""
     columns = dict(silver or {})
     for operation in operations:

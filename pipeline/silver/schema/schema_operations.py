@@ -20,7 +20,7 @@ LAYOUT = "layout"
 """The operation in the user metadata of a commit that sets properties or comments."""
 
 
-class Operation(Protocol):
+class SchemaOperation(Protocol):
     """One operation on a silver table."""
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from pipeline.bronze.source_relations import SourceColumn
 from pipeline.engine import SPARK, Engine
-from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, TEXT, Form, Kind
+from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, TEXT, Form, HashedKind
 from pipeline.silver.types.types import holds, numeric
 
 _NUMERIC = 1700
@@ -18,13 +18,13 @@ _INTEGERS: Mapping[int, str] = {21: "SMALLINT", 23: "INT", 20: "BIGINT", 26: "BI
 _SAME = {
     (16, "BOOLEAN"): TEXT,
     (17, "BINARY"): TEXT,
-    (700, "FLOAT"): Form(Kind.REAL),
-    (701, "DOUBLE"): Form(Kind.DOUBLE),
+    (700, "FLOAT"): Form(HashedKind.REAL),
+    (701, "DOUBLE"): Form(HashedKind.DOUBLE),
 }
 _DATED = {
-    (1082, "DATE"): Kind.DATE,
-    (1114, "TIMESTAMP_NTZ"): Kind.TIMESTAMP,
-    (1184, "TIMESTAMP"): Kind.TIMESTAMPTZ,
+    (1082, "DATE"): HashedKind.DATE,
+    (1114, "TIMESTAMP_NTZ"): HashedKind.TIMESTAMP,
+    (1184, "TIMESTAMP"): HashedKind.TIMESTAMPTZ,
 }
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _HEX = r"\x"  # before the digits of a bytea
@@ -59,7 +59,7 @@ def _scalar(column: SourceColumn, oid: int, ddl: str, clamps: bool) -> Form | No
     match = _DECIMAL.fullmatch(ddl)
     if match and (oid in _INTEGERS or oid == _NUMERIC):
         source = _INTEGERS.get(oid) or numeric(column.base_modifier).ddl
-        return Form(Kind.DECIMAL, int(match[1]), int(match[2]), fits=holds(ddl, source), clamps=clamps)
+        return Form(HashedKind.DECIMAL, int(match[1]), int(match[2]), fits=holds(ddl, source), clamps=clamps)
     return None
 
 

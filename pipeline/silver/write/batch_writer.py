@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze, between
 from pipeline.bronze.source_relations import SourceRelation
-from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, Truncate
+from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TruncatedAt
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
@@ -48,7 +48,7 @@ from pipeline.silver.write.native_session import (
     is_left_to_spark,
     session_of_rows,
 )
-from pipeline.silver.write.range_plan import RangePlan, Stop, WriteResult
+from pipeline.silver.write.range_plan import RangePlan, RangeStop, WriteResult
 from pipeline.silver.write.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.write.step_writer import StepWriter, Target
 from pipeline.silver.write.writer_choice import (
@@ -124,18 +124,18 @@ class BatchWriter:
         self._rule = rule_with_names(self._configured, self._table.snapshot(), registered, relations.values())
         if registered is not None and registered.mode != kept_as(self._rule):
             sentence = mode_changed(self._name, registered.mode, kept_as(self._rule))
-            return RangePlan(start, start.offset, registered, Stop(sentence))
+            return RangePlan(start, start.offset, registered, RangeStop(sentence))
         truncates = self._truncates(surveys, start, end_lsn)
         surveys = self._without_cuts(surveys, is_later=start.is_later)
-        stop: Stop | None = None
+        stop: RangeStop | None = None
         if refusal := self._find_refusal(surveys, relations, start, end_lsn):
-            end_lsn, stop = refusal.commit_lsn, Stop(refusal.sentence, refusal.kind, refusal.copy_lsn)
+            end_lsn, stop = refusal.commit_lsn, RangeStop(refusal.sentence, refusal.kind, refusal.copy_lsn)
             surveys = self._survey_before(start, end_lsn)
         evolution = self._schema.plan(surveys, relations, registered) if surveys else None
         if evolution and evolution.stop and isinstance(evolution.stop[1], Hold):
             # The commit record of the change that cannot be followed ends the transactions before it.
             end_lsn, hold = evolution.stop
-            stop = Stop(hold.sentence, hold.kind, end_lsn if isinstance(hold, NeedsResync) else None)
+            stop = RangeStop(hold.sentence, hold.kind, end_lsn if isinstance(hold, NeedsResync) else None)
             surveys = self._survey_before(start, end_lsn)
             evolution = self._schema.plan(surveys, relations, registered) if surveys else None
         plan = RangePlan(start, end_lsn, registered, stop, tuple(surveys), relations, evolution)
@@ -145,7 +145,7 @@ class BatchWriter:
             return replace(plan, rebuild=(evolution.stop[0], evolution.stop[1]))
         return replace(plan, writes=self._plan_writes(plan, evolution, truncates))
 
-    def _truncates(self, surveys: Sequence[Survey], start: InputStart, end_lsn: LSN) -> list[Truncate]:
+    def _truncates(self, surveys: Sequence[Survey], start: InputStart, end_lsn: LSN) -> list[TruncatedAt]:
         """Return the truncates that mark rows, in a mode that keeps those."""
         is_marked = self._rule.mode in MARKINGS and not start.is_later
         if not is_marked or not any(survey.last_truncate for survey in surveys):
@@ -159,7 +159,7 @@ class BatchWriter:
         return [replace(survey, last_truncate=None) for survey in surveys]
 
     def _plan_writes(
-        self, plan: RangePlan, evolution: Evolution, truncates: Sequence[Truncate]
+        self, plan: RangePlan, evolution: Evolution, truncates: Sequence[TruncatedAt]
     ) -> tuple[Write, ...]:
         start, end_lsn, relations = plan.start, plan.end_lsn, evolution.relations
         if start.is_later and start.copy is not None:
@@ -196,7 +196,7 @@ class BatchWriter:
 
     def execute(self, plan: RangePlan) -> WriteResult:
         """Carry out a plan."""
-        stop, evolution = plan.stop or Stop(""), plan.evolution
+        stop, evolution = plan.stop or RangeStop(""), plan.evolution
         held = plan.stop.sentence if plan.stop else None
         if plan.rebuild:
             written = self._rebuild(plan)

@@ -31,10 +31,10 @@ from pipeline.silver.schema.schema_operations import (
     AddColumn,
     DropColumn,
     RenameColumn,
+    SchemaOperation,
     SetProperties,
     WidenColumn,
 )
-from pipeline.silver.schema.schema_operations import Operation as SchemaOperation
 from pipeline.silver.write.writer_choice import unsupported_feature
 
 if TYPE_CHECKING:

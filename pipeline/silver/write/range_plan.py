@@ -50,7 +50,7 @@ class WriteResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class RangeStop:
     """Why a table is applied up to an LSN and no further; `kind` is the event's."""
 
     sentence: str
@@ -68,7 +68,7 @@ class RangePlan:
     start: InputStart
     end_lsn: LSN
     registered: RegisteredTable | None
-    stop: Stop | None = None
+    stop: RangeStop | None = None
     surveys: tuple[Survey, ...] = ()
     relations: Mapping[int, SourceRelation] = field(default_factory=dict)
     evolution: Evolution | None = None

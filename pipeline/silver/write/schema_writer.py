@@ -60,8 +60,8 @@ from pipeline.silver.schema.schema_operations import (
     DropColumn,
     Hold,
     NeedsRebuild,
-    Operation,
     RenameColumn,
+    SchemaOperation,
     SetProperties,
 )
 from pipeline.silver.schema.table_partitions import rule_of_table, with_renamed_partitions
@@ -85,7 +85,7 @@ class PlannedOperation:
     """
 
     lsn: LSN
-    operation: Operation
+    operation: SchemaOperation
     enable: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     backfill: tuple[TableCommit, str] | None = None
@@ -179,8 +179,8 @@ class SchemaWriter:
         renames = with_sidecars(renames, silver or {}, numbers)
         targets = {*_names(aligned), *(rename.to for rename in renames)}
         metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets, self._own_names)
-        first: list[Operation] = [*metadata_renames, *renames, *notes]
-        operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), each) for each in first]
+        first: list[SchemaOperation] = [*metadata_renames, *renames, *notes]
+        operations: list[tuple[LSN, SchemaOperation]] = [(LSN(last.last[0]), each) for each in first]
         columns = columns_after(silver, renames) if silver is not None else None
         stop: tuple[LSN, Hold | NeedsRebuild] | None = None
         was_certain = True
@@ -238,7 +238,7 @@ class SchemaWriter:
             rule,
         )
 
-    def _refuse_lost_sidecars(self, planned: Sequence[Operation], registered: RegisteredTable) -> None:
+    def _refuse_lost_sidecars(self, planned: Sequence[SchemaOperation], registered: RegisteredTable) -> None:
         """Raise LakeError if operations add a sidecar that the table had and a foreign commit removed."""
         added = [each.name for each in planned if isinstance(each, AddColumn)]
         lost = [name for name in added if name.endswith(SUFFIX)]
@@ -246,8 +246,8 @@ class SchemaWriter:
             refuse_removed_columns(self._table, self._name, registered, lost)
 
     def _with_lost_defaults(
-        self, planned: Sequence[Operation], relation: SourceRelation, rule: TableRule
-    ) -> list[Operation]:
+        self, planned: Sequence[SchemaOperation], relation: SourceRelation, rule: TableRule
+    ) -> list[SchemaOperation]:
         """Return operations with what is recorded of defaults that are misfits in older rows, or a Hold."""
         found = list(planned)
         if not any(isinstance(each, AddColumn) and each.backfill is not None for each in planned):
@@ -267,7 +267,7 @@ class SchemaWriter:
         rule: TableRule,
         recorded: SilverColumns,
         columns: Collection[str],
-        operations: Sequence[Operation] = (),
+        operations: Sequence[SchemaOperation] = (),
     ) -> SetProperties | None:
         """Plan the properties and comments of the table with columns that it has after operations."""
         table, comments = self._table.snapshot(), self._records.comments.read().get(self._name, ())
@@ -313,7 +313,7 @@ class SchemaWriter:
         return MetadataNames(lsn, time, tuple((name, source) for source, name in found.items()))
 
     def _with_statements(
-        self, operations: Sequence[tuple[LSN, Operation]], oid: int
+        self, operations: Sequence[tuple[LSN, SchemaOperation]], oid: int
     ) -> list[PlannedOperation]:
         """Return the operations with their SQL for the table as it is; `oid` is the source table's."""
         identifier, exists = self._table.identifier, bool(operations) and self._table.exists()
@@ -349,7 +349,9 @@ class SchemaWriter:
                     names.discard(operation.name)
         return planned
 
-    def _plan_backfill(self, operation: Operation, lsn: LSN, oid: int) -> tuple[TableCommit, str] | None:
+    def _plan_backfill(
+        self, operation: SchemaOperation, lsn: LSN, oid: int
+    ) -> tuple[TableCommit, str] | None:
         """Return what sets the default of ADD COLUMN in existing rows, once for each attribute number."""
         if not isinstance(operation, AddColumn):
             return None

@@ -167,7 +167,7 @@ class SharedTable:
         """Remove the rows of the source from the shared table; the table of the source keeps them."""
         for _ in range(_ATTEMPTS):
             shared = self.table.snapshot()
-            present = _Files.of(shared).by_source.get(self.source, {})
+            present = _SharedFiles.of(shared).by_source.get(self.source, {})
             if not present:
                 return
             try:
@@ -295,7 +295,7 @@ class SharedTable:
 def _exchanged(shared: Snapshot, part: Part) -> list[Action]:
     """Return the actions that exchange the files of a source for those that its table has."""
     below = "/".join(quote(segment) for segment in part.snapshot.path.rstrip("/").split("/")[-2:])
-    present = _Files.of(shared).by_source.get(part.source, {})
+    present = _SharedFiles.of(shared).by_source.get(part.source, {})
     wanted = {f"{below}/{add['path']}": add for add in part.snapshot.files.values()}
     removed = [remove_action(add) for key, add in present.items() if key not in wanted]
     added = [
@@ -304,13 +304,13 @@ def _exchanged(shared: Snapshot, part: Part) -> list[Action]:
     return removed + added
 
 
-class _Files:
+class _SharedFiles:
     """The files of a version of a shared table by source and key; kept for the newest version.
 
     A file that has a deletion vector has another key than its path.
     """
 
-    _newest: ClassVar[dict[str, _Files]] = {}
+    _newest: ClassVar[dict[str, _SharedFiles]] = {}
 
     def __init__(self, shared: Snapshot) -> None:
         self.state = shared.version, shared.table_id
@@ -320,7 +320,7 @@ class _Files:
             self.by_source.setdefault(source, {})[key] = add
 
     @classmethod
-    def of(cls, shared: Snapshot) -> _Files:
+    def of(cls, shared: Snapshot) -> _SharedFiles:
         found = cls._newest.get(shared.path)
         if found is None or found.state != (shared.version, shared.table_id):
             found = cls._newest[shared.path] = cls(shared)

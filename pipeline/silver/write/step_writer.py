@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.bronze.table_input import Truncate
+from pipeline.bronze.table_input import TruncatedAt
 from pipeline.delta.txn import TableCommit
 from pipeline.engine import SPARK, Engine
 from pipeline.errors import LakeError
@@ -186,7 +186,7 @@ class StepWriter:
             self.missing_values += max(found.unknown, 1)
             return 0
         self._target.define_whole_silver(merged)
-        mark = Truncate(int(write.step.end_lsn), 0, write.step.micros)
+        mark = TruncatedAt(int(write.step.end_lsn), 0, write.step.micros)
         session.compute(FOLDED, compared(self._sql(merged), "copied", mark))
         found = self._inspect(merged)
         self._record_misfits(FOLDED, merged, found.misfits, [fold.columns[i].name for i in fold.key])

@@ -74,7 +74,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WriterRow:
     """One row of the table: when it holds, who writes, and why."""
 
     holds: Callable[[WriteFacts], object]
@@ -83,29 +83,31 @@ class Row:
 
 
 TABLE = (
-    Row(lambda w: w.setting == "spark", Writer.SPARK, lambda w: "silver.writer is spark"),
-    Row(lambda w: not w.is_local, Writer.SPARK, lambda w: "only Spark reads storage.root"),
-    Row(lambda w: w.unsupported, Writer.SPARK, lambda w: f"the table has {w.unsupported}"),
-    Row(lambda w: w.other_types, Writer.SPARK, lambda w: f"it has {', '.join(w.other_types)} columns"),
-    Row(lambda w: w.change_bytes is None, Writer.SPARK, lambda w: "only Spark can read the changes"),
-    Row(lambda w: w.setting == "native", Writer.NATIVE, lambda w: "silver.writer is native"),
-    Row(lambda w: w.only_adds, Writer.NATIVE, lambda w: f"{format_count(w.changes, 'row')}, only added"),
-    Row(
+    WriterRow(lambda w: w.setting == "spark", Writer.SPARK, lambda w: "silver.writer is spark"),
+    WriterRow(lambda w: not w.is_local, Writer.SPARK, lambda w: "only Spark reads storage.root"),
+    WriterRow(lambda w: w.unsupported, Writer.SPARK, lambda w: f"the table has {w.unsupported}"),
+    WriterRow(lambda w: w.other_types, Writer.SPARK, lambda w: f"it has {', '.join(w.other_types)} columns"),
+    WriterRow(lambda w: w.change_bytes is None, Writer.SPARK, lambda w: "only Spark can read the changes"),
+    WriterRow(lambda w: w.setting == "native", Writer.NATIVE, lambda w: "silver.writer is native"),
+    WriterRow(
+        lambda w: w.only_adds, Writer.NATIVE, lambda w: f"{format_count(w.changes, 'row')}, only added"
+    ),
+    WriterRow(
         lambda w: w.changes > MOST_CHANGES,
         Writer.SPARK,
         lambda w: format_count(w.changes, "change"),
     ),
-    Row(
+    WriterRow(
         lambda w: (w.change_bytes or 0) > MOST_CHANGE_BYTES,
         Writer.SPARK,
         lambda w: f"{format_size(w.change_bytes or 0)} of bronze are read",
     ),
-    Row(
+    WriterRow(
         lambda w: w.compared_bytes > MOST_COMPARED_BYTES,
         Writer.SPARK,
         lambda w: f"{format_size(w.compared_bytes)} of the table are compared",
     ),
-    Row(lambda w: True, Writer.NATIVE, lambda w: format_count(w.changes, "change")),
+    WriterRow(lambda w: True, Writer.NATIVE, lambda w: format_count(w.changes, "change")),
 )
 """The first row that holds decides."""
 

@@ -15,7 +15,7 @@ from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.tables import ColumnRules, TableRule
-from pipeline.crash_steps import AdoptionStep, CrashStep, Step
+from pipeline.crash_steps import AdoptionStep, CrashStep, NamedStep
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, SourceError
 from pipeline.ingest.job import run_ingest
@@ -64,7 +64,7 @@ def written_meanwhile(life: Pipeline, *statements: str) -> Iterator[None]:
     """Run statements at the source each time that rows of a copy are about to be staged."""
     with life.database.connect() as source:
 
-        def write(step: Step, moment: str) -> None:
+        def write(step: NamedStep, moment: str) -> None:
             if (step, moment) == (CrashStep.STAGE_COPIED_ROWS, "before"):
                 for statement in statements:
                     source.execute(statement.encode())

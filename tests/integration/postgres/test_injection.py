@@ -22,7 +22,7 @@ from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.postgres.publication import describe_published, ensure_publication
 from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.hashed_rows import TEXT, HashedColumns, SourceRows, SourceTable
+from pipeline.postgres.snapshot.hashed_rows import TEXT, HashedColumns, HashedTable, SourceRows
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.decode import decode
@@ -123,7 +123,7 @@ def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str)
         [leaf] = table.leaves
         blocks = list(reader.read(keeper.snapshot, table, LeafPages(leaf, 0, leaf.pages)))
         assert sum(block.row_count for block in blocks) == 1
-        with SourceTable(conninfo, keeper.snapshot, name, TableName(name, name)) as source:
+        with HashedTable(conninfo, keeper.snapshot, name, TableName(name, name)) as source:
             rows = SourceRows(source, shape)
             [prefix] = rows.sums(1)
             [row] = rows.rows([prefix])
@@ -171,7 +171,7 @@ def test_a_row_filter_is_used_as_the_server_writes_it(database: Database) -> Non
         [leaf] = table.leaves
         blocks = list(reader.read(keeper.snapshot, table, LeafPages(leaf, 0, leaf.pages)))
         assert sum(block.row_count for block in blocks) == 1
-        with SourceTable(conninfo, keeper.snapshot, database.name, name) as source:
+        with HashedTable(conninfo, keeper.snapshot, database.name, name) as source:
             sums = SourceRows(source, HashedColumns((("id", TEXT), ("name", TEXT)), (0,))).sums(1)
             assert sum(found.rows for found in sums.values()) == 1
 

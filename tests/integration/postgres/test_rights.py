@@ -21,7 +21,7 @@ from pipeline.postgres.connection import connect
 from pipeline.postgres.publication import describe_published, ensure_publication
 from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.hashed_rows import TEXT, HashedColumns, SourceRows, SourceTable
+from pipeline.postgres.snapshot.hashed_rows import TEXT, HashedColumns, HashedTable, SourceRows
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.table_name import TableName
 from tests.support.paths import ROOT
@@ -92,7 +92,7 @@ def compare(config: Config) -> int:
     conninfo, publication = config.source.conninfo, config.source.publication
     with (
         closing(SnapshotKeeper(conninfo)) as keeper,
-        SourceTable(conninfo, keeper.snapshot, publication, TableName("sales", "item")) as table,
+        HashedTable(conninfo, keeper.snapshot, publication, TableName("sales", "item")) as table,
     ):
         rows = SourceRows(table, HashedColumns((("id", TEXT), ("name", TEXT)), (0,)))
         return sum(found.rows for found in rows.sums(1).values())

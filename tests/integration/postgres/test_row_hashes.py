@@ -14,10 +14,10 @@ from pipeline.postgres.snapshot.hashed_rows import (
     TEXT,
     Form,
     HashedColumns,
-    Kind,
+    HashedKind,
+    HashedTable,
     RangeSum,
     SourceRows,
-    SourceTable,
 )
 from pipeline.table_name import TableName
 from tests.support.servers import Database
@@ -27,19 +27,19 @@ pytestmark = pytest.mark.postgres
 FORMS = {
     "id": TEXT,
     "ok": TEXT,
-    "price": Form(Kind.DECIMAL, 12, 3),
-    "free": Form(Kind.DECIMAL, 4, 1, fits=False),
-    "near": Form(Kind.DECIMAL, 4, 1, fits=False, clamps=True),
-    "real": Form(Kind.REAL),
-    "double": Form(Kind.DOUBLE),
+    "price": Form(HashedKind.DECIMAL, 12, 3),
+    "free": Form(HashedKind.DECIMAL, 4, 1, fits=False),
+    "near": Form(HashedKind.DECIMAL, 4, 1, fits=False, clamps=True),
+    "real": Form(HashedKind.REAL),
+    "double": Form(HashedKind.DOUBLE),
     "name": TEXT,
-    "day": Form(Kind.DATE),
-    "nearest_day": Form(Kind.DATE, clamps=True),
-    "local": Form(Kind.TIMESTAMP),
-    "instant": Form(Kind.TIMESTAMPTZ),
-    "days": Form(Kind.DATE, is_array=True),
-    "doubles": Form(Kind.DOUBLE, is_array=True),
-    "texts": Form(Kind.TEXT, is_array=True),
+    "day": Form(HashedKind.DATE),
+    "nearest_day": Form(HashedKind.DATE, clamps=True),
+    "local": Form(HashedKind.TIMESTAMP),
+    "instant": Form(HashedKind.TIMESTAMPTZ),
+    "days": Form(HashedKind.DATE, is_array=True),
+    "doubles": Form(HashedKind.DOUBLE, is_array=True),
+    "texts": Form(HashedKind.TEXT, is_array=True),
     "pair": TEXT,
 }
 TABLE = """CREATE TABLE t (id int PRIMARY KEY, ok bool, price numeric(12,2), free numeric, near numeric,
@@ -74,10 +74,10 @@ def md5(values: Sequence[str | None]) -> str:
 
 
 @contextmanager
-def source(database: Database) -> Iterator[SourceTable]:
+def source(database: Database) -> Iterator[HashedTable]:
     with (
         closing(SnapshotKeeper(database.conninfo)) as keeper,
-        SourceTable(database.conninfo, keeper.snapshot, database.name, TableName("public", "t")) as table,
+        HashedTable(database.conninfo, keeper.snapshot, database.name, TableName("public", "t")) as table,
     ):
         yield table
 

@@ -15,7 +15,7 @@ from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.ingest.job import run_ingest
 from pipeline.postgres.publication import describe_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper
-from pipeline.postgres.snapshot.hashed_rows import SourceTable
+from pipeline.postgres.snapshot.hashed_rows import HashedTable
 from pipeline.postgres.snapshot.moved_rows import refuse_moved
 from pipeline.table_copy.coordinator import CopyCoordinator
 from pipeline.table_name import TableName
@@ -169,7 +169,7 @@ def test_what_was_altered_under_a_snapshot_is_refused(make_server: MakeServer, m
                 with pytest.raises(RowsMoved, match=f"The table {name} was rewritten or altered while"):
                     refuse_moved(connection, table, table.leaves, "copied")
             with (
-                SourceTable(server.conninfo, keeper.snapshot, "p", name) as source,
+                HashedTable(server.conninfo, keeper.snapshot, "p", name) as source,
                 pytest.raises(RowsMoved, match="altered while it was compared"),
             ):
                 source.execute(_rows_of(source))
@@ -177,5 +177,5 @@ def test_what_was_altered_under_a_snapshot_is_refused(make_server: MakeServer, m
         keeper.close()
 
 
-def _rows_of(source: SourceTable) -> sql.Composed:
+def _rows_of(source: HashedTable) -> sql.Composed:
     return sql.SQL("SELECT id FROM ONLY {}").format(sql.Identifier(source.table.leaves[0].table_name))

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.operate.init import choose_tables, read_source
-from pipeline.operate.init_file import Rule
+from pipeline.operate.init_file import FileRule
 from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.matched_relations import read_relations
@@ -228,14 +228,14 @@ def test_init_names_what_it_leaves_out(database: Database) -> None:
     database.run(*FOREIGN, *ODD, *FAMILY)
     facts = read_source(database.conninfo)
     found = choose_tables(facts, [])
-    assert found.rules == {"public": [Rule("public.*")]}
+    assert found.rules == {"public": [FileRule("public.*")]}
     assert texts(facts.passed_over) == PASSED_OVER | {"public.report": NAMED["public.report"]}
     assert texts(facts.partial) == FAMILY_PARTIAL
     named = choose_tables(facts, ["public.*", "public.lookup"])
-    assert named.rules == {"public": [Rule("public.lookup"), Rule("public.*")]}
+    assert named.rules == {"public": [FileRule("public.lookup"), FileRule("public.*")]}
     database.run(*HYPERTABLES)
     found = choose_tables(read_source(database.conninfo), [])
-    assert found.rules["public"] == [Rule("public.*", ("public.metrics",))]
+    assert found.rules["public"] == [FileRule("public.*", ("public.metrics",))]
     reason = next(reason for table, reason in found.left_out if table.name.table == "metrics")
     assert NAMED["public.metrics"].startswith(reason)
 

@@ -10,7 +10,7 @@ import pytest
 from pipeline.config.config import Create
 from pipeline.errors import SourceError
 from pipeline.operate.init import choose_tables, read_source
-from pipeline.operate.init_file import Rule
+from pipeline.operate.init_file import FileRule
 from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline, Pipeline
@@ -181,7 +181,7 @@ def test_init_chooses_a_partitioned_table_once(database: Database) -> None:
     facts = read_source(database.conninfo)
     chosen = choose_tables(facts, [])
     assert [table.name.table for table in chosen.tables] == ["other", "sales"]
-    assert chosen.rules == {"public": [Rule("public.*")]}
+    assert chosen.rules == {"public": [FileRule("public.*")]}
     assert [table.name.table for table in choose_tables(facts, ["public.sales_1"]).tables] == ["sales_1"]
 
 

@@ -17,7 +17,7 @@ from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.connection import Connection
-from pipeline.postgres.snapshot.export import COPY_SESSIONS, Snapshot, begin_under
+from pipeline.postgres.snapshot.export import COPY_SESSIONS, SourceSnapshot, begin_under
 from pipeline.progress import IngestSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
@@ -251,7 +251,7 @@ def test_a_table_that_is_rewritten_during_its_copy_is_copied_again(
     copying.run(*ORDERS, FILL.format(2000))
     is_done = False
 
-    def begin_and_rewrite(connection: Connection, snapshot: Snapshot) -> None:
+    def begin_and_rewrite(connection: Connection, snapshot: SourceSnapshot) -> None:
         nonlocal is_done
         begin_under(connection, snapshot)
         if not is_done:
@@ -274,7 +274,7 @@ def test_a_table_that_is_rewritten_each_time_is_held_and_copied_later(
 ) -> None:
     copying.run(*ORDERS, FILL.format(2000), "CREATE TABLE calm (id int PRIMARY KEY)")
 
-    def begin_and_rewrite(connection: Connection, snapshot: Snapshot) -> None:
+    def begin_and_rewrite(connection: Connection, snapshot: SourceSnapshot) -> None:
         begin_under(connection, snapshot)
         copying.run("VACUUM FULL orders")
 

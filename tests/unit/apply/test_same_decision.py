@@ -40,13 +40,13 @@ from pipeline.metadata.registry import RegisteredTable
 from pipeline.operate import plan as plan_module
 from pipeline.operate import resync as resync_module
 from pipeline.operate.plan import make_plan
-from pipeline.operate.plan_report import Plan, TablePlan
+from pipeline.operate.plan_report import Plan, PlannedTable
 from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.status import describe_tables
 from pipeline.report.status_page import COPYING, CURRENT, DETACHED, PAUSED, TableStatus
 from pipeline.silver.decision import STOPPED, Step, TableFacts, decide
-from pipeline.silver.lake_facts import LakeFacts, TableLog, why_detached
+from pipeline.silver.lake_facts import LakeFacts, LoggedOffset, why_detached
 from pipeline.table_name import TableName
 
 NAMES = [TableName("public", name) for name in ("a", "b", "c", "d", "e")]
@@ -150,7 +150,7 @@ class World:
         )
         with monkeypatch.context() as patch:
             patch.setattr(plan_module, "Applier", lambda spark, config: applier)
-            patch.setattr(plan_module, "_table", lambda a, p, name, has_sql: TablePlan(name, INVALID, {}))
+            patch.setattr(plan_module, "_table", lambda a, p, name, has_sql: PlannedTable(name, INVALID, {}))
             return make_plan(self.config, spark=cast(SparkSession, object()))
 
 
@@ -433,4 +433,4 @@ def test_a_log_that_was_not_read_is_where_the_manifest_is() -> None:
         if name in found.manifest.by_name and name not in found.manifest.behind:
             assert lake.recorded(name).offset == found.manifest.lsn
         else:
-            assert lake.table(name, TableLog()).offset == INVALID
+            assert lake.table(name, LoggedOffset()).offset == INVALID

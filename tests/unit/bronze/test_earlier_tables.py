@@ -11,7 +11,7 @@ from pipeline.delta.new_rows import NewRows, add_columns
 from pipeline.delta.sql import EPOCH
 from pipeline.delta.table import Lake
 from pipeline.key_ranges import ColumnRange, KeyRange
-from pipeline.metadata.catalog import CATALOG, CatalogState, CatalogTable, Partition, Root
+from pipeline.metadata.catalog import CATALOG, CatalogState, CatalogTable, Root, SourcePartition
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -54,7 +54,7 @@ def test_requests_and_copies_of_an_earlier_version_stay(tmp_path: Path) -> None:
 
 def test_a_catalog_of_an_earlier_version_has_no_bounds(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
-    partition = Partition(NAME, 1, 2, 3, ranges=(KeyRange((), (), (ColumnRange("day", None, "7"),)),))
+    partition = SourcePartition(NAME, 1, 2, 3, ranges=(KeyRange((), (), (ColumnRange("day", None, "7"),)),))
     state = CatalogState(1, 2, {9: Root(NAME, {8: partition})}, LSN(5), 6)
     CatalogTable(lake).replace(state, "p")
     table = lake.table("_pgdelta", "catalog")

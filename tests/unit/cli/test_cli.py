@@ -481,7 +481,7 @@ def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.S
 
 @pytest.mark.parametrize(("kind", "code"), [("READER", 0), ("ANSWER", 1)])
 def test_what_commits_nothing_is_not_waited_for(kind: str, code: int) -> None:
-    with started(WORK.replace("(work)", f"(work, kind=signals.Kind.{kind})"), "50", "60") as process:
+    with started(WORK.replace("(work)", f"(work, kind=signals.CommandKind.{kind})"), "50", "60") as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
@@ -500,7 +500,7 @@ def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:
 
 
 def test_a_command_that_runs_once_is_cut_off_by_a_signal_with_1() -> None:
-    with started(WORK.replace("(work)", "(work, kind=signals.Kind.ONCE)"), "0.5", "60") as process:
+    with started(WORK.replace("(work)", "(work, kind=signals.CommandKind.ONCE)"), "0.5", "60") as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)

@@ -18,7 +18,7 @@ import pytest
 from pipeline.cli import main
 from pipeline.cli.command import PipelineCommand
 from pipeline.cli.output import show
-from pipeline.cli.signals import Kind
+from pipeline.cli.signals import CommandKind
 from pipeline.key_ranges import KeyRange
 from pipeline.tail.source import TailOptions
 from tests.support.pages import PLAN
@@ -91,7 +91,10 @@ def test_a_confirmation_is_not_repeated_by_the_next_run() -> None:
     apply = main.cli.commands["apply"]
     assert isinstance(apply, PipelineCommand)
     assert callable(apply.kind)
-    assert (apply.kind({"confirm": False}), apply.kind({"confirm": True})) == (Kind.JOB, Kind.ONCE)
+    assert (apply.kind({"confirm": False}), apply.kind({"confirm": True})) == (
+        CommandKind.JOB,
+        CommandKind.ONCE,
+    )
 
 
 def test_rebuild_takes_tables_and_a_confirmation(config: str, replace: Replace) -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipeline.demo.outcome import Outcome, print_outcome
+from pipeline.demo.outcome import DemoResult, print_outcome
 from pipeline.demo.shop import SCHEMA_NAME, TABLES
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, Reconciliation
 from pipeline.table_name import TableName
 
 
-def outcome(*, of_orders: Reconciliation | None = None) -> Outcome:
+def outcome(*, of_orders: Reconciliation | None = None) -> DemoResult:
     equal = [Reconciliation(TableName(SCHEMA_NAME, table), EQUAL) for table in TABLES]
     verdicts = [of_orders if of_orders and of_orders.name == each.name else each for each in equal]
-    return Outcome(Path("/lake"), Path("/pipeline.yaml"), comparisons=verdicts)
+    return DemoResult(Path("/lake"), Path("/pipeline.yaml"), comparisons=verdicts)
 
 
 ORDERS = TableName(SCHEMA_NAME, "orders")

@@ -15,7 +15,7 @@ import pytest
 from pipeline.config.jobs import Maintenance
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.maintenance.background import JobMaintenance
-from pipeline.maintenance.due import Candidate, due_tables
+from pipeline.maintenance.due import DueTable, due_tables
 from pipeline.maintenance.job_tables import own_candidates, silver_candidates
 from pipeline.maintenance.write_gate import BusyError, WriteGate
 from pipeline.metadata.events import EventLog
@@ -28,8 +28,8 @@ DAY = 86_400
 RULES = Maintenance(small_files=20, every=900)
 
 
-def candidate(name: str, version: int, table: LakeTable | None = None) -> Candidate:
-    return Candidate(name, ("public", name), table or LakeTable(f"/{name}"), False, lambda: version)
+def candidate(name: str, version: int, table: LakeTable | None = None) -> DueTable:
+    return DueTable(name, ("public", name), table or LakeTable(f"/{name}"), False, lambda: version)
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def job(
         manifest = grown.manifests.last()
         assert manifest is not None
 
-        def candidates() -> list[Candidate]:
+        def candidates() -> list[DueTable]:
             return list(silver_candidates(lake, manifest.entries))
     else:
 
-        def candidates() -> list[Candidate]:
+        def candidates() -> list[DueTable]:
             return list(own_candidates(lake, folder))
 
     return JobMaintenance(config, lake, candidates, progress, **options), progress

@@ -15,8 +15,8 @@ from pipeline.config.load import load_text
 from pipeline.config.yaml_document import quote_yaml
 from pipeline.errors import ConfigError
 from pipeline.operate.init import choose_tables, read_source, suggest_name
-from pipeline.operate.init_file import AMBIGUOUS, Choices, Selection, select_tables, write_file
-from pipeline.postgres.checks.copy_checks import Leaf
+from pipeline.operate.init_file import AMBIGUOUS, Choices, MatchedTables, select_tables, write_file
+from pipeline.postgres.checks.copy_checks import LeafPrivileges
 from pipeline.postgres.checks.source_facts import (
     OBSTACLE,
     Preparation,
@@ -80,7 +80,7 @@ def facts(tables: Sequence[SourceTable], **changes: object) -> SourceFacts:
 
 
 def load(
-    selection: Selection, tables: Sequence[SourceTable], conninfo: str = "", root: str = "/lake"
+    selection: MatchedTables, tables: Sequence[SourceTable], conninfo: str = "", root: str = "/lake"
 ) -> Config:
     text = write_file(Choices("shop", conninfo, root, "shop.yaml"), facts(tables), selection)
     assert all(line.isprintable() for line in text.split("\n"))
@@ -171,13 +171,13 @@ def test_the_name_comes_from_the_database_and_is_free(changes: dict[str, object]
 
 
 def prepare(
-    leaves: Sequence[Leaf] = (), tables: Sequence[SourceTable] = (), **changes: Any
+    leaves: Sequence[LeafPrivileges] = (), tables: Sequence[SourceTable] = (), **changes: Any
 ) -> list[Preparation]:
     return list(preparation(facts(tables, **changes), "shop", tables or [table("a", "x")], leaves))
 
 
 def test_a_source_that_is_ready_needs_nothing() -> None:
-    assert prepare([Leaf(TableName("a", "x"), True, True, False)]) == []
+    assert prepare([LeafPrivileges(TableName("a", "x"), True, True, False)]) == []
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,9 @@ def test_an_existing_publication_and_a_standby_need_no_statement() -> None:
 
 def test_grants_name_the_leaves_that_cannot_be_read() -> None:
     leaves = [
-        Leaf(TableName("a", "x"), True, True, False),
-        Leaf(TableName("a", "y"), True, False, False),
-        Leaf(TableName('b"', "z"), False, False, True),
+        LeafPrivileges(TableName("a", "x"), True, True, False),
+        LeafPrivileges(TableName("a", "y"), True, False, False),
+        LeafPrivileges(TableName('b"', "z"), False, False, True),
     ]
     reading, rows = prepare(leaves)
     assert reading.statements == (

@@ -11,7 +11,7 @@ from pipeline.bronze.copy_states import CompleteCopy, Gap
 from pipeline.config.tables import Guards
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.decision import STOPPED, TABLE, Step, Stop, TableFacts, decide
+from pipeline.silver.decision import STOPPED, TABLE, FailedAttempt, Step, TableFacts, decide
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "orders")
@@ -31,7 +31,7 @@ ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
     "folder taken": (replace(AT_REST, folder="Another table is there."), Step.HOLD, "Another table"),
     "table replaced": (replace(AT_REST, is_replaced=True), Step.WAIT, "waits for its copy"),
     "backs off": (
-        replace(AT_REST, last_stop=Stop("No space is left.", 39.6)),
+        replace(AT_REST, last_stop=FailedAttempt("No space is left.", 39.6)),
         Step.BACK_OFF,
         "No space is left. The next attempt is in 40 s.",
     ),
@@ -118,7 +118,7 @@ def test_before_the_survey_a_table_that_bronze_is_ahead_of_is_surveyed() -> None
 
 
 def test_guards_keep_holding_a_table_whose_next_attempt_is_not_due() -> None:
-    held = replace(ROWS["guards"][0], last_stop=Stop("Table public.orders is held.", 20))
+    held = replace(ROWS["guards"][0], last_stop=FailedAttempt("Table public.orders is held.", 20))
     assert decide(held).row == "guards"
     assert decide(replace(held, counts=None)).row == "backs off"  # before the survey
     assert decide(replace(held, is_confirmed=True)).row == "backs off"

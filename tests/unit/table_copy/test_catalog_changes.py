@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.delta.table import Lake
-from pipeline.metadata.catalog import CatalogState, CatalogTable, Partition, Root, SourceType, TableFile
+from pipeline.metadata.catalog import CatalogState, CatalogTable, Root, SourcePartition, SourceType, TableFile
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.catalog_changes import (
     RootChanges,
@@ -26,8 +26,10 @@ NAME = TableName("public", "r")
 ROOT = 1
 
 
-def partition(number: int, *, parent: int = ROOT, xmin: int = 700, filenode: int | None = None) -> Partition:
-    return Partition(
+def partition(
+    number: int, *, parent: int = ROOT, xmin: int = 700, filenode: int | None = None
+) -> SourcePartition:
+    return SourcePartition(
         TableName("public", f"p{number}"), parent, xmin, number if filenode is None else filenode
     )
 
@@ -35,7 +37,7 @@ def partition(number: int, *, parent: int = ROOT, xmin: int = 700, filenode: int
 BEFORE = Root(NAME, {2: partition(2), 3: partition(3), 4: partition(4, parent=3, filenode=4)})
 
 
-def after(changes: dict[int, Partition | None]) -> RootChanges:
+def after(changes: dict[int, SourcePartition | None]) -> RootChanges:
     partitions = {**BEFORE.partitions, **changes}
     return compare_roots(BEFORE, Root(NAME, {oid: each for oid, each in partitions.items() if each}))
 
@@ -51,7 +53,7 @@ def test_a_partition_less_is_gone_with_those_below_it() -> None:
 
 
 @pytest.mark.parametrize("changed", [partition(2, xmin=701), partition(2, parent=3)])
-def test_another_row_of_pg_inherits_is_a_return(changed: Partition) -> None:
+def test_another_row_of_pg_inherits_is_a_return(changed: SourcePartition) -> None:
     assert after({2: changed}) == RootChanges((), (2,), (), ())
 
 

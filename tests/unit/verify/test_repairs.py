@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.key_ranges import KeyRange
-from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedColumns, Kind
+from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedColumns, HashedKind
 from pipeline.silver.compare.comparable_columns import ComparableColumns
 from pipeline.silver.compare.differing_rows import Differences, DifferingRow
 from pipeline.table_name import TableName
@@ -31,7 +31,7 @@ def test_keys_of_differing_rows_are_copied_once() -> None:
 
 def test_if_keys_do_not_identify_rows_the_table_is_copied() -> None:
     assert plan_repair(NAME, differences(()), compared(TEXT, width=0)).key_ranges == ()
-    assert plan_repair(NAME, differences(("1",)), compared(Form(Kind.DOUBLE))).key_ranges == ()
+    assert plan_repair(NAME, differences(("1",)), compared(Form(HashedKind.DOUBLE))).key_ranges == ()
     assert plan_repair(NAME, differences(("1",), (None,)), compared(TEXT)).key_ranges == ()
     many = differences(*((str(i),) for i in range(reconcile.MOST_KEYS + 1)))
     request = plan_repair(NAME, many, compared(TEXT))

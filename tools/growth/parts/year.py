@@ -22,7 +22,7 @@ from pipeline.delta import native_write
 from pipeline.delta.log_retention import FILE_RETENTION, LOG_RETENTION
 from pipeline.delta.native_commit import SYNC_VARIABLE
 from pipeline.maintenance.background import JobMaintenance
-from pipeline.maintenance.due import Candidate
+from pipeline.maintenance.due import DueTable
 from pipeline.maintenance.job_tables import own_candidates, silver_candidates
 from pipeline.progress import MaintenanceProgress
 from tests.support.native_lakes import NativeLake
@@ -91,7 +91,7 @@ class _Year:
             gate=self.applier.gate,
         )
 
-    def _candidates(self) -> Iterator[Candidate]:
+    def _candidates(self) -> Iterator[DueTable]:
         manifest = self.applier.manifest
         for folder in ("bronze", "_pgdelta"):
             yield from own_candidates(self.lake.lake, folder)

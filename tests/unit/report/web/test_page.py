@@ -13,7 +13,7 @@ from pipeline.report.status_page import Status
 from pipeline.report.web import style
 from pipeline.report.web.facts import PageFacts
 from pipeline.report.web.markup import Html, escape, tag
-from pipeline.report.web.page import Frame, headline, render_notice, render_page, render_table_page
+from pipeline.report.web.page import PageFrame, headline, render_notice, render_page, render_table_page
 from pipeline.table_name import TableName
 from tests.support.statuses import NOON, current_table, shop_source, shop_status
 from tests.support.web_pages import HOSTILE, Element, page_facts, parse_page
@@ -91,14 +91,14 @@ def test_a_hostile_name_is_text_and_nothing_else(name: TableName) -> None:
     if str(name).isprintable():
         assert shown == str(name)
     table_page = parse_page(
-        render_table_page(page_facts(), name, Frame(link=lambda _: "/tables/x", home="/"))
+        render_table_page(page_facts(), name, PageFrame(link=lambda _: "/tables/x", home="/"))
     )
     assert next(table_page.every("h1")).text == f"Table {shown}"
 
 
 def test_a_page_without_details_links_to_pages_of_tables() -> None:
     facts = replace(page_facts(), details={})
-    page = parse_page(render_page(facts, Frame(link=lambda name: f"/tables/{name.table[:1]}")))
+    page = parse_page(render_page(facts, PageFrame(link=lambda name: f"/tables/{name.table[:1]}")))
     assert "details" not in [each.attributes.get("id") for each in page.every()]
     links = [each.attributes["href"] for each in page.by_id("tables").every("a")]
     assert len(links) == 80

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
-from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, Kind
+from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedKind
 from pipeline.protocol.messages import Column, Relation
 from pipeline.silver.compare.comparable_columns import ComparableColumns, Fields, plan_comparison
 from pipeline.silver.compare.row_hashes import SilverColumn
@@ -57,8 +57,8 @@ def test_columns_are_found_by_number_under_the_names_of_silver() -> None:
     compared = plan()
     assert compared.shape.columns == (
         ("id", TEXT),
-        ("price", Form(Kind.DECIMAL, 6, 2, fits=False)),
-        ("day", Form(Kind.DATE)),
+        ("price", Form(HashedKind.DECIMAL, 6, 2, fits=False)),
+        ("day", Form(HashedKind.DATE)),
         ("note", TEXT),
     )
     assert compared.silver[3] == SilverColumn("remark", "STRING")
@@ -86,9 +86,9 @@ def test_what_cannot_be_compared_is_named() -> None:
 def test_policies_of_misfits_are_part_of_the_form() -> None:
     rule = TableRule("*.*", misfits={"day": "text", "price": "clamp"})
     compared = plan({**FIELDS, "aside": ("day__text", "STRING")}, rule)
-    assert ("day", Form(Kind.DATE, is_misfit=True)) in compared.shape.columns
+    assert ("day", Form(HashedKind.DATE, is_misfit=True)) in compared.shape.columns
     assert compared.names == ("id", "price", "day", "day__text", "note")
-    assert compared.shape.columns[1] == ("price", Form(Kind.DECIMAL, 6, 2, fits=False, clamps=True))
+    assert compared.shape.columns[1] == ("price", Form(HashedKind.DECIMAL, 6, 2, fits=False, clamps=True))
     # a key is never clamped: two could become one
     key = plan({"id": ("id", "DATE")}, TableRule("*.*", misfit="clamp"), columns=[("id", DATE, True)])
-    assert key.shape.columns == (("id", Form(Kind.DATE)),)
+    assert key.shape.columns == (("id", Form(HashedKind.DATE)),)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.bronze.table_input import Truncate
+from pipeline.bronze.table_input import TruncatedAt
 from pipeline.delta.sql import literal, quoted
 from pipeline.engine import DUCKDB
 from pipeline.silver.fold.duckdb_sql import DuckSql
@@ -124,7 +124,7 @@ def test_literal_holds_no_variable_that_spark_would_replace() -> None:
     assert literal("it's \\ ${env:HOME}") == "'it\\'s \\\\ \\u0024{env:HOME}'"
 
 
-TRUNCATES = (Truncate(70, 2, 1_000_000), Truncate(80, 0, 2_000_000))
+TRUNCATES = (TruncatedAt(70, 2, 1_000_000), TruncatedAt(80, 0, 2_000_000))
 
 
 def test_merge_of_soft_deletes_marks_deleted_rows() -> None:

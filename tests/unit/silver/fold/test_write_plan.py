@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.bronze.source_relations import SourceRelation
-from pipeline.bronze.table_input import Survey, Truncate
+from pipeline.bronze.table_input import Survey, TruncatedAt
 from pipeline.config.tables import Misfits, TableRule
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
@@ -56,7 +56,7 @@ def test_one_version_is_one_step() -> None:
 
 def test_truncates_that_mark_rows_divide_a_step_if_they_are_many() -> None:
     surveys = (survey(1, (10, 0), (90, 4)),)
-    truncates = [Truncate(20 + n // 50, n % 50, 0) for n in range(250)]
+    truncates = [TruncatedAt(20 + n // 50, n % 50, 0) for n in range(250)]
     runs = plain_runs(surveys, RELATIONS)
     assert runs is not None
     found = plan_write_steps(TableInput(surveys, RELATIONS, LSN(1000), runs), None, truncates)

@@ -17,8 +17,8 @@ from pipeline.silver.schema.schema_operations import (
     Hold,
     NeedsRebuild,
     NeedsResync,
-    Operation,
     SchemaNote,
+    SchemaOperation,
     WidenColumn,
 )
 from tests.support.silver.relations import FLOAT8, INT4, INT8, NUMERIC, TEXT, column, relation
@@ -39,7 +39,7 @@ def plan(
     recorded: SilverColumns | None = RECORDED,
     silver: Mapping[str, str] | None = SILVER,
     overrides: Mapping[str, str] | None = None,
-) -> list[Operation]:
+) -> list[SchemaOperation]:
     return plan_evolution(recorded, to, silver, TableRule("*.*", types=overrides or {}))
 
 
@@ -167,7 +167,7 @@ def test_type_that_does_not_hold_every_value_is_held(before: str, to: SourceColu
     ("type_changes", "operation"), [("hold", Hold), ("rebuild", NeedsRebuild), ("resync", NeedsResync)]
 )
 def test_a_rule_decides_what_follows_a_type_that_silver_does_not_hold(
-    type_changes: TypeChanges, operation: type[Operation]
+    type_changes: TypeChanges, operation: type[SchemaOperation]
 ) -> None:
     to = relation(ID, column("name", 2, INT4))
     [found] = plan_evolution(RECORDED, to, SILVER, TableRule("*.*", type_changes=type_changes))

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.delta.schema import TableSchema
 from pipeline.engine import DUCKDB
-from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, Kind
+from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedKind
 from pipeline.silver.types.comparable_text import form_of, text_sql
 from tests.support.silver.relations import column
 
@@ -26,16 +26,16 @@ MONEY_MODIFIER = ((12 << 16) | 2) + 4  # numeric(12,2)
         (23, -1, "BIGINT", TEXT),  # silver stays as wide as it was
         (600, -1, "STRING", TEXT),
         (17, -1, "BINARY", TEXT),
-        (700, -1, "FLOAT", Form(Kind.REAL)),
-        (701, -1, "DOUBLE", Form(Kind.DOUBLE)),
-        (1082, -1, "DATE", Form(Kind.DATE)),
-        (1114, -1, "TIMESTAMP_NTZ", Form(Kind.TIMESTAMP)),
-        (1184, -1, "TIMESTAMP", Form(Kind.TIMESTAMPTZ)),
-        (1700, MONEY_MODIFIER, "DECIMAL(12,2)", Form(Kind.DECIMAL, 12, 2)),
-        (1700, MONEY_MODIFIER, "DECIMAL(14,3)", Form(Kind.DECIMAL, 14, 3)),
-        (1700, MONEY_MODIFIER, "DECIMAL(12,1)", Form(Kind.DECIMAL, 12, 1, fits=False)),
-        (1700, -1, "DECIMAL(12,2)", Form(Kind.DECIMAL, 12, 2, fits=False)),
-        (23, -1, "DECIMAL(12,2)", Form(Kind.DECIMAL, 12, 2)),
+        (700, -1, "FLOAT", Form(HashedKind.REAL)),
+        (701, -1, "DOUBLE", Form(HashedKind.DOUBLE)),
+        (1082, -1, "DATE", Form(HashedKind.DATE)),
+        (1114, -1, "TIMESTAMP_NTZ", Form(HashedKind.TIMESTAMP)),
+        (1184, -1, "TIMESTAMP", Form(HashedKind.TIMESTAMPTZ)),
+        (1700, MONEY_MODIFIER, "DECIMAL(12,2)", Form(HashedKind.DECIMAL, 12, 2)),
+        (1700, MONEY_MODIFIER, "DECIMAL(14,3)", Form(HashedKind.DECIMAL, 14, 3)),
+        (1700, MONEY_MODIFIER, "DECIMAL(12,1)", Form(HashedKind.DECIMAL, 12, 1, fits=False)),
+        (1700, -1, "DECIMAL(12,2)", Form(HashedKind.DECIMAL, 12, 2, fits=False)),
+        (23, -1, "DECIMAL(12,2)", Form(HashedKind.DECIMAL, 12, 2)),
         (1082, -1, "TIMESTAMP_NTZ", None),
         (1700, -1, "DOUBLE", None),
         (25, -1, "INT", None),
@@ -49,11 +49,11 @@ def test_scalars(oid: int, modifier: int, ddl: str, form: Form | None) -> None:
 
 def test_elements_of_arrays_have_the_forms_of_their_types() -> None:
     dates = column("c", 1, 1182, element=1082)
-    assert form_of(dates, "ARRAY<DATE>") == Form(Kind.DATE, is_array=True)
-    assert form_of(dates, "ARRAY<DATE>", clamps=True) == Form(Kind.DATE, clamps=True, is_array=True)
+    assert form_of(dates, "ARRAY<DATE>") == Form(HashedKind.DATE, is_array=True)
+    assert form_of(dates, "ARRAY<DATE>", clamps=True) == Form(HashedKind.DATE, clamps=True, is_array=True)
     assert form_of(dates, "STRING") == TEXT
     assert form_of(dates, "DATE") is None
-    assert form_of(column("c", 1, 1009, element=25), "ARRAY<STRING>") == Form(Kind.TEXT, is_array=True)
+    assert form_of(column("c", 1, 1009, element=25), "ARRAY<STRING>") == Form(HashedKind.TEXT, is_array=True)
 
 
 def test_maps_are_those_of_hstore() -> None:

@@ -14,8 +14,8 @@ from pipeline.silver.schema.schema_operations import (
     AddColumn,
     CreateTable,
     DropColumn,
-    Operation,
     RenameColumn,
+    SchemaOperation,
     WidenColumn,
 )
 from pipeline.silver.types.text_parsers import STRING
@@ -54,7 +54,7 @@ class Table:
     enable_statement = LakeTable.enable_statement
 
 
-def plan(table: Table, *operations: Operation) -> list[PlannedOperation]:
+def plan(table: Table, *operations: SchemaOperation) -> list[PlannedOperation]:
     writer = SchemaWriter(
         cast(LakeTable, table),
         cast(Any, None),
@@ -68,7 +68,7 @@ def plan(table: Table, *operations: Operation) -> list[PlannedOperation]:
     return found
 
 
-def planned(table: Table, *operations: Operation) -> list[tuple[str, ...]]:
+def planned(table: Table, *operations: SchemaOperation) -> list[tuple[str, ...]]:
     return [each.sql for each in plan(table, *operations)]
 
 

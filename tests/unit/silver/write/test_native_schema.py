@@ -24,8 +24,8 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.schema.schema_operations import (
     AddColumn,
     DropColumn,
-    Operation,
     RenameColumn,
+    SchemaOperation,
     SetProperties,
     WidenColumn,
 )
@@ -128,7 +128,7 @@ def test_a_plain_table_gets_a_column_without_spark() -> None:
     ],
     ids=["type of Spark", "rename of nothing", "drop of nothing", "nested type", "change data feed"],
 )
-def test_what_only_spark_does_is_left_to_it(operation: Operation) -> None:
+def test_what_only_spark_does_is_left_to_it(operation: SchemaOperation) -> None:
     assert not alters_natively(snapshot_with(), operation)
 
 
