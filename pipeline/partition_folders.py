@@ -12,9 +12,9 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """What a name has for NULL, which no text may be."""
 ESCAPED = "".join(map(chr, range(1, 32))) + "\"#%'*/:=?\\{[]^\x7f"
 """The characters that a name has as `%` and two digits."""
-MOST_TEXT_BYTES = 190
+MAX_TEXT_BYTES = 190
 """The most bytes of an escaped value; a name has 255 at most, with the column."""
-MOST_NAME_BYTES = 63
+MAX_NAME_BYTES = 63
 """The most bytes of an escaped name of a column."""
 
 
@@ -37,4 +37,4 @@ def values_in(path: str) -> dict[str, str | None]:
 
 def name_fits(name: str) -> bool:
     """Return whether folders can have the name of a column."""
-    return len(escaped(name).encode()) <= MOST_NAME_BYTES
+    return len(escaped(name).encode()) <= MAX_NAME_BYTES

@@ -26,12 +26,12 @@ pytest_plugins = [  # those that others import come first
 ]
 
 _MEMORY = Path("/dev/shm")
-_LEAST_FREE = 8 << 30
+_MIN_FREE = 8 << 30
 
 
 def pytest_configure() -> None:
     """Keep the folders of tests in memory where it is large: all workers would wait for one disk to sync."""
-    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _LEAST_FREE:
+    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MIN_FREE:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 

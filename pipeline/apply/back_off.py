@@ -1,7 +1,7 @@
 """Back-off of held and failed tables in a continuous run: when each is tried again.
 
 A table that has not changed is not surveyed and written again by each batch, but at intervals that double
-from `FIRST_SECONDS` to `MOST_SECONDS`. A table whose offset, copies, requests or folder have changed is tried
+from `FIRST_SECONDS` to `MAX_SECONDS`. A table whose offset, copies, requests or folder have changed is tried
 at once, and its intervals begin again.
 """
 
@@ -15,7 +15,7 @@ from pipeline.silver.decision import FailedAttempt, TableFacts
 from pipeline.table_name import TableName
 
 FIRST_SECONDS = 10.0
-MOST_SECONDS = 300.0
+MAX_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class BackOff:
         """Record that a table with these facts was held or failed now."""
         last = self._last.get(facts.name)
         is_repeated = last is not None and _is_unchanged(last.facts, facts)
-        pause = min(2 * last.pause, MOST_SECONDS) if last and is_repeated else FIRST_SECONDS
+        pause = min(2 * last.pause, MAX_SECONDS) if last and is_repeated else FIRST_SECONDS
         self._last[facts.name] = _Attempt(facts, sentence, pause, time.monotonic() + pause)
 
     def record_success(self, name: TableName) -> None:

@@ -43,12 +43,12 @@ from pipeline.silver.write.shared_tables import OUTSIDE
 from pipeline.table_name import TableName
 
 FIRST_PAUSE = 10.0  # seconds until the second attempt; each later pause is twice as long
-MOST_PAUSE = 300.0
+MAX_PAUSE = 300.0
 COMPARED_EVERY = timedelta(hours=1)
 """How long scheduled runs rely on recorded entries, and start no Spark only because others have failed."""
 WAIT_SECONDS = 60.0  # at the end of a run, for each call of the catalog
 _STOP_SECONDS = 5.0  # the same after a signal
-_MOST_FAILURES = 3  # in a row, after which the catalog is not called again for a while
+_MAX_FAILURES = 3  # in a row, after which the catalog is not called again for a while
 _NOT_TRIED = "The catalog of Spark failed for other tables. Check the metastore and Spark's settings for it."
 _WHOLE = TableName("_pgdelta", "catalog_entries")  # the name of events about the catalog as a whole
 
@@ -362,7 +362,7 @@ class CatalogRegistrar:
                 failures += 1
                 # It may have been created nevertheless.
                 after[source] = target.entry(source, PENDING, report_error(error))
-                if failures == _MOST_FAILURES:
+                if failures == _MAX_FAILURES:
                     break
         for source in sources:
             if after[source].state == PENDING and after[source].sentence is None:
@@ -390,7 +390,7 @@ class CatalogRegistrar:
         if self._is_over:
             return
         self._attempted, self._has_failed = paths, bool(failures)
-        self._pause = min(max(2 * self._pause, FIRST_PAUSE), MOST_PAUSE) if failures else 0.0
+        self._pause = min(max(2 * self._pause, FIRST_PAUSE), MAX_PAUSE) if failures else 0.0
         self._retry_at = time.monotonic() + self._pause
         self._record_failures(failures)
 

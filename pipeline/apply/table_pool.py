@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pipeline.config.scalars import MOST_AT_ONCE
+from pipeline.config.scalars import MAX_AT_ONCE
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -61,7 +61,7 @@ class TablePool(Generic[Result]):
         self.threads = threads
         self._patience = patience
         self._whole_patience = whole_patience
-        self._executor = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="apply")  # starts what it needs
+        self._executor = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="apply")  # starts what it needs
         self._busy: dict[TableName, Future[Result]] = {}
         self._slow: set[TableName] = set()  # that took longer than the patience, the last time
 

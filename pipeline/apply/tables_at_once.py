@@ -16,8 +16,8 @@ from pipeline.delta.store.store import is_store
 from pipeline.delta.table import Lake
 
 LEAST = 2  # so that a large table leaves a thread to small ones
-MOST_BY_SPARK = 16
-MOST_NATIVELY = 8  # DuckDB's memory is for all of them
+MAX_BY_SPARK = 16
+MAX_NATIVELY = 8  # DuckDB's memory is for all of them
 MEMORY_OF_PROCESS = 2 << 30  # bytes: Python, DuckDB, and the rows of bronze that are kept
 MEMORY_OF_TABLE = 512 << 20  # bytes: the rows of a small table's changes, and of the files that have them
 _GROUPS = Path("/sys/fs/cgroup")
@@ -38,7 +38,7 @@ def configured_tables_at_once(config: Config, lake: Lake) -> int:
         return setting
     machine = this_machine()
     if is_store(lake.root):  # whose answers a thread waits for
-        machine = replace(machine, cores=max(machine.cores, MOST_NATIVELY))
+        machine = replace(machine, cores=max(machine.cores, MAX_NATIVELY))
     return tables_at_once(machine, spark_cores(lake, config.silver.writer))
 
 
@@ -48,9 +48,9 @@ def tables_at_once(machine: Machine, spark_cores: int | None) -> int:
     One more than the cores, because a write also waits for the disk and for the driver of Spark.
     """
     if spark_cores is not None:
-        return max(LEAST, min(spark_cores + 1, MOST_BY_SPARK))
+        return max(LEAST, min(spark_cores + 1, MAX_BY_SPARK))
     by_memory = (machine.memory - MEMORY_OF_PROCESS) // MEMORY_OF_TABLE
-    return max(LEAST, min(machine.cores + 1, by_memory, MOST_NATIVELY))
+    return max(LEAST, min(machine.cores + 1, by_memory, MAX_NATIVELY))
 
 
 def spark_cores(lake: Lake, writer: str) -> int | None:

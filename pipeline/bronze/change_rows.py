@@ -52,9 +52,9 @@ COLUMNS = (
     "unsent",
     "copy_id",
 )
-_MOST_BYTES = 256 << 20  # of a table's rows that are read at once, in memory
-MOST_SHARED_BYTES = 2 << 30  # of files that are read once for all tables
-_MOST_BYTES_OF_FILE = 512 << 20  # of its values in memory
+_MAX_BYTES = 256 << 20  # of a table's rows that are read at once, in memory
+MAX_SHARED_BYTES = 2 << 30  # of files that are read once for all tables
+_MAX_BYTES_OF_FILE = 512 << 20  # of its values in memory
 CHUNK_ROWS = 262_144
 CHUNK_BYTES = 32 << 20  # in memory
 
@@ -70,7 +70,7 @@ class _Files:
     def share(self, changes: int) -> int:
         """Return the bytes that changes of one table take: the part of the shared files, and all others."""
         shared = sum(self.sizes[path] for path in self.shared)
-        if shared > MOST_SHARED_BYTES:
+        if shared > MAX_SHARED_BYTES:
             return sum(self.sizes.values())
         part = min(1.0, changes / max(self.shared_rows, 1))
         return sum(self.sizes.values()) - shared + round(shared * part)
@@ -134,8 +134,8 @@ class ChangeRows:
             if rows is not None:
                 tables.append(rows)
                 size += rows.nbytes
-                if size > _MOST_BYTES:
-                    raise TooLargeError(f"{name} has more than {_MOST_BYTES} bytes of changes")
+                if size > _MAX_BYTES:
+                    raise TooLargeError(f"{name} has more than {_MAX_BYTES} bytes of changes")
         return pa.concat_tables(tables) if tables else _empty(self._columns)
 
     def chunks(
@@ -251,7 +251,7 @@ def _read(path: str, columns: Sequence[str]) -> pa.Table:
     from pipeline.delta.data_files import read_data_file
 
     try:
-        rows = read_data_file(fetch(path), columns, _MOST_BYTES_OF_FILE)
+        rows = read_data_file(fetch(path), columns, _MAX_BYTES_OF_FILE)
     except FileNotFoundError:
         raise missing_file(path) from None
     return rows.filter(pc.field("op") != "M")

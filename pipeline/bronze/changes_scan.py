@@ -67,7 +67,7 @@ class ChangesScan:
 
     With `name` the files of other tables may be left out, but rows of others may be given. `offsets` does so
     for several tables, each after an LSN of its own. With `xids` the files without these transactions may be
-    left out, and so may those whose commits are all after `most_commit_lsn`. With `paths` only these files
+    left out, and so may those whose commits are all after `max_commit_lsn`. With `paths` only these files
     are read.
     """
 
@@ -80,7 +80,7 @@ class ChangesScan:
     paths: tuple[str, ...] | None = None
     offsets: Mapping[TableName, LSN] | None = None
     xids: frozenset[int] | None = None
-    most_commit_lsn: LSN = MAX_LSN
+    max_commit_lsn: LSN = MAX_LSN
 
     def files(self) -> list[str]:
         """Return the paths of the files that may have such rows, by their statistics."""
@@ -143,7 +143,7 @@ class ChangesScan:
         schema = _schema(columns)
         return pa.RecordBatchReader.from_batches(schema, batches())
 
-    def chunks(self, columns: Sequence[str], most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
+    def chunks(self, columns: Sequence[str], max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
         """Yield the rows, with these columns, in chunks that one batch makes larger than a limit, if any."""
         import pyarrow as pa
 
@@ -153,7 +153,7 @@ class ChangesScan:
             batches.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
-            if rows >= most_rows or size >= most_bytes:
+            if rows >= max_rows or size >= max_bytes:
                 yield pa.Table.from_batches(batches)
                 batches, rows, size = [], 0, 0
         if batches:
@@ -187,7 +187,7 @@ class ChangesScan:
             return False
         if "R" not in self.ops and has_only_copied_rows(low, high):
             return False
-        if low.get("commit_lsn", 0) > self.most_commit_lsn:
+        if low.get("commit_lsn", 0) > self.max_commit_lsn:
             return False
         if self.xids is not None and not _may_have_one(low, high, self.xids):
             return False

@@ -16,8 +16,8 @@ from pipeline.table_name import TableName
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_IN_MEMORY = 256 << 20  # bytes
-MOST_ON_DISK = 8 << 30  # bytes, compressed
+MAX_IN_MEMORY = 256 << 20  # bytes
+MAX_ON_DISK = 8 << 30  # bytes, compressed
 
 
 class DividedRows:
@@ -42,10 +42,10 @@ class DividedRows:
     def add(self, path: str, parts: Mapping[TableName, pa.Table], *, is_shared: bool) -> None:
         """Keep the rows of a file if there is room for them: on disk only those that many tables need."""
         size = sum(rows.nbytes for rows in parts.values())
-        if self._in_memory + size <= MOST_IN_MEMORY:
+        if self._in_memory + size <= MAX_IN_MEMORY:
             self._rows[path] = dict(parts)
             self._in_memory += size
-        elif is_shared and self._on_disk < MOST_ON_DISK:
+        elif is_shared and self._on_disk < MAX_ON_DISK:
             try:
                 self._places[path] = {name: self._write(rows) for name, rows in parts.items()}
             except OSError:  # no room on disk: each table reads the file

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 # A checkpoint lists all files, and bronze commits up to once a second.
 _CHECKPOINTS = {"delta.checkpointInterval": "50"}
-MOST_FILES = 32  # more are listed by a job of their own
-MOST_COMMITS = 100
+MAX_FILES = 32  # more are listed by a job of their own
+MAX_COMMITS = 100
 _INPUT_COLUMNS = ("op", "xid", "copy_id", "commit_lsn")  # by which a table's input is selected
 
 
@@ -83,7 +83,7 @@ def new_files_between(
     The commit at `start` must be the one that records its LSN: rows of earlier commits are of transactions
     that ended before that LSN.
     """
-    if not 0 < end.version - start.version <= MOST_COMMITS:
+    if not 0 < end.version - start.version <= MAX_COMMITS:
         return None
     paths: list[str] = []
     rows = 0
@@ -106,7 +106,7 @@ def new_files_between(
                     rows += json_object(added.get("stats") or "{}").get("numRecords", 0)
     except LakeError:  # the log is incomplete: reading the table raises a better error
         return None
-    if not is_recorded or len(paths) > MOST_FILES:
+    if not is_recorded or len(paths) > MAX_FILES:
         return None
     return NewFiles(start.lsn, end.lsn, tuple(paths), rows)
 

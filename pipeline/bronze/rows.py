@@ -33,7 +33,7 @@ from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS, LogicalMessa
 from pipeline.protocol.plain_transactions import PlainTransactions
 from pipeline.table_name import TableName
 
-MOST_OLD_VERSIONS = 256
+MAX_OLD_VERSIONS = 256
 Transaction: TypeAlias = Began | Committed | BeganPrepare | StreamCommitted | StreamPrepared
 OtherRow = dict[str, Any]
 
@@ -56,7 +56,7 @@ class VersionIndex:
 
     def forget_old(self) -> None:
         """Keep only the versions in force, if there are many others; no row may name an index before that."""
-        if len(self.all) <= 2 * len(self.in_force) + MOST_OLD_VERSIONS:
+        if len(self.all) <= 2 * len(self.in_force) + MAX_OLD_VERSIONS:
             return
         kept = {oid: self.all[index] for oid, index in self.in_force.items()}
         self.all, self._by_id = [], {}

@@ -52,7 +52,7 @@ from pipeline.protocol.plain_transactions import PlainTransactions
 ROW_LIMIT = 65_536
 BYTE_LIMIT = 16 << 20
 OTHER_LIMIT = 4_096
-MOST_RECORDED_IDS = 65_536  # of relation versions
+MAX_RECORDED_IDS = 65_536  # of relation versions
 
 PreparedOutcome: TypeAlias = CommittedPrepared | RolledBackPrepared
 
@@ -300,7 +300,7 @@ class Spool:
         has_rows = bool(self._rows.messages or self._others or self._open_file or self._began)
         if not (has_rows or self.streams.has_open):
             self._versions.forget_old()
-        if len(self._recorded_version_ids) > MOST_RECORDED_IDS:
+        if len(self._recorded_version_ids) > MAX_RECORDED_IDS:
             # what is recorded once more does no harm; those of open streams are not recorded yet
             self._recorded_version_ids &= {version.id for version in self._versions.all}
 

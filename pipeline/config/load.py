@@ -44,7 +44,7 @@ _NO_DETACHING = (
     "inheritance: {} takes tables out of silver, which source.copy: never has no copies to bring back."
     " Write parent_only, or source.copy: initial."
 )
-_MOST_PARTITION_COLUMNS = 4
+_MAX_PARTITION_COLUMNS = 4
 NOT_FOR_PARTITIONS = ("FLOAT", "DOUBLE", "BINARY", "VARIANT", "ARRAY<", "MAP<")
 """Silver types whose values cannot be those of partitions, as they begin."""
 _VARIABLE = {
@@ -296,12 +296,12 @@ def _check_partition_by(rules: Sequence[TableRule], document: Document) -> None:
     """Raise ConfigError for columns whose values cannot be those of partitions."""
     for index, rule in enumerate(rules):
         place = ("tables", index, "partition_by")
-        if len(rule.partition_by) > _MOST_PARTITION_COLUMNS:
+        if len(rule.partition_by) > _MAX_PARTITION_COLUMNS:
             raise document.error(
-                f"A table has at most {_MOST_PARTITION_COLUMNS} columns of partitions, because each"
+                f"A table has at most {_MAX_PARTITION_COLUMNS} columns of partitions, because each"
                 " combination of their values has files of its own. Name fewer, and sort by the others with"
                 " cluster_by.",
-                *(*place, _MOST_PARTITION_COLUMNS),
+                *(*place, _MAX_PARTITION_COLUMNS),
             )
         for number, name in enumerate(rule.partition_by):
             kind = rule.types.get(name)

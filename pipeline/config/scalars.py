@@ -52,8 +52,8 @@ _SILVER_TYPE = re.compile(
 )
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]*)\}")
 _CATALOG_NAME = re.compile("[A-Za-z0-9_]*")
-MOST_AT_ONCE = 64
-LEAST_KEY = 16
+MAX_AT_ONCE = 64
+MIN_KEY = 16
 
 T = TypeVar("T")
 
@@ -187,8 +187,8 @@ def read_at_once(node: Node) -> int | str:
     text = node.expand() if isinstance(node, Scalar) else ""
     if text == "auto":
         return text
-    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MOST_AT_ONCE:
-        raise ValueError(f"Expected a number from 1 to {MOST_AT_ONCE}, or auto.")
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MAX_AT_ONCE:
+        raise ValueError(f"Expected a number from 1 to {MAX_AT_ONCE}, or auto.")
     return int(text)
 
 
@@ -287,8 +287,8 @@ def read_hash_key(node: Node) -> str:
     if not isinstance(node, Scalar) or not node.has_variables or node.without_variables:
         raise ValueError("The file contains the key. Put it into a variable and write ${NAME}, no default.")
     key = read_text(node)
-    if len(key) < LEAST_KEY:
-        raise ValueError(f"The key has less than {LEAST_KEY} characters. Choose a longer one.")
+    if len(key) < MIN_KEY:
+        raise ValueError(f"The key has less than {MIN_KEY} characters. Choose a longer one.")
     return key
 
 
@@ -417,9 +417,7 @@ Limit = Annotated[
 AtOnce = Annotated[
     Literal["auto"] | int,
     BeforeValidator(read_at_once),
-    WithJsonSchema(
-        {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": MOST_AT_ONCE}]}
-    ),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": MAX_AT_ONCE}]}),
 ]
 SilverType = Annotated[
     str,

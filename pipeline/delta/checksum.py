@@ -15,7 +15,7 @@ from uuid import uuid4
 
 # of those that Spark writes; the others are optional, and not known here
 _KEPT = ("tableSizeBytes", "numFiles", "numMetadata", "numProtocol", "setTransactions", "domainMetadata")
-_MOST_TRANSACTIONS = 1000  # more are left out, as by Spark with the settings of pgdelta
+_MAX_TRANSACTIONS = 1000  # more are left out, as by Spark with the settings of pgdelta
 
 
 def checksum_file(log: Path, version: int) -> Path:
@@ -80,7 +80,7 @@ def next_checksum(
             return None
     if transactions is not None:
         found["setTransactions"] = list(by_id.values())
-        if len(by_id) > _MOST_TRANSACTIONS:
+        if len(by_id) > _MAX_TRANSACTIONS:
             del found["setTransactions"]
     is_whole = {"tableSizeBytes", "numFiles", "metadata", "protocol"} <= found.keys()
     return found if is_whole and found["numFiles"] >= 0 <= found["tableSizeBytes"] else None

@@ -33,10 +33,10 @@ _TEXT_LENGTH = 32  # of a bound; a longer text is cut off
 _LAST_CHARACTER = "\U0010ffff"  # behind a cut-off maximum, as Spark does
 _BATCH_ROWS = 16_384  # that are read before their size is looked at
 _MILLISECOND = timedelta(milliseconds=1)
-_MOST_ROWS = 1 << 20  # in a row group
+_MAX_ROWS = 1 << 20  # in a row group
 _ROW_GROUP = 16 << 20  # bytes in memory: a reader needs no more than one row group at a time
-_MOST_WAITING = 64 << 20  # bytes in memory of the rows of all partitions that are written together
-_MOST_OPEN = 64  # files of as many partitions
+_MAX_WAITING = 64 << 20  # bytes in memory of the rows of all partitions that are written together
+_MAX_OPEN = 64  # files of as many partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class TooLargeError(Exception):
     """The rows of a file need more memory than they may use."""
 
 
-def read_data_file(path: str, columns: Sequence[str], most_bytes: int) -> pa.Table:
+def read_data_file(path: str, columns: Sequence[str], max_bytes: int) -> pa.Table:
     """Return those of the columns that a Parquet file has; raise TooLargeError if they need more memory.
 
     A small file may have many equal values, of any length. Raises FileNotFoundError.
@@ -78,8 +78,8 @@ def read_data_file(path: str, columns: Sequence[str], most_bytes: int) -> pa.Tab
     size, batches = 0, []
     for batch in data_file_batches(path, columns):
         size += batch.nbytes
-        if size > most_bytes:
-            raise TooLargeError(f"{path} has more than {most_bytes} bytes of values")
+        if size > max_bytes:
+            raise TooLargeError(f"{path} has more than {max_bytes} bytes of values")
         batches.append(batch)
     # Tables without columns lose their number of rows.
     return batches[0] if len(batches) == 1 else pa.concat_tables(batches)
@@ -166,7 +166,7 @@ class DataFileWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Append rows."""
-        row_group = min(_MOST_ROWS, max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes)))
+        row_group = min(_MAX_ROWS, max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes)))
         self._parquet.write_table(rows, row_group)
         self._statistics.add(rows)
         self.nbytes += rows.nbytes
@@ -199,7 +199,7 @@ class DataFiles:
         folder: Path,
         schema: pa.Schema,
         size_of_next: Callable[[int], int],
-        most_bytes_in_memory: int,
+        max_bytes_in_memory: int,
         partition: Partition = WHOLE_TABLE,
     ) -> None:
         self._folder = folder
@@ -207,7 +207,7 @@ class DataFiles:
         self._partition = partition
         self._size_of_next = size_of_next
         self._size = 0  # of the files that are finished
-        self._most_bytes_in_memory = most_bytes_in_memory
+        self._max_bytes_in_memory = max_bytes_in_memory
         self._writer: DataFileWriter | None = None
         self._files: list[DataFile] = []
 
@@ -219,7 +219,7 @@ class DataFiles:
                 self._writer = DataFileWriter(self._folder, self._schema, self._partition)
             self._writer.write(rows.slice(start, part))
             is_large = self._writer.size >= self._size_of_next(self._size)
-            if is_large or self._writer.nbytes >= self._most_bytes_in_memory:
+            if is_large or self._writer.nbytes >= self._max_bytes_in_memory:
                 self.end_file()
 
     def close(self) -> list[DataFile]:
@@ -254,14 +254,14 @@ class PartitionedFiles:
         columns: Sequence[str],
         schema: pa.Schema,
         size_of_next: Callable[[int], int],
-        most_bytes_in_memory: int,
+        max_bytes_in_memory: int,
     ) -> None:
         """Write files with a schema, which has no partition columns; `columns` are these."""
         self._folder = folder
         self._columns = columns
         self._schema = schema
         self._size_of_next = size_of_next
-        self._most_bytes_in_memory = most_bytes_in_memory
+        self._max_bytes_in_memory = max_bytes_in_memory
         self._files: dict[Partition, DataFiles] = {}
         self._waiting: dict[Partition, list[pa.Table]] = {}
         self._waiting_bytes = 0
@@ -274,7 +274,7 @@ class PartitionedFiles:
         for partition, part in divided(rows, self._columns):
             self._waiting.setdefault(partition, []).append(part.select(self._schema.names))
         self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= _MOST_WAITING:
+        if self._waiting_bytes >= _MAX_WAITING:
             self._write_waiting()
 
     def close(self) -> list[DataFile]:
@@ -288,7 +288,7 @@ class PartitionedFiles:
             files.discard()
 
     def _write_waiting(self) -> None:
-        many = len(self._files.keys() | self._waiting.keys()) > _MOST_OPEN
+        many = len(self._files.keys() | self._waiting.keys()) > _MAX_OPEN
         while self._waiting:
             partition, parts = self._waiting.popitem()
             files = self._files_of(partition)
@@ -303,7 +303,7 @@ class PartitionedFiles:
     def _files_of(self, partition: Partition) -> DataFiles:
         if partition not in self._files:
             self._files[partition] = DataFiles(
-                self._folder, self._schema, self._size_of_next, self._most_bytes_in_memory, partition
+                self._folder, self._schema, self._size_of_next, self._max_bytes_in_memory, partition
             )
         return self._files[partition]
 

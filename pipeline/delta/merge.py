@@ -32,7 +32,7 @@ from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError
 
 Add = Mapping[str, Any]
-_MOST_BYTES = 256 << 20  # of rows in memory
+_MAX_BYTES = 256 << 20  # of rows in memory
 _PARAMETERS = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": "false"}
 
 
@@ -180,7 +180,7 @@ def _parts(table: LakeTable, group: Sequence[Add], schema: pa.Schema) -> Iterato
     for add in group:
         path = data_file(table.local_path, add["path"])
         try:
-            rows = conform(read_data_file(path, schema.names, _MOST_BYTES), schema, path)
+            rows = conform(read_data_file(path, schema.names, _MAX_BYTES), schema, path)
         except FileNotFoundError:
             raise LakeError(
                 f"The file {path}, which the table's log names, is missing: no other program may remove "
@@ -190,7 +190,7 @@ def _parts(table: LakeTable, group: Sequence[Add], schema: pa.Schema) -> Iterato
             yield part
             part = _Part()
             continue
-        if part.adds and part.size + rows.nbytes > _MOST_BYTES:
+        if part.adds and part.size + rows.nbytes > _MAX_BYTES:
             yield part
             part = _Part()
         part.adds.append(add)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 _ALWAYS_MERGED = 256 << 10  # bytes of a file that is cheap to write again
-_MOST_AHEAD = 2  # a file waits while it is larger than so many times all that would be merged with it
+_MAX_AHEAD = 2  # a file waits while it is larger than so many times all that would be merged with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _without_large_ahead(run: Sequence[SizedFile]) -> Sequence[SizedFile]:
     rest = sum(file.size for file in run)
     for number, file in enumerate(run):
         rest -= file.size
-        if file.size <= max(_ALWAYS_MERGED, _MOST_AHEAD * rest):
+        if file.size <= max(_ALWAYS_MERGED, _MAX_AHEAD * rest):
             return run[number:]
     return ()
 

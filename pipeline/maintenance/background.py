@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BUDGET_SECONDS = 5.0
 """How long a scheduled run maintains tables at its end; a merge that has begun ends first."""
 _CHECK_SECONDS = 60.0  # how often a continuous run checks what is due
-_MOST_REST = 5.0  # seconds between two tables of a continuous run
+_MAX_REST = 5.0  # seconds between two tables of a continuous run
 
 
 class JobMaintenance:
@@ -136,7 +136,7 @@ class JobMaintenance:
                     if not is_over():  # else its merges go on in the next run
                         done.append((candidate, row))
                 if is_gentle:
-                    self._ending.wait(min(seconds, _MOST_REST))
+                    self._ending.wait(min(seconds, _MAX_REST))
         finally:
             self._records.record([row for _, row in done])
             self._record_failures(done)

@@ -22,7 +22,7 @@ MISFITS = (
     "schema_name STRING, table_name STRING, column_name STRING, key STRING, raw_text STRING, lsn BIGINT, "
     "policy STRING"
 )
-MOST_ROWS = 10_000  # in memory; more are compared by Spark
+MAX_ROWS = 10_000  # in memory; more are compared by Spark
 _COLUMNS = tuple(column.split()[0] for column in MISFITS.split(", "))
 
 
@@ -46,7 +46,7 @@ class MisfitLog:
         span = misfits.agg(first, last, F.count("*").alias("count")).head()
         if span is None or span["first"] is None:
             return
-        if span["count"] <= MOST_ROWS:
+        if span["count"] <= MAX_ROWS:
             self.record_rows(misfits.select(*_COLUMNS).toArrow())
             return
         equal = (F.col(f"n.{name}").eqNullSafe(F.col(f"o.{name}")) for name in _COLUMNS)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PAUSE = 2.0  # seconds in which nothing may arrive from the old server
-_MOST_SWITCHES = 64  # of a WAL segment, that a person may be asked for
+_MAX_SWITCHES = 64  # of a WAL segment, that a person may be asked for
 _KEPT_SLOT = "The slot was kept by pg_upgrade, so nothing was committed between the servers."
 
 
@@ -389,7 +389,7 @@ def _refuse_earlier_wal(
         f"The new server's WAL ends at {now.wal_flush_lsn}, before bronze's offset {offset}, and changes are"
         " in the order of their LSNs."
     )
-    if is_same_system and offset - now.wal_flush_lsn <= _MOST_SWITCHES * size:  # a promoted standby
+    if is_same_system and offset - now.wal_flush_lsn <= _MAX_SWITCHES * size:  # a promoted standby
         raise GapError(
             f"{fact} Wait until it has passed the offset, then run again. Each SELECT txid_current(),"
             f" pg_switch_wal() on the server takes it {format_size(size)} further."

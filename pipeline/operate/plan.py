@@ -35,7 +35,7 @@ from pipeline.silver.write.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 
-_MOST_CHARACTERS = 100  # of a property's value or a comment
+_MAX_CHARACTERS = 100  # of a property's value or a comment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -256,6 +256,6 @@ def _describe_layout(operation: SetProperties) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a text as one line of at most `_MOST_CHARACTERS`."""
+    """Return a text as one line of at most `_MAX_CHARACTERS`."""
     line = " ".join(text.split())
-    return line if len(line) <= _MOST_CHARACTERS else line[:_MOST_CHARACTERS] + "…"
+    return line if len(line) <= _MAX_CHARACTERS else line[:_MAX_CHARACTERS] + "…"

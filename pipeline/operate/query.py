@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from pipeline.silver.read.query_session import QuerySession, ResultColumn
     from pipeline.silver.read.silver_rows import SilverRows
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """Rows of a table for people, unless a limit is given."""
 _LSN = re.compile(r"[0-9A-Fa-f]+/[0-9A-Fa-f]+")
-_LEAST_WIDTH = 4
+_MIN_WIDTH = 4
 _GAP = "  "
 
 
@@ -171,7 +171,7 @@ def _print_table(
     limit: int | None,
 ) -> None:
     """Print rows under the names of their columns, shortened to the width of the console."""
-    most = MOST_ROWS if limit is None else limit
+    most = MAX_ROWS if limit is None else limit
     batches = session.texts(sql, len(columns))
     rows = list(itertools.islice((row for batch in batches for row in _lists(batch)), most + 1))
     is_more, rows = len(rows) > most, rows[:most]
@@ -197,11 +197,11 @@ def _fitted(widths: Sequence[int], most: int) -> list[int]:
     """Return widths that fit, the widest columns cut off; no column gets less than a few cells."""
     found = list(widths)
     excess = sum(found) + len(_GAP) * (len(found) - 1) - most
-    while excess > 0 and max(found, default=0) > _LEAST_WIDTH:
+    while excess > 0 and max(found, default=0) > _MIN_WIDTH:
         widest = max(found)
         second = max([width for width in found if width < widest], default=0)
         place = found.index(widest)
-        cut = min(excess, max(1, widest - max(second, _LEAST_WIDTH)))
+        cut = min(excess, max(1, widest - max(second, _MIN_WIDTH)))
         found[place] -= cut
         excess -= cut
     return found

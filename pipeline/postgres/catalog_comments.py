@@ -10,7 +10,7 @@ import psycopg
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
 
-MOST_CHARACTERS = 65_536
+MAX_CHARACTERS = 65_536
 """Of a comment; what exceeds them is cut off."""
 
 # An SQL_ASCII database has bytes of any encoding, which the session's encoding would refuse.
@@ -44,7 +44,7 @@ class CatalogComment(NamedTuple):
 def read_comments(connection: Connection, relation_ids: Collection[int]) -> list[CatalogComment]:
     """Return the comments on tables, given by their OIDs, and on their columns."""
     try:
-        rows = connection.execute(_COMMENTS, (MOST_CHARACTERS, list(relation_ids))).fetchall()
+        rows = connection.execute(_COMMENTS, (MAX_CHARACTERS, list(relation_ids))).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the comments on the source's tables: {describe(error)}.") from None
     return [

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pipeline.errors import SourceError
 
 TIME_LIMIT = 30.0  # seconds
-_MOST_BYTES = 65_536  # a token of Azure has some 2,000
+_MAX_BYTES = 65_536  # a token of Azure has some 2,000
 
 
 def read_password(command: Sequence[str], *, key: str, limit: float = TIME_LIMIT) -> str:
@@ -66,10 +66,10 @@ def _read_output(process: subprocess.Popen[bytes], deadline: float) -> bytes:
     output = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
-        while len(output) <= _MOST_BYTES:
+        while len(output) <= _MAX_BYTES:
             if not selector.select(max(0.0, deadline - time.monotonic())):
                 raise subprocess.TimeoutExpired(process.args, 0)
-            read = os.read(pipe, _MOST_BYTES)
+            read = os.read(pipe, _MAX_BYTES)
             if not read:
                 process.wait(max(0.0, deadline - time.monotonic()))
                 break
@@ -81,7 +81,7 @@ def _password(output: bytes, exit_code: int | None, program: str, key: str) -> s
     """Return what was printed; raise SourceError unless it is the password of a program that succeeded."""
     fault = None
     line = output.removesuffix(b"\n").removesuffix(b"\r")
-    if len(output) > _MOST_BYTES or (not exit_code and (b"\n" in line or b"\0" in line)):
+    if len(output) > _MAX_BYTES or (not exit_code and (b"\n" in line or b"\0" in line)):
         fault = "printed more than one line of text"
     elif exit_code is not None and exit_code < 0:
         fault = f"was ended by signal {-exit_code}"

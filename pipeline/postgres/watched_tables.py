@@ -24,7 +24,7 @@ from pipeline.postgres.watched_types import WatchedType, read_watched_types
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
-_MOST_ROWS = 100_000  # that are inspected for an old one
+_MAX_ROWS = 100_000  # that are inspected for an old one
 _OLDEST_AGE = 1 << 31  # xids repeat
 _XID_MASK = 0xFFFFFFFF
 # In CREATE TABLE … PARTITION OF, so many commands lie between the table's columns and its row in pg_inherits,
@@ -192,7 +192,7 @@ def count_by_xid(connection: Connection, name: TableName) -> Mapping[int, int] |
     """Return how many rows of a table each transaction wrote, by xid; None if that cannot be read now."""
     query = sql.SQL(
         "SELECT t.xmin::text::bigint, pg_catalog.count(*) FROM ONLY {} t GROUP BY 1 LIMIT {}"
-    ).format(sql.Identifier(*name), sql.Literal(_MOST_ROWS + 1))
+    ).format(sql.Identifier(*name), sql.Literal(_MAX_ROWS + 1))
     try:
         with connection.transaction():
             connection.execute("SET TRANSACTION READ ONLY")
@@ -202,7 +202,7 @@ def count_by_xid(connection: Connection, name: TableName) -> Mapping[int, int] |
         if connection.closed:
             raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None
         return None
-    return found if len(found) <= _MOST_ROWS else None
+    return found if len(found) <= _MAX_ROWS else None
 
 
 def kept_rows(connection: Connection, name: TableName, oldest_xid: int) -> bool | None:
@@ -214,7 +214,7 @@ def kept_rows(connection: Connection, name: TableName, oldest_xid: int) -> bool 
     old = sql.SQL(
         "SELECT EXISTS (SELECT 1 FROM (SELECT t.xmin FROM ONLY {} t LIMIT {}) first"
         " WHERE pg_catalog.age(first.xmin) > pg_catalog.age(%s::text::xid))"
-    ).format(sql.Identifier(*name), sql.Literal(_MOST_ROWS))
+    ).format(sql.Identifier(*name), sql.Literal(_MAX_ROWS))
     try:
         with connection.transaction():
             connection.execute("SET TRANSACTION READ ONLY")

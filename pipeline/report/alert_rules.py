@@ -35,9 +35,9 @@ EXIT_CODE = 3
 DEFAULT_SILENCE = 3600
 """Seconds without an ingest after which the slot counts as unread, if no `lag` is configured."""
 _SHORTEST_SILENCE = 150.0  # an idle ingest commits once a minute
-_LEAST_SHARE = 0.2  # of max_slot_wal_keep_size that is left
-_LEAST_SECONDS = 3600.0  # until the limit, at the present rate
-_MOST_LINES = 500
+_MIN_SHARE = 0.2  # of max_slot_wal_keep_size that is left
+_MIN_SECONDS = 3600.0  # until the limit, at the present rate
+_MAX_LINES = 500
 
 
 class Alert(NamedTuple):
@@ -189,8 +189,8 @@ def _near_limit(facts: AlertFacts) -> Found:
         return
     seconds = seconds_until_limit(source, rate)
     slack = 1.25 if "slot_limit" in facts.known else 1.0
-    is_small = source.safe_size <= source.keep_size * _LEAST_SHARE * slack
-    if not is_small and (seconds is None or seconds > _LEAST_SECONDS * slack):
+    is_small = source.safe_size <= source.keep_size * _MIN_SHARE * slack
+    if not is_small and (seconds is None or seconds > _MIN_SECONDS * slack):
         return
     rest = f", {format_duration(seconds)} at the present rate" if seconds else ""
     yield (
@@ -206,7 +206,7 @@ def _idle_slot(facts: AlertFacts) -> Found:
     if source is None or source.idle_timeout is None or left is None or source.slot is None:
         return
     limit = source.idle_timeout / timedelta(seconds=1)
-    if left <= limit * _LEAST_SHARE and not source.slot.is_lost:
+    if left <= limit * _MIN_SHARE and not source.slot.is_lost:
         yield (
             None,
             f"The slot {source.slot.name} is lost unless a job reads it within"
@@ -340,7 +340,7 @@ class Alerts(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return one line for each alert, none if nothing needs a person."""
-        lines = [f"{each.kind}: {one_line(each.sentence)}" for each in self.found[:_MOST_LINES]]
+        lines = [f"{each.kind}: {one_line(each.sentence)}" for each in self.found[:_MAX_LINES]]
         rest = len(self.found) - len(lines)
         return [*lines, f"{rest} more alerts: run pgdelta status"] if rest else lines
 

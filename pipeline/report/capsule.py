@@ -75,8 +75,8 @@ _ROWS = {
     ),
     "requests": ("request_id", "schema_name", "table_name", "requested_at"),
 }
-_MOST_ROWS = 5_000
-_MOST_LOG_BYTES = 8 << 20
+_MAX_ROWS = 5_000
+_MAX_LOG_BYTES = 8 << 20
 _METRICS_SECONDS = 10.0
 _SECRET_NAME = re.compile(r"PASS|SECRET|TOKEN|CREDENTIAL|KEY|CONNINFO|DSN|DATABASE_URL", re.IGNORECASE)
 _SHORTEST_SECRET = 6
@@ -328,13 +328,13 @@ def _rows(lake: Lake, name: str, columns: Sequence[str]) -> list[dict[str, Any]]
     time = next((column for column in columns if column.endswith("_at") and column in has), None)
     if time is not None:
         rows.sort(key=lambda row: str(row[time]))
-    return list(rows[-_MOST_ROWS:])
+    return list(rows[-_MAX_ROWS:])
 
 
 def _log_lines(path: Path) -> str:
     """Return the lines of `--log json` at the end of a file; all others are counted only."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+        file.seek(max(0, path.stat().st_size - _MAX_LOG_BYTES))
         lines = file.read().decode("utf-8", "replace").splitlines()
     kept: list[str] = []
     counts: Counter[str] = Counter()
@@ -353,7 +353,7 @@ def _log_lines(path: Path) -> str:
 def _read_metrics(host: str, port: int) -> str:
     name = f"[{host}]" if ":" in host else host
     with urllib.request.urlopen(f"http://{name}:{port}/metrics", timeout=_METRICS_SECONDS) as answer:
-        content: bytes = answer.read(_MOST_LOG_BYTES)
+        content: bytes = answer.read(_MAX_LOG_BYTES)
     return content.decode("utf-8", "replace")
 
 

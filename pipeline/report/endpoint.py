@@ -1,7 +1,7 @@
 """An HTTP endpoint of a run: it serves an application on its own threads until it is closed.
 
 It has no authentication and no TLS, so the caller chooses the address, by default this machine only. A client
-that sends nothing is disconnected, and there are never more than `MOST_CLIENTS` at once.
+that sends nothing is disconnected, and there are never more than `MAX_CLIENTS` at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, EndpointError
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
-MOST_CLIENTS = 32
+MAX_CLIENTS = 32
 _CLIENT_SECONDS = 10.0  # until a client that sends nothing is disconnected
 
 
@@ -81,7 +81,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, family: int, address: Any, application: WSGIApplication) -> None:
         self.address_family = family
-        self._free = threading.Semaphore(MOST_CLIENTS)
+        self._free = threading.Semaphore(MAX_CLIENTS)
         super().__init__(address, _RequestHandler)
         self.set_app(application)
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from pipeline.progress import CopyProgress, IngestSummary
 
 LINE_SECONDS = 30.0
-MOST_BARS = 8
+MAX_BARS = 8
 MAX_COPIED_LINES = 20
 """Tables with a line of their own when they are complete; the closing lines count all."""
 _MAX_FAILED_LINES = 5  # at once in a terminal
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 _RATE_SECONDS = 30.0
 _WIDE = 120  # columns from which on bars and sizes fit, too
 
@@ -74,9 +74,9 @@ def list_rows(copies: Mapping[TableName, CopyProgress], rate: float, most: int) 
 def total_line(copies: Mapping[TableName, CopyProgress], rate: float) -> str:
     """Return one line about all copies, which names the first tables in progress."""
     running = list_running(copies)
-    named = [f"{_name_text(name)} {format_share(copy.share)}" for name, copy in running[:_MOST_NAMES]]
-    if len(running) > _MOST_NAMES:
-        named.append(f"{len(running) - _MOST_NAMES} more under way")
+    named = [f"{_name_text(name)} {format_share(copy.share)}" for name, copy in running[:_MAX_NAMES]]
+    if len(running) > _MAX_NAMES:
+        named.append(f"{len(running) - _MAX_NAMES} more under way")
     parts = [f"copying: {_count_text(copies)}", *named, _total_rows(copies), format_row_rate(rate)]
     return ", ".join(parts)
 
@@ -127,8 +127,8 @@ def _total_rows(copies: Mapping[TableName, CopyProgress]) -> str:
 
 
 def _names(copies: Sequence[tuple[TableName, CopyProgress]]) -> str:
-    names = [_name_text(name) for name, _ in copies[:_MOST_NAMES]]
-    return ", ".join(names) + (", …" if len(copies) > _MOST_NAMES else "")
+    names = [_name_text(name) for name, _ in copies[:_MAX_NAMES]]
+    return ", ".join(names) + (", …" if len(copies) > _MAX_NAMES else "")
 
 
 class _TextColumn(ProgressColumn):
@@ -158,7 +158,7 @@ class CopyBars:
         )
         empty: dict[str, Any] = dict.fromkeys(("title", *names), "")
         self._tasks = [
-            self.progress.add_task("", total=1.0, visible=False, **empty) for _ in range(MOST_BARS + 1)
+            self.progress.add_task("", total=1.0, visible=False, **empty) for _ in range(MAX_BARS + 1)
         ]
 
     def start(self) -> None:
@@ -255,7 +255,7 @@ class CopyBoard:
             if self._bars is None:
                 self._bars = CopyBars(self._console)
                 self._bars.start()
-            self._bars.update(list_rows(copies, rate, MOST_BARS))
+            self._bars.update(list_rows(copies, rate, MAX_BARS))
         elif self._line_at is None:
             self._line_at = now
         elif now - self._line_at >= LINE_SECONDS:

@@ -60,7 +60,7 @@ _STYLES = {
 }
 STATES = tuple(_STYLES)
 """The states, in the order in which they need attention."""
-_MOST_NAMES = 5  # of tables that share a sentence
+_MAX_NAMES = 5  # of tables that share a sentence
 _GAP = 2  # cells between columns
 _SHORTEST_NAME = 20
 _FIRST_TO_GO = ("last day", "misfits", "WAL lag", "lag")  # columns that a narrow terminal does not get
@@ -345,9 +345,9 @@ def list_notices(tables: Sequence[TableStatus]) -> list[Notice]:
             grouped.setdefault(("partial", table.partial), []).append(table)
     notices = []
     for (label, notice), found in grouped.items():
-        names = ", ".join(str(table.name) for table in found[:_MOST_NAMES])
-        if len(found) > _MOST_NAMES:
-            names += f" and {len(found) - _MOST_NAMES} more"
+        names = ", ".join(str(table.name) for table in found[:_MAX_NAMES])
+        if len(found) > _MAX_NAMES:
+            names += f" and {len(found) - _MAX_NAMES} more"
         is_named = len(found) == 1 and str(found[0].name) in notice
         notices.append(Notice(label, found[0].state, notice if is_named else f"{names}: {notice}"))
     return notices

@@ -1,7 +1,7 @@
 """Attempts of failed table copies: when each is made again, and when the table is held. Pure, but for time.
 
 A table that is rewritten or altered while it is read is copied again, after intervals that double from a
-second. After `MOST_REWRITES` times in a row it is held: it may change faster than it can be read. A table
+second. After `MAX_REWRITES` times in a row it is held: it may change faster than it can be read. A table
 that cannot be copied for another reason is tried at intervals that double from `RETRY_SECONDS`. What is
 requested meanwhile is tried at once.
 """
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from pipeline.table_name import TableName
 
-MOST_REWRITES = 5
+MAX_REWRITES = 5
 RETRY_SECONDS = 30.0
-MOST_RETRY_SECONDS = 600.0
+MAX_RETRY_SECONDS = 600.0
 _REWRITE_SECONDS = 1.0
 Requests = tuple[str, ...]
 """The ids of the requests that a copy answers."""
@@ -41,7 +41,7 @@ class CopyAttempts:
         attempts = self._attempts(name, requests)
         attempts.rewrites += 1
         _delay(attempts, _REWRITE_SECONDS, attempts.rewrites)
-        if attempts.rewrites < MOST_REWRITES:
+        if attempts.rewrites < MAX_REWRITES:
             return None
         return (
             f"It was rewritten or altered {attempts.rewrites} times in a row while it was read. Stop what "
@@ -76,4 +76,4 @@ class CopyAttempts:
 
 
 def _delay(attempts: _Attempts, first: float, count: int) -> None:
-    attempts.due_at = time.monotonic() + min(first * 2.0 ** min(count - 1, 32), MOST_RETRY_SECONDS)
+    attempts.due_at = time.monotonic() + min(first * 2.0 ** min(count - 1, 32), MAX_RETRY_SECONDS)

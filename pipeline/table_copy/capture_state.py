@@ -17,7 +17,7 @@ from pipeline.postgres.publication import Membership
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
-MOST_SESSIONS = 5  # for one table that has one name in the stream and another in the catalog
+MAX_SESSIONS = 5  # for one table that has one name in the stream and another in the catalog
 _WAIT = 0.2  # seconds
 
 
@@ -96,7 +96,7 @@ class CaptureState:
     def may_request_session(self, relation_id: int, name: TableName, streamed: TableName) -> bool:
         """Count that a session is to be requested for a table; return whether that is worth it still."""
         self._session_requests[relation_id, name, streamed] += 1
-        return self._session_requests[relation_id, name, streamed] <= MOST_SESSIONS
+        return self._session_requests[relation_id, name, streamed] <= MAX_SESSIONS
 
     def request_session(self, start_lsn: LSN) -> bool:
         """Request a session that begins at an LSN or later, and wait for it; return whether it has begun."""

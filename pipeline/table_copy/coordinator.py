@@ -41,7 +41,7 @@ from pipeline.postgres.snapshot.export import (
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.adopted_rows import AdoptedRows
-from pipeline.table_copy.attempts import MOST_RETRY_SECONDS, RETRY_SECONDS
+from pipeline.table_copy.attempts import MAX_RETRY_SECONDS, RETRY_SECONDS
 from pipeline.table_copy.candidates import Candidate, CopyCandidates
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.gap_verdicts import GapVerdict, TableComparer
@@ -53,7 +53,7 @@ from pipeline.units import format_count
 
 POLL_SECONDS = 5.0  # between two polls for tables that joined
 RECORD_SECONDS = 5.0
-MOST_LOST = 5
+MAX_LOST = 5
 _KEYS_CHANGED = "A key changed after the gap or rewrite, and values of its row were not sent."
 PATIENCE = 30.0  # for sessions that end by themselves: a link may hang
 
@@ -134,11 +134,11 @@ class CopyCoordinator:
                 if was_lost:
                     continue  # over a new one at once
                 lost_count += isinstance(error, SnapshotLost)
-                if isinstance(error, SnapshotLost) and lost_count < MOST_LOST:
+                if isinstance(error, SnapshotLost) and lost_count < MAX_LOST:
                     stop.wait(lost_count)
                     continue
                 self._summary.copy_failure = report_error(error)
-                pause = min(RETRY_SECONDS * 2.0 ** min(error_count, 32), MOST_RETRY_SECONDS)
+                pause = min(RETRY_SECONDS * 2.0 ** min(error_count, 32), MAX_RETRY_SECONDS)
                 error_count += 1
             if not self._is_continuous:
                 return

@@ -66,7 +66,7 @@ def _commits(
         start_lsn=min(starts.values()),
         offsets=starts,
         xids=frozenset(xid for each in distinct for xid in each.running),
-        most_commit_lsn=max(each.lsn for each in distinct),
+        max_commit_lsn=max(each.lsn for each in distinct),
     )
     if scan.is_empty():
         return []

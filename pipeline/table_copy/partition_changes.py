@@ -27,8 +27,8 @@ from pipeline.table_copy.catalog_changes import compare_roots, leaves_below
 from pipeline.table_copy.rewrites import Rewrites, count_changes
 from pipeline.table_name import TableName
 
-_MOST_SENTENCES = 5
-_MOST_RANGES = 1000  # of one copy
+_MAX_SENTENCES = 5
+_MAX_RANGES = 1000  # of one copy
 _XID_MASK, _XIDS_AHEAD = 0xFFFFFFFF, 1 << 31
 _GONE = "Partition {} was dropped, detached or made unlogged."
 _RETURNED = "Partition {} was detached and attached again."
@@ -162,7 +162,7 @@ def _ranges_of(root: Root, relation_id: int) -> tuple[KeyRange, ...] | None:
     found: tuple[KeyRange, ...] | None = None
     while (partition := root.partitions.get(relation_id)) is not None:
         own, relation_id = partition.ranges, partition.parent_id
-        if own is not None and (found is None or len(own) * len(found) <= _MOST_RANGES):
+        if own is not None and (found is None or len(own) * len(found) <= _MAX_RANGES):
             found = own if found is None else tuple(_within(a, b) for a, b in product(own, found))
     return found
 
@@ -180,7 +180,7 @@ def _usable(ranges: Iterable[tuple[KeyRange, ...] | None]) -> list[KeyRange] | N
         if each is None:
             return None
         found |= dict.fromkeys(each)
-    return list(found) if len(found) <= _MOST_RANGES else None
+    return list(found) if len(found) <= _MAX_RANGES else None
 
 
 def _why_gone_stay(rule: TableRule) -> str | None:
@@ -204,5 +204,5 @@ def _sentences(sentence: str, root: Root, relation_ids: Iterable[int]) -> dict[i
 
 def _join(sentences: Mapping[int, str]) -> str:
     found = list(sentences.values())
-    more = len(found) - _MOST_SENTENCES
-    return " ".join(found[:_MOST_SENTENCES]) + (f" The same of {more} more partitions." if more > 0 else "")
+    more = len(found) - _MAX_SENTENCES
+    return " ".join(found[:_MAX_SENTENCES]) + (f" The same of {more} more partitions." if more > 0 else "")

@@ -37,7 +37,7 @@ from pipeline.table_copy.reader_pool import CopyHeader, TableCopy
 from pipeline.table_name import TableName
 
 PAGE_BYTES = 8192
-MOST_CHUNK_PAGES = 131_072  # 1 GiB
+MAX_CHUNK_PAGES = 131_072  # 1 GiB
 _FEW_CHUNKS = 64
 
 
@@ -186,7 +186,7 @@ def plan_chunks(
     """
     firsts = first_pages or {}
     total = sum(leaf.pages for leaf in leaves)
-    step = max(1, chunk_bytes // PAGE_BYTES, min(total // _FEW_CHUNKS, MOST_CHUNK_PAGES))
+    step = max(1, chunk_bytes // PAGE_BYTES, min(total // _FEW_CHUNKS, MAX_CHUNK_PAGES))
     return tuple(
         Chunk(leaf.oid, leaf.filenode, page, min(page + step, leaf.pages))
         for leaf in leaves

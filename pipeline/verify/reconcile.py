@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 150  # an idle bronze records its offset once a minute
-MOST_KEYS = 1000  # of a partial resync; for more differing rows all rows are copied
+MAX_KEYS = 1000  # of a partial resync; for more differing rows all rows are copied
 _ATTEMPTS = 5
 _PAUSE = 2.0  # seconds
 _POLL_PAUSE = 0.5
@@ -372,7 +372,7 @@ def plan_repair(name: TableName, found: Differences, compared: ComparableColumns
         bool(forms)
         and has_texts
         and found.is_whole
-        and len(keys) <= MOST_KEYS
+        and len(keys) <= MAX_KEYS
         and all(len(key) == len(forms) for key in keys)
     )
     ranges = [KeyRange(key, key) for key in sorted(keys)] if is_partial else ()

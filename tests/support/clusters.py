@@ -31,7 +31,7 @@ from tests.support.processes import in_own_session
 
 # short lives: the second compiler and a second collecting thread would cost more than they bring
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_MOST_SECONDS = 900  # for a job or a command
+_MAX_SECONDS = 900  # for a job or a command
 _SHARED_UMASK = 0o002
 """What dist's README.txt asks for where driver and workers are different users of a shared folder."""
 
@@ -175,7 +175,7 @@ class Driver:
             stderr=subprocess.PIPE,
             umask=_SHARED_UMASK,
         ) as process:
-            output, errors = process.communicate(timeout=_MOST_SECONDS)
+            output, errors = process.communicate(timeout=_MAX_SECONDS)
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 

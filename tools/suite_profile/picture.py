@@ -8,7 +8,7 @@ from pathlib import Path
 
 _COLORS = ("#3f51b5", "#b3261e", "#23804a", "#a87b00", "#7a4fa3", "#00838f", "#9aa1b4")
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 760, 190, 700, 24, 84
-_MOST_TOPICS = 14
+_MAX_TOPICS = 14
 _STYLE = (
     ".card{fill:#fff;stroke:#d5d9e6}"
     'text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,Arial,"DejaVu Sans",sans-serif;'
@@ -19,8 +19,8 @@ _STYLE = (
 def write_picture(path: Path, topics: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> None:
     """Write the seconds of topics by kind as an SVG; small topics are one bar."""
     rows = [(name, [topic.get(kind, 0.0) for kind in kinds]) for name, topic in topics.items()]
-    rest = rows[_MOST_TOPICS:]
-    rows = rows[:_MOST_TOPICS]
+    rest = rows[_MAX_TOPICS:]
+    rows = rows[:_MAX_TOPICS]
     if rest:
         rows.append((f"{len(rest)} more", [sum(values[i] for _, values in rest) for i in range(len(kinds))]))
     most = max(sum(values) for _, values in rows)

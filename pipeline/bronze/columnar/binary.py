@@ -29,8 +29,8 @@ from pipeline.units import format_count
 
 _MINUS = ord("-")
 _NUMERIC_HEADER = 8
-_MOST_GROUPS = 6  # of four digits: a numeric has 24 before the point…
-_MOST_SCALE = 24  # …and as many after it; others are converted one by one
+_MAX_GROUPS = 6  # of four digits: a numeric has 24 before the point…
+_MAX_SCALE = 24  # …and as many after it; others are converted one by one
 _DAY, _SECOND = 86_400_000_000, 1_000_000  # microseconds
 _FIRST_DAY, _END_DAY = -730_119, 2_921_940  # of the years 1 to 9999, from 2000-01-01
 
@@ -97,7 +97,7 @@ def read_numerics(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
     )
     is_done &= lengths == _NUMERIC_HEADER + 2 * count
     is_done &= (sign == numbers.NUMERIC_POSITIVE) | (sign == numbers.NUMERIC_NEGATIVE)
-    is_done &= (weight >= -_MOST_GROUPS) & (weight < _MOST_GROUPS) & (scale <= _MOST_SCALE)
+    is_done &= (weight >= -_MAX_GROUPS) & (weight < _MAX_GROUPS) & (scale <= _MAX_SCALE)
     whole_count = int(np.max(weight, where=is_done, initial=0)) + 1
     part_count = (int(np.max(scale, where=is_done, initial=0)) + 3) // 4
 

@@ -19,7 +19,7 @@ _PATH = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):)?(?://(?P<host>[^/]*))?(?P<folder>.*)", re.DOTALL
 )
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]")
-_MOST_CAUSES = 10
+_MAX_CAUSES = 10
 # Otherwise Delta creates an empty table at a path that has none.
 _SETTINGS = {"spark.databricks.delta.createEmptySchemaTable.enabled": "false"}
 
@@ -103,7 +103,7 @@ def describe_failure(error: Exception) -> str:
         return str(error)
     names = [type(error).__name__]
     cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    for _ in range(_MOST_CAUSES):
+    for _ in range(_MAX_CAUSES):
         if cause is None:
             break
         names.append(cause.getClass().getSimpleName())

@@ -30,11 +30,11 @@ from pipeline.delta.store.store import Object, Store, StoreError, is_store, part
 from pipeline.errors import ConfigError
 from pipeline.private_files import lock_folder, make_private_folder, remove_unless_locked
 
-MOST_BYTES = 8 << 30
+MAX_BYTES = 8 << 30
 """Bytes of data files that a mirror keeps; older ones are removed, and downloaded again when needed."""
 
 CACHE_VARIABLE = "PGDELTA_CACHE"  # the folder of mirrors; by default one of temporary files
-_MOST_FILES = 20_000  # so many data files at most, small ones too
+_MAX_FILES = 20_000  # so many data files at most, small ones too
 _KEPT = 300.0  # seconds for which a file that was used stays
 _AHEAD = 16  # files that are downloaded before they are read
 _LOG = "_delta_log"
@@ -48,10 +48,10 @@ _lock = threading.Lock()
 class Mirror:
     """The folder of one root; `folder` is where the root's files are on this machine."""
 
-    def __init__(self, store: Store, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, store: Store, folder: Path, max_bytes: int = MAX_BYTES) -> None:
         self.store = store
         self.folder = folder
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._used: dict[str, tuple[float, int]] = {}  # data files: time and size, the longest unused first
         self._bytes = 0
@@ -197,7 +197,7 @@ class Mirror:
         with self._lock:
             self._bytes += size - self._used.pop(path, (0.0, 0))[1]
             self._used[path] = (now, size)
-            excess, too_many = self._bytes - self._most_bytes, len(self._used) - _MOST_FILES
+            excess, too_many = self._bytes - self._max_bytes, len(self._used) - _MAX_FILES
             for each, (used, bytes_) in self._used.items():
                 if (excess <= 0 and too_many <= 0) or each == path or now - used < _KEPT:
                     break

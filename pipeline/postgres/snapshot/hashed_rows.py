@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pipeline.partition_folders import ESCAPED, MOST_TEXT_BYTES, NULL_FOLDER
+from pipeline.partition_folders import ESCAPED, MAX_TEXT_BYTES, NULL_FOLDER
 from pipeline.postgres.catalog import CatalogRelation, read_relation
 from pipeline.postgres.connection import describe
 from pipeline.postgres.publication import Leaf, PublishedTable, describe_published
@@ -380,7 +380,7 @@ def _partition_text(value: sql.Composable) -> sql.Composable:
         "CASE WHEN {0} NOT IN ('', {1}) AND pg_catalog.octet_length(pg_catalog.convert_to({0}, 'UTF8'))"
         " + 2 * (pg_catalog.length({0}) - pg_catalog.length(pg_catalog.translate({0}, {2}, ''))) <= {3}"
         " THEN {0} END"
-    ).format(text, sql.Literal(NULL_FOLDER), sql.Literal(ESCAPED), sql.Literal(MOST_TEXT_BYTES))
+    ).format(text, sql.Literal(NULL_FOLDER), sql.Literal(ESCAPED), sql.Literal(MAX_TEXT_BYTES))
 
 
 def _decimal(form: Form, value: sql.Composable) -> sql.Composable:

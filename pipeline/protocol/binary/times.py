@@ -11,8 +11,8 @@ _TIMETZ = struct.Struct(">qi")
 _INTERVAL = struct.Struct(">qii")
 
 _DAY = 86_400_000_000  # microseconds
-_LEAST_DAY, _END_DAY = -2_451_545, 2_145_031_949  # 4714-11-24 BC, 5874898-01-01
-_LEAST_MOMENT, _END_MOMENT = _LEAST_DAY * _DAY, 9_223_371_331_200_000_000  # the end is 294277-01-01
+_MIN_DAY, _END_DAY = -2_451_545, 2_145_031_949  # 4714-11-24 BC, 5874898-01-01
+_MIN_MOMENT, _END_MOMENT = _MIN_DAY * _DAY, 9_223_371_331_200_000_000  # the end is 294277-01-01
 _ZONE_END = 16 * 3600
 _EPOCH = 730_425  # days from 0000-03-01 to 2000-01-01
 _FOUR_CENTURIES = 146_097  # days
@@ -23,7 +23,7 @@ def read_date(value: bytes) -> bytes:
     (days,) = _INT4.unpack(value)
     if days in (-(2**31), 2**31 - 1):
         return b"infinity" if days > 0 else b"-infinity"
-    if not _LEAST_DAY <= days < _END_DAY:
+    if not _MIN_DAY <= days < _END_DAY:
         raise ValueError
     date, era = _date(days)
     return (date + era).encode()
@@ -90,7 +90,7 @@ def _moment(value: bytes, zone: str) -> bytes:
     (micros,) = _INT8.unpack(value)
     if micros in (-(2**63), 2**63 - 1):
         return b"infinity" if micros > 0 else b"-infinity"
-    if not _LEAST_MOMENT <= micros < _END_MOMENT:
+    if not _MIN_MOMENT <= micros < _END_MOMENT:
         raise ValueError
     days, micros = divmod(micros, _DAY)
     date, era = _date(days)

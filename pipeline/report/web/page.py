@@ -40,8 +40,8 @@ from pipeline.units import format_byte_rate, format_count, format_duration, form
 if TYPE_CHECKING:
     from pipeline.postgres.replication.slot_status import SourceStatus
 
-MOST_EVENTS = 30
-MOST_TABLE_EVENTS = 20
+MAX_EVENTS = 30
+MAX_TABLE_EVENTS = 20
 _CARDS = "cards"
 
 
@@ -72,7 +72,7 @@ def render_page(facts: PageFacts, frame: PageFrame | None = None) -> str:
         ("tables", "Tables", _tables(facts, tables, frame)),
         ("copies", "Copies under way", _copies(tables, frame)),
         ("misfits", "Misfits", _misfits(tables, frame)),
-        ("events", "Events", _events(facts.events[:MOST_EVENTS], "The newest events of all tables", frame)),
+        ("events", "Events", _events(facts.events[:MAX_EVENTS], "The newest events of all tables", frame)),
         ("details", "Details by table", _all_details(facts, tables, own)),
     ]
     shown = [(key, heading, content) for key, heading, content in sections if content]
@@ -360,7 +360,7 @@ def _details_parts(facts: PageFacts, details: TableDetails) -> list[tuple[str, s
     """Return the parts of a table's details: key, heading and content, which may be empty."""
     name = details.table.name
     behind = "the source" if facts.status.source else "bronze"
-    events = facts.events_of(name, MOST_TABLE_EVENTS)
+    events = facts.events_of(name, MAX_TABLE_EVENTS)
     return [
         ("facts", "State", _facts_table(f"State of {name}", list_facts(details, behind))),
         ("columns", "Columns", _columns(details)),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 AGE = 4.0  # seconds from which on a page is read again
-MOST_PAGES = 32
+MAX_PAGES = 32
 _DUTY = 3.0  # the pause after a read, in times of its duration
 _LONGEST_PAUSE = 30.0
 _PATIENCE = 30.0  # until a page was read for the first time
@@ -72,7 +72,7 @@ class Pages:
             found = self._read_pages.get(key)
             if found is not None and time.monotonic() - found[0] < AGE:
                 return found[1]
-            if len(self._requested) >= MOST_PAGES and key not in self._requested:
+            if len(self._requested) >= MAX_PAGES and key not in self._requested:
                 return found and found[1]
             self._requested[key] = None
             if self._thread is None and not self._is_closing:
@@ -108,7 +108,7 @@ class Pages:
                 self._requested.pop(key, None)  # whoever requested it meanwhile gets this page
                 self._read_pages[key] = (ended, answer)
                 self._read_pages.move_to_end(key)
-                while len(self._read_pages) > MOST_PAGES:
+                while len(self._read_pages) > MAX_PAGES:
                     self._read_pages.popitem(last=False)
                 self._changed.notify_all()
                 pause = min(_DUTY * (ended - began), _LONGEST_PAUSE)

@@ -51,7 +51,7 @@ from pipeline.units import format_count
 _PART_ROWS, _PART_BYTES = 262_144, 64 << 20  # of a part, which is read into memory; bytes of texts
 _WORK = TableName("adopted", "rows")
 # that are divided to find the rows that differ; a server before 14 searches each one for every row
-_MOST_RANGES, _MOST_RANGES_OF_OLD = 16_384, 1024
+_MAX_RANGES, _MAX_RANGES_OF_OLD = 16_384, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def compare_adoption(
         )
     frame = lake.table_at(named.path).frame(named.version)
     fields = _fields(frame)
-    most = _MOST_RANGES if connection.info.server_version >= 140000 else _MOST_RANGES_OF_OLD
+    most = _MAX_RANGES if connection.info.server_version >= 140000 else _MAX_RANGES_OF_OLD
     with HashedTable(source.snapshot_conninfo, snapshot, source.publication, name) as table:
         relation = table.table.relation
         texts = plan_texts(name, relation, table.read_catalog(), fields, named.ignored)
@@ -115,7 +115,7 @@ def compare_adoption(
             [SilverColumn(f"t{i}", "STRING") for i in range(len(texts))],
             key,
         )
-        found = find_differences(SourceRows(table, shape), rows, most_ranges=most)
+        found = find_differences(SourceRows(table, shape), rows, max_ranges=most)
         yield AdoptionComparison(found, shape, rows, table.is_utf8)
 
 
@@ -133,8 +133,8 @@ def adopt_rows(
             path = folder.table(_WORK).path
             keys = local_frame(lake.spark, [{"k": each} for each in hashes], "k STRING")
             equal = compared.rows.texts_without(keys)
-            most_rows = _part_rows(found.silver_rows, compared.rows.text_bytes)
-            equal.write.option("maxRecordsPerFile", most_rows).parquet(path)
+            max_rows = _part_rows(found.silver_rows, compared.rows.text_bytes)
+            equal.write.option("maxRecordsPerFile", max_rows).parquet(path)
             written = lake.spark.read.schema("new ARRAY<STRING>").parquet(path)
             files = tuple(sorted(map(unquote, written.inputFiles())))  # they are URIs
         except BaseException:

@@ -18,7 +18,7 @@ from pipeline.errors import LakeError
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.modes import current_rows
-from pipeline.silver.write.writer_choice import MOST_COMPARED_BYTES, WriterSetting
+from pipeline.silver.write.writer_choice import MAX_COMPARED_BYTES, WriterSetting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -126,5 +126,5 @@ def why_spark(table: LakeTable, snapshot: Snapshot, writer: WriterSetting) -> st
     files = snapshot.files.values()
     has_vectors = any(file.get("deletionVector") for file in files)
     # all its rows are read at once
-    is_large = has_vectors and sum(int(file["size"]) for file in files) > MOST_COMPARED_BYTES
+    is_large = has_vectors and sum(int(file["size"]) for file in files) > MAX_COMPARED_BYTES
     return "it is large and has deletion vectors" if is_large else None

@@ -14,9 +14,9 @@ from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
 
 FIRST_DIGITS = 3  # 4096 ranges
 MORE_DIGITS = 2
-MOST_DIGITS = 11
-MOST_ROWS = 50_000  # that are compared one by one
-MOST_RANGES = 256  # that are divided at a time
+MAX_DIGITS = 11
+MAX_ROWS = 50_000  # that are compared one by one
+MAX_RANGES = 256  # that are divided at a time
 
 
 class Side(Protocol):
@@ -55,12 +55,12 @@ class Differences:
         return sum(row.copies for row in self.rows if row.kind == kind)
 
 
-def find_differences(source: Side, silver: Side, *, most_ranges: int | None = None) -> Differences:
+def find_differences(source: Side, silver: Side, *, max_ranges: int | None = None) -> Differences:
     """Compare the sums of all ranges, both sides at once, and then the rows of those that differ.
 
-    Of more than `most_ranges` (default: MOST_RANGES) that differ only the first ones are divided.
+    Of more than `max_ranges` (default: MAX_RANGES) that differ only the first ones are divided.
     """
-    most_ranges = MOST_RANGES if most_ranges is None else most_ranges
+    max_ranges = MAX_RANGES if max_ranges is None else max_ranges
     digits = FIRST_DIGITS
     with ThreadPoolExecutor(1, thread_name_prefix="source") as pool:
         pending = pool.submit(source.sums, digits)
@@ -71,9 +71,9 @@ def find_differences(source: Side, silver: Side, *, most_ranges: int | None = No
     if not ranges:
         return found
     found.is_equal = False
-    while sum(ranges.values()) > MOST_ROWS and digits < MOST_DIGITS:
-        found.is_whole &= len(ranges) <= most_ranges
-        within = sorted(ranges)[:most_ranges]
+    while sum(ranges.values()) > MAX_ROWS and digits < MAX_DIGITS:
+        found.is_whole &= len(ranges) <= max_ranges
+        within = sorted(ranges)[:max_ranges]
         digits += MORE_DIGITS
         ranges = differing(source.sums(digits, within), silver.sums(digits, within))
     chosen = fitting(ranges)
@@ -102,7 +102,7 @@ def fitting(ranges: Mapping[str, int]) -> list[str]:
     rows = 0
     for name in sorted(ranges):
         rows += ranges[name]
-        if chosen and rows > MOST_ROWS:
+        if chosen and rows > MAX_ROWS:
             break
         chosen.append(name)
     return chosen

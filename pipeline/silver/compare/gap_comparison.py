@@ -37,8 +37,8 @@ from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_copy.gap_verdicts import GapVerdict
 from pipeline.table_name import TableName
 
-MOST_KEY_RANGES = 1000  # of one copy
-_MOST_HASH_RANGES = 1024  # that are divided to find the rows that differ
+MAX_KEY_RANGES = 1000  # of one copy
+_MAX_HASH_RANGES = 1024  # that are divided to find the rows that differ
 
 
 class GapComparer:
@@ -140,7 +140,7 @@ class GapComparer:
             return GapVerdict.whole(f"Not all of its columns can be compared: {_names(compared)}.")
         present = rows_of(silver, version, table, self._config.silver.writer)
         rows = SilverHashes(present, compared.silver, compared.shape.key)
-        found = find_differences(reads.side(read, compared.shape), rows, most_ranges=_MOST_HASH_RANGES)
+        found = find_differences(reads.side(read, compared.shape), rows, max_ranges=_MAX_HASH_RANGES)
         if silver.version() != version.version:
             raise LakeError("Its silver table was written while it was compared.")
         if found.is_equal:
@@ -164,7 +164,7 @@ def _partial(
     keys = {tuple(text for text in row.key if text is not None) for row in found.rows}
     ranges: tuple[KeyRange, ...] = ()
     if all(len(key) == len(forms) for key in keys):
-        ranges = cover_keys(keys, relation.key_types, MOST_KEY_RANGES)
+        ranges = cover_keys(keys, relation.key_types, MAX_KEY_RANGES)
     if not ranges:
         return GapVerdict.whole("Too many of its rows differ.")
     return GapVerdict.partial(found.source_rows, len(keys), ranges)

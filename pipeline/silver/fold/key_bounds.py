@@ -1,6 +1,6 @@
 """Bounds of the changed keys of a merge by Spark, by which Delta skips files that cannot have them. Pure.
 
-The bounds are literals in the condition of the MERGE, at most `_MOST_RANGES` ranges for each column of the
+The bounds are literals in the condition of the MERGE, at most `_MAX_RANGES` ranges for each column of the
 key. If no file can have a changed key, the rows are appended instead. Columns of types whose order or
 statistics are not the same everywhere have no bounds: BOOLEAN, BINARY, FLOAT and DOUBLE with NaN and -0,
 arrays and maps.
@@ -20,9 +20,9 @@ from pipeline.delta.sql import from_microseconds, literal, quoted
 from pipeline.silver.fold.file_statistics import has_sure_bounds
 from pipeline.silver.fold.fold import Fold
 
-MOST_KEYS = 1000  # of changes whose keys are all looked at; of more, the least and the greatest one
-_MOST_RANGES = 32
-_MOST_TEXT = 200  # characters of a bound
+MAX_KEYS = 1000  # of changes whose keys are all looked at; of more, the least and the greatest one
+_MAX_RANGES = 32
+_MAX_TEXT = 200  # characters of a bound
 
 _EPOCH = date(1970, 1, 1)
 
@@ -84,7 +84,7 @@ class _BoundedColumn:
     def condition(self, ranges: Ranges) -> str | None:
         """Return SQL that is true for target rows in ranges of values, None if a bound has no literal."""
         texts = [value for ends in ranges for value in ends if isinstance(value, str)]
-        if not ranges or any(len(text) > _MOST_TEXT for text in texts):
+        if not ranges or any(len(text) > _MAX_TEXT for text in texts):
             return None
         try:
             bounds = [(self.literal(first), self.literal(last)) for first, last in ranges]
@@ -108,7 +108,7 @@ def key_aggregates(fold: Fold, changes: int) -> dict[str, str]:
 
     `changes` is their number or more: of few, all distinct keys are collected.
     """
-    if changes <= MOST_KEYS:
+    if changes <= MAX_KEYS:
         return {f"keys_{each.key}": f"collect_set({each.value})" for each in _bounded(fold)}
     return {f"ends_{each.key}": f"array(min({each.value}), max({each.value}))" for each in _bounded(fold)}
 
@@ -150,8 +150,8 @@ def _splits(values: Sequence[Any]) -> list[int]:
     if len(values) <= 1:
         return []
     if not isinstance(values[0], (int, Decimal)):  # texts have no distance
-        size = -(-len(values) // _MOST_RANGES)
+        size = -(-len(values) // _MAX_RANGES)
         return [*range(size, len(values), size)]
     gaps = ((values[i] - values[i - 1], i) for i in range(1, len(values)))
-    widest = sorted((gap, i) for gap, i in gaps if gap != 1)[-(_MOST_RANGES - 1) :]
+    widest = sorted((gap, i) for gap, i in gaps if gap != 1)[-(_MAX_RANGES - 1) :]
     return [i for _, i in widest]

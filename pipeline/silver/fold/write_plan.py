@@ -23,7 +23,7 @@ from pipeline.silver.types.text_parsers import NO_MISFIT, SilverType
 from pipeline.silver.types.types import column_type, is_widened_real, widened_text
 
 # int8, int2, int4, date, timestamp, numeric: several of their texts may be one value of silver's type
-_MOST_TRUNCATES = 100  # of one fold, in modes that keep the rows that are gone
+_MAX_TRUNCATES = 100  # of one fold, in modes that keep the rows that are gone
 _COMPARED_BY_VALUE = {20, 21, 23, 1082, 1114, 1700}
 
 
@@ -147,8 +147,8 @@ def plan_write_steps(
 
 def _with_truncates(step: WriteStep, truncates: Sequence[TruncatedAt]) -> Iterator[WriteStep]:
     """Yield a step with its truncates; too many for one fold divide it."""
-    while len(truncates) > _MOST_TRUNCATES:
-        first, truncates = tuple(truncates[:_MOST_TRUNCATES]), truncates[_MOST_TRUNCATES:]
+    while len(truncates) > _MAX_TRUNCATES:
+        first, truncates = tuple(truncates[:_MAX_TRUNCATES]), truncates[_MAX_TRUNCATES:]
         last = first[-1]
         yield replace(step, end=last.key, end_lsn=LSN(last.commit_lsn), part=1, truncates=first)
         step = replace(step, start=last.key, replaces=False)

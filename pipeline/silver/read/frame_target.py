@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pipeline.silver.fold.spark_sql import SparkSql
 
-_MOST_BROADCAST = 100_000  # changes
+_MAX_BROADCAST = 100_000  # changes
 
 
 class FrameTarget(Target):
@@ -42,7 +42,7 @@ class FrameTarget(Target):
         self.session = session
         self.frame = frame
         self._schema = frame.schema
-        self._hint = "/*+ BROADCAST(s) */ " if changes <= _MOST_BROADCAST else ""
+        self._hint = "/*+ BROADCAST(s) */ " if changes <= _MAX_BROADCAST else ""
 
     def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
         self.session.add("silver", self.frame)

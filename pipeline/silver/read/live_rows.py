@@ -20,7 +20,7 @@ from pipeline.silver.write.overlay import Overlay, OverlayCommitter
 from pipeline.silver.write.range_plan import RangePlan
 from pipeline.silver.write.step_writer import StepWriter
 from pipeline.silver.write.table_version import TableVersion
-from pipeline.silver.write.writer_choice import MOST_COMPARED_BYTES, other_types, unsupported_feature
+from pipeline.silver.write.writer_choice import MAX_COMPARED_BYTES, other_types, unsupported_feature
 from pipeline.table_name import TableName
 
 
@@ -72,7 +72,7 @@ def fold_onto(
     if writes and unsupported_feature(snapshot) is not None:
         # such files have other names or places than their rows have
         size = sum(int(add["size"]) for add in overlay.files.values())
-        if not may_load or size > MOST_COMPARED_BYTES:
+        if not may_load or size > MAX_COMPARED_BYTES:
             return None
         found = read_rows(table.local_path, snapshot).cast(overlay.rows.schema)
         overlay = Overlay({}, found, is_replaced=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pipeline.engine import SPARK, Engine
-from pipeline.partition_folders import ESCAPED, MOST_TEXT_BYTES, NULL_FOLDER
+from pipeline.partition_folders import ESCAPED, MAX_TEXT_BYTES, NULL_FOLDER
 
 Parser = Callable[[Engine, str], str]
 
@@ -235,7 +235,7 @@ _ESCAPED = rf"[\x01-\x1F{re.escape(ESCAPED[31:])}]"
 
 def _partition_text(engine: Engine, text: str) -> str:
     size = engine.byte_count(engine.replace_all(text, _ESCAPED, "%00"))
-    is_held = f"{text} NOT IN ('', '{NULL_FOLDER}') AND {size} <= {MOST_TEXT_BYTES}"
+    is_held = f"{text} NOT IN ('', '{NULL_FOLDER}') AND {size} <= {MAX_TEXT_BYTES}"
     return f"CASE WHEN {is_held} THEN {text} END"
 
 

@@ -52,10 +52,10 @@ from pipeline.silver.write.range_plan import RangePlan, RangeStop, WriteResult
 from pipeline.silver.write.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.write.step_writer import StepWriter, Target
 from pipeline.silver.write.writer_choice import (
-    MOST_BYTES,
-    MOST_BYTES_AT_ONCE,
-    MOST_CHANGE_BYTES,
-    MOST_ROWS_AT_ONCE,
+    MAX_BYTES,
+    MAX_BYTES_AT_ONCE,
+    MAX_CHANGE_BYTES,
+    MAX_ROWS_AT_ONCE,
     Choice,
     WriteFacts,
     Writer,
@@ -310,7 +310,7 @@ class BatchWriter:
         from pipeline.silver.write.table_version import TableVersion
 
         assert self._native is not None
-        most_bytes = None if self._native.setting == "native" else MOST_BYTES
+        max_bytes = None if self._native.setting == "native" else MAX_BYTES
         snapshot = self._table.snapshot()
         if unsupported_feature(snapshot) is not None:
             raise NotNative("the table has changed")
@@ -319,7 +319,7 @@ class BatchWriter:
         version, is_chunked = TableVersion(self._table, snapshot), self._is_chunked(write, plan)
         places = (plan.start, plan.end_lsn, write.step.start, write.step.end)
         with closing(DuckSql()) if is_chunked else self._native_session(*places) as session:
-            target = NativeTarget(session, version, FileCommitter(version), most_bytes)
+            target = NativeTarget(session, version, FileCommitter(version), max_bytes)
             misfits = self._write_chunks(target, write, plan) if is_chunked else self._write_to(target, write)
         compact_small_files(self._table)
         return misfits
@@ -331,7 +331,7 @@ class BatchWriter:
             return False
         count, rows, place = _count(write, plan), self._native.rows, (self._name, plan.start, plan.end_lsn)
         size = rows.size(*place, count) or 0
-        return size > MOST_BYTES_AT_ONCE or count > MOST_ROWS_AT_ONCE or not rows.fits(*place)
+        return size > MAX_BYTES_AT_ONCE or count > MAX_ROWS_AT_ONCE or not rows.fits(*place)
 
     def _write_chunks(self, target: NativeTarget, write: Write, plan: RangePlan) -> int:
         assert self._native is not None
@@ -443,7 +443,7 @@ class BatchWriter:
         if not policies.refuses_natively(surveys, relations, self._rule):
             return False
         size = self._native.rows.size(self._name, start, end_lsn, _changes_of(surveys))
-        return size is not None and size <= MOST_CHANGE_BYTES
+        return size is not None and size <= MAX_CHANGE_BYTES
 
     def _current(self, registered: RegisteredTable | None) -> RegisteredTable | None:
         """Return how the table's rows are registered, also if a run ended before it registered them."""

@@ -29,13 +29,13 @@ from pipeline.delta.table_log import Snapshot
 from pipeline.silver.fold.file_statistics import has_sure_bounds
 from pipeline.silver.write.data_layout import file_bounds
 
-MOST_DEPTH = 8  # files in which a key may be on average: reading their keys costs about one rewritten file
-MOST_CONFIGURED_DEPTH = 2  # the same by columns of the configuration: each file that a reader opens counts
-_LEAST_FILES = 16
+MAX_DEPTH = 8  # files in which a key may be on average: reading their keys costs about one rewritten file
+MAX_CONFIGURED_DEPTH = 2  # the same by columns of the configuration: each file that a reader opens counts
+_MIN_FILES = 16
 _LEVEL = "pgdelta.sorted"  # the tag of a file that was sorted with others
 _COLUMNS = "pgdelta.sortedBy"  # the tag with the columns, unless they are the key's
 _FEW_FILES = 4  # below, sorting them together saves little
-_MOST_FILES = 12  # that are sorted together
+_MAX_FILES = 12  # that are sorted together
 
 Ranks = np.ndarray[Any, Any]
 
@@ -48,14 +48,14 @@ class SortOrder:
     is_configured: bool = False
 
     @property
-    def most_depth(self) -> int:
+    def max_depth(self) -> int:
         """In how many files a value may be on average."""
-        return MOST_CONFIGURED_DEPTH if self.is_configured else MOST_DEPTH
+        return MAX_CONFIGURED_DEPTH if self.is_configured else MAX_DEPTH
 
     @property
     def least_files(self) -> int:
         """How many files a table has at least."""
-        return _FEW_FILES if self.is_configured else _LEAST_FILES
+        return _FEW_FILES if self.is_configured else _MIN_FILES
 
     @property
     def tag(self) -> str | None:
@@ -113,7 +113,7 @@ def plan_clustering(snapshot: Snapshot, order: SortOrder) -> list[list[Mapping[s
             for path, add in partition.items()
             if not add.get("deletionVector")
         ]
-        groups += [[partition[path] for path in group] for group in plan_clusters(files, order.most_depth)]
+        groups += [[partition[path] for path in group] for group in plan_clusters(files, order.max_depth)]
     return groups
 
 
@@ -142,8 +142,8 @@ def _sure_columns(snapshot: Snapshot, order: SortOrder) -> dict[str, str]:
     return dict(found[name] for name in sure)
 
 
-def plan_clusters(files: Sequence[KeyedFile], most_depth: int) -> Groups:
-    """Return the groups that are sorted together, none if a key is in at most `most_depth` files on average.
+def plan_clusters(files: Sequence[KeyedFile], max_depth: int) -> Groups:
+    """Return the groups that are sorted together, none if a key is in at most `max_depth` files on average.
 
     A file is in at most one group; those of a group have one level.
     """
@@ -154,14 +154,14 @@ def plan_clusters(files: Sequence[KeyedFile], most_depth: int) -> Groups:
     ordered = [files[n] for n in order]
     bounds = [(least[order], greatest[order]) for least, greatest in columns]
     depths = [len(_overlapping(bounds, n)) for n in range(len(files))]
-    if sum(depths) <= most_depth * len(files):
+    if sum(depths) <= max_depth * len(files):
         return []
-    most_level = math.ceil(math.log(len(files), _FEW_FILES))
+    max_level = math.ceil(math.log(len(files), _FEW_FILES))
     groups: Groups = []
     used: set[int] = set()
     for pivot in sorted(range(len(files)), key=lambda n: (ordered[n].level, -depths[n], n)):
         level = ordered[pivot].level
-        if pivot in used or depths[pivot] <= most_depth or level >= most_level:
+        if pivot in used or depths[pivot] <= max_depth or level >= max_level:
             continue
         near = [
             n
@@ -170,7 +170,7 @@ def plan_clusters(files: Sequence[KeyedFile], most_depth: int) -> Groups:
             if n not in used and ordered[n].level == level and 2 * depths[n] >= depths[pivot]
         ]
         if len(near) >= _FEW_FILES:
-            group = sorted(near, key=lambda n: (abs(n - pivot), n))[:_MOST_FILES]
+            group = sorted(near, key=lambda n: (abs(n - pivot), n))[:_MAX_FILES]
             used.update(group)
             groups.append(tuple(ordered[n].key for n in sorted(group)))
     return groups

@@ -25,7 +25,7 @@ from pipeline.silver.fold.fold import Fold, FoldColumn
 from pipeline.silver.fold.write import FOLDED
 
 FILE_SIZE = 128 << 20  # bytes of a file at most
-_LEAST_FILE_SIZE = 8 << 20  # a changed row costs some 0.2 s of a processor
+_MIN_FILE_SIZE = 8 << 20  # a changed row costs some 0.2 s of a processor
 _FILES = 1000  # of a table, from where its files become larger
 
 _MILLISECOND = 1000  # microseconds, by which Spark may cut off the bounds of times
@@ -38,7 +38,7 @@ PartitionBounds = tuple[tuple[str, Any], ...]
 
 def file_size(table_bytes: int) -> int:
     """Return how many bytes a file of a table of this size should have."""
-    return max(_LEAST_FILE_SIZE, min(FILE_SIZE, table_bytes // _FILES))
+    return max(_MIN_FILE_SIZE, min(FILE_SIZE, table_bytes // _FILES))
 
 
 def small_size(table_bytes: int) -> int:

@@ -29,8 +29,8 @@ from pipeline.silver.write.data_layout import FILE_SIZE, file_size, small_size
 from pipeline.silver.write.table_version import TableVersion
 
 ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
-_MOST_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
-_MOST_SMALL_FILES_OF_PARTITION = 10
+_MAX_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
+_MAX_SMALL_FILES_OF_PARTITION = 10
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ def compact_small_files(table: LakeTable) -> None:
     """Compact the small files of a table if there are many, in commits that change no row."""
     snapshot = table.snapshot()
     table_bytes = sum(int(add["size"]) for add in snapshot.files.values())
-    few = _MOST_SMALL_FILES_OF_PARTITION if snapshot.partition_columns else _MOST_SMALL_FILES
+    few = _MAX_SMALL_FILES_OF_PARTITION if snapshot.partition_columns else _MAX_SMALL_FILES
     limits = MergeLimits(few, small_size(table_bytes), file_size(table_bytes))
     try:
         merge_groups(table, snapshot, plan_table(snapshot, limits), plain_layout(snapshot))

@@ -10,7 +10,7 @@ from pipeline.delta.data_files import read_data_file
 from pipeline.delta.partitions import Partition, partition_value
 from pipeline.errors import LakeError
 
-MOST_BYTES_IN_MEMORY = 512 << 20  # of the values of a file, or of all that are compared
+MAX_BYTES_IN_MEMORY = 512 << 20  # of the values of a file, or of all that are compared
 
 
 class NotNative(Exception):
@@ -22,7 +22,7 @@ def read_file(path: str, schema: pa.Schema, partition: Partition) -> pa.Table:
     values = dict(partition.values)
     try:
         names = [name for name in schema.names if name not in values]
-        found = read_data_file(path, names, MOST_BYTES_IN_MEMORY)
+        found = read_data_file(path, names, MAX_BYTES_IN_MEMORY)
     except FileNotFoundError:
         raise missing_file(path) from None
     count = found.num_rows

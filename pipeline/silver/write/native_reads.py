@@ -29,10 +29,10 @@ from pipeline.silver.write.data_layout import (
     may_have,
     may_have_null,
 )
-from pipeline.silver.write.native_files import MOST_BYTES_IN_MEMORY, NotNative
+from pipeline.silver.write.native_files import MAX_BYTES_IN_MEMORY, NotNative
 from pipeline.silver.write.step_writer import Target
 from pipeline.silver.write.table_version import TableVersion
-from pipeline.silver.write.writer_choice import MOST_COMPARED_BYTES
+from pipeline.silver.write.writer_choice import MAX_COMPARED_BYTES
 
 _SMALL_FILES, _SMALL_BYTES = 4, 1 << 20  # of a table whose keys are all read
 
@@ -42,11 +42,11 @@ class NativeReads(Target):
 
     session: DuckSql
 
-    def __init__(self, session: DuckSql, version: TableVersion, most_bytes: int | None) -> None:
+    def __init__(self, session: DuckSql, version: TableVersion, max_bytes: int | None) -> None:
         self.session = session
         self._version = version
         self._files = version.files
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         names = {name.lower() for name in version.columns.names}
         self._file, self._row, self._flags = (_free_name(name, names) for name in ("file", "row", "flags"))
         self._has_silver = False
@@ -56,7 +56,7 @@ class NativeReads(Target):
         """Whether reading all keys costs less than a query for those that change."""
         if self._version.partition_by:
             return False  # the keys name the partitions, and no file of another one is read
-        most = _SMALL_BYTES if self._most_bytes is None else min(_SMALL_BYTES, self._most_bytes)
+        most = _SMALL_BYTES if self._max_bytes is None else min(_SMALL_BYTES, self._max_bytes)
         return len(self._files) <= _SMALL_FILES and self._version.size <= most
 
     def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
@@ -91,7 +91,7 @@ class NativeReads(Target):
             return
         self._has_silver = True
         chosen = self._with_current(fold, range(len(self._files)))
-        self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
+        self._require_few([self._files[number] for number in chosen], max_bytes=MAX_COMPARED_BYTES)
         self._add_silver(chosen, self._version.columns.names)
 
     def _with_current(self, fold: Fold, numbers: Sequence[int]) -> Sequence[int]:
@@ -107,12 +107,12 @@ class NativeReads(Target):
         if len(chosen) > 1:
             choice = FileChoice.of_rows(self.session, fold, reduced_images("net"))
             chosen = choice.candidates(self._files, self._version.snapshot)
-        self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
+        self._require_few([self._files[number] for number in chosen], max_bytes=MAX_COMPARED_BYTES)
         self._add_silver(chosen, self._version.columns.names)
 
-    def _require_few(self, files: Sequence[Mapping[str, Any]], most_bytes: float = inf) -> None:
+    def _require_few(self, files: Sequence[Mapping[str, Any]], max_bytes: float = inf) -> None:
         size = sum(int(file["size"]) for file in files)
-        if self._most_bytes is not None and size > min(self._most_bytes, most_bytes):
+        if self._max_bytes is not None and size > min(self._max_bytes, max_bytes):
             raise NotNative(f"{size} bytes of files may have changed rows")
 
     def _add_silver(self, numbers: Sequence[int], names: Sequence[str]) -> None:
@@ -121,8 +121,8 @@ class NativeReads(Target):
         for number in numbers:
             rows, found = self._version.read_present(number, schema)
             size += rows.nbytes
-            if size > MOST_BYTES_IN_MEMORY:
-                raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of rows are compared")
+            if size > MAX_BYTES_IN_MEMORY:
+                raise NotNative(f"more than {MAX_BYTES_IN_MEMORY} bytes of rows are compared")
             tables.append(self._with_places(rows, number, found))
         places = [pa.field(self._file, pa.int32()), pa.field(self._row, pa.int64())]
         schema = pa.schema([*schema, *places])
@@ -158,8 +158,8 @@ class NativeReads(Target):
             if not matched.num_rows:
                 continue
             size += matched.nbytes
-            if size > MOST_BYTES_IN_MEMORY:
-                raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of keys are compared")
+            if size > MAX_BYTES_IN_MEMORY:
+                raise NotNative(f"more than {MAX_BYTES_IN_MEMORY} bytes of keys are compared")
             found.append(matched)
             self.session.add(EARLIER, self._earlier_rows(rows, found))
             least = self._least_newest(rows)
@@ -196,8 +196,8 @@ class NativeReads(Target):
         for number in np.unique(files):
             part = self._version.read_rows(int(number), places[files == number], rows.value_names)
             size += part.nbytes
-            if size > MOST_BYTES_IN_MEMORY:
-                raise NotNative(f"more than {MOST_BYTES_IN_MEMORY} bytes of values are read")
+            if size > MAX_BYTES_IN_MEMORY:
+                raise NotNative(f"more than {MAX_BYTES_IN_MEMORY} bytes of values are read")
             tables.append(part)
         self.session.add(EARLIER_VALUES, pa.concat_tables(tables) if tables else schema.empty_table())
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pipeline.delta.data_files import DataFile
 
 _PART_SIZE = 16 << 20  # bytes in memory of the rows that are written at once
-_MOST_ROWS = 16_384  # that get the default at once
+_MAX_ROWS = 16_384  # that get the default at once
 
 # What follows from a snapshot
 
@@ -70,11 +70,11 @@ def alters_natively(snapshot: Snapshot, operation: SchemaOperation, *, is_repeat
     return False
 
 
-def fills_natively(snapshot: Snapshot, most_bytes: int | None) -> bool:
+def fills_natively(snapshot: Snapshot, max_bytes: int | None) -> bool:
     """Return whether a column can be set in all rows without Spark; None is no limit of their files' size."""
     if unsupported_feature(snapshot) is not None:
         return False
-    return most_bytes is None or sum(int(file["size"]) for file in snapshot.files.values()) <= most_bytes
+    return max_bytes is None or sum(int(file["size"]) for file in snapshot.files.values()) <= max_bytes
 
 
 def default_is_lost(operation: AddColumn) -> bool:
@@ -190,7 +190,7 @@ def _layout_operation(operation: SetProperties) -> Operation:
 
 
 def set_default(
-    table: LakeTable, operation: AddColumn, commit: TableCommit, most_bytes: int | None = None
+    table: LakeTable, operation: AddColumn, commit: TableCommit, max_bytes: int | None = None
 ) -> None:
     """Set the default of an added column in all rows, unless the table records the commit.
 
@@ -207,7 +207,7 @@ def set_default(
     if snapshot.offsets.get(str(commit.txn), INVALID) >= commit.lsn:
         return
     schema = TableSchema.of_json(snapshot.schema_string)
-    if operation.name not in schema.names or not fills_natively(snapshot, most_bytes):
+    if operation.name not in schema.names or not fills_natively(snapshot, max_bytes):
         raise NotNative("the table has changed")
     arrow = file_columns(snapshot)
     name = schema.physical_names[operation.name]
@@ -252,15 +252,15 @@ def _parts(path: str, schema: pa.Schema, name: str, default: pa.ChunkedArray) ->
     from pipeline.delta.data_files import data_file_batches
     from pipeline.silver.write.native_files import missing_file, with_columns
 
-    most_rows = max(1, min(_MOST_ROWS, _PART_SIZE // max(1, default.nbytes)))
+    max_rows = max(1, min(_MAX_ROWS, _PART_SIZE // max(1, default.nbytes)))
     place, field = schema.get_field_index(name), schema.field(name)
     waiting: list[pa.Table] = []
     size = 0
     try:
         for batch in data_file_batches(path, [each for each in schema.names if each != name]):
-            for start in range(0, batch.num_rows, most_rows):
+            for start in range(0, batch.num_rows, max_rows):
                 # A slice of a table without columns has as many rows as are asked for.
-                rows = batch.slice(start, min(most_rows, batch.num_rows - start))
+                rows = batch.slice(start, min(max_rows, batch.num_rows - start))
                 rows = with_columns(rows, schema)
                 rows = rows.set_column(place, field, pa.repeat(default[0], rows.num_rows))
                 if waiting and size + rows.nbytes > _PART_SIZE:

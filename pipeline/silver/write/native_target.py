@@ -37,9 +37,9 @@ class NativeTarget(NativeReads):
     """One version of a silver table on this machine, as the target of one write."""
 
     def __init__(
-        self, session: DuckSql, version: TableVersion, committer: Committer, most_bytes: int | None = None
+        self, session: DuckSql, version: TableVersion, committer: Committer, max_bytes: int | None = None
     ) -> None:
-        super().__init__(session, version, most_bytes)
+        super().__init__(session, version, max_bytes)
         self._committer = committer
 
     def commit_rows(self, write: Write, fold: Fold) -> None:

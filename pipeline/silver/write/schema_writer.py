@@ -73,7 +73,7 @@ from pipeline.silver.write.native_schema import (
     set_default,
 )
 from pipeline.silver.write.native_session import is_left_to_spark
-from pipeline.silver.write.writer_choice import CHANGE_DATA_FEED, MOST_BYTES, WriterSetting
+from pipeline.silver.write.writer_choice import CHANGE_DATA_FEED, MAX_BYTES, WriterSetting
 from pipeline.table_name import TableName
 
 
@@ -374,7 +374,7 @@ class SchemaWriter:
 
     def _perform_natively(self, planned: PlannedOperation) -> PlannedOperation:
         """Carry out an operation without Spark, as far as that is possible; return what is left to Spark."""
-        operation, most_bytes = planned.operation, None if self._writer == "native" else MOST_BYTES
+        operation, max_bytes = planned.operation, None if self._writer == "native" else MAX_BYTES
         if isinstance(operation, CreateTable):
             if not operation.is_native:
                 return planned
@@ -385,14 +385,14 @@ class SchemaWriter:
         snapshot, is_repeated = self._table.snapshot(), not planned.statements
         if not alters_natively(snapshot, operation, is_repeated=is_repeated):
             return planned
-        if planned.backfill is not None and not fills_natively(snapshot, most_bytes):
+        if planned.backfill is not None and not fills_natively(snapshot, max_bytes):
             return planned
         if not is_repeated:
             alter(self._table, snapshot, operation)
         planned = replace(planned, enable=(), statements=())
         if isinstance(operation, AddColumn) and planned.backfill is not None:
             try:
-                set_default(self._table, operation, planned.backfill[0], most_bytes)
+                set_default(self._table, operation, planned.backfill[0], max_bytes)
             except Exception as error:
                 if not is_left_to_spark(error):
                     raise

@@ -50,7 +50,7 @@ from pipeline.units import format_count
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MOST_MISFIT_BYTES = 16 << 20  # in memory; more are left to Spark
+_MAX_MISFIT_BYTES = 16 << 20  # in memory; more are left to Spark
 
 
 class KeyNotSentError(LakeError):
@@ -271,8 +271,8 @@ class StepWriter:
                     continue
                 self._refuse_lost_keys(self._inspect(fold), FOLDED, fold)
                 misfits.append(session.table(self._misfits(FOLDED, fold, key)))
-                if sum(each.nbytes for each in misfits) > _MOST_MISFIT_BYTES:
-                    raise TooLargeError(f"more than {_MOST_MISFIT_BYTES} bytes of misfits")
+                if sum(each.nbytes for each in misfits) > _MAX_MISFIT_BYTES:
+                    raise TooLargeError(f"more than {_MAX_MISFIT_BYTES} bytes of misfits")
             if misfits:
                 self._records.misfits.record_rows(pa.concat_tables(misfits))
         return sum(each.num_rows for each in misfits)

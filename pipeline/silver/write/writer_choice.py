@@ -20,12 +20,12 @@ from pipeline.silver.fold.write import WriteKind
 from pipeline.silver.schema.schema_operations import CHANGE_FEED
 from pipeline.units import format_count, format_size
 
-MOST_CHANGES = 1_000_000  # of one step: their fold takes some 600 MiB
-MOST_CHANGE_BYTES = 128 << 20  # of the files of bronze that have them, and those of other tables
-MOST_ROWS_AT_ONCE = 100_000  # that a step only adds; more are written in chunks
-MOST_BYTES_AT_ONCE = 16 << 20  # of the files of bronze that have them
-MOST_COMPARED_BYTES = 64 << 20  # of a table of which all rows are compared
-MOST_BYTES = 512 << 20  # of a table's files that may have changed rows
+MAX_CHANGES = 1_000_000  # of one step: their fold takes some 600 MiB
+MAX_CHANGE_BYTES = 128 << 20  # of the files of bronze that have them, and those of other tables
+MAX_ROWS_AT_ONCE = 100_000  # that a step only adds; more are written in chunks
+MAX_BYTES_AT_ONCE = 16 << 20  # of the files of bronze that have them
+MAX_COMPARED_BYTES = 64 << 20  # of a table of which all rows are compared
+MAX_BYTES = 512 << 20  # of a table's files that may have changed rows
 SMALL_CHANGES = 10_000  # of a small write by Spark
 SMALL_BYTES = 16 << 20  # of its table's files
 
@@ -93,17 +93,17 @@ TABLE = (
         lambda w: w.only_adds, Writer.NATIVE, lambda w: f"{format_count(w.changes, 'row')}, only added"
     ),
     WriterRow(
-        lambda w: w.changes > MOST_CHANGES,
+        lambda w: w.changes > MAX_CHANGES,
         Writer.SPARK,
         lambda w: format_count(w.changes, "change"),
     ),
     WriterRow(
-        lambda w: (w.change_bytes or 0) > MOST_CHANGE_BYTES,
+        lambda w: (w.change_bytes or 0) > MAX_CHANGE_BYTES,
         Writer.SPARK,
         lambda w: f"{format_size(w.change_bytes or 0)} of bronze are read",
     ),
     WriterRow(
-        lambda w: w.compared_bytes > MOST_COMPARED_BYTES,
+        lambda w: w.compared_bytes > MAX_COMPARED_BYTES,
         Writer.SPARK,
         lambda w: f"{format_size(w.compared_bytes)} of the table are compared",
     ),

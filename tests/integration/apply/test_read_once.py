@@ -60,7 +60,7 @@ def test_the_rows_of_a_batch_are_read_once(
 ) -> None:
     """Also by a run that does not know which files are new, and finds them by their statistics."""
     if place == "disk":
-        monkeypatch.setattr(divided_rows, "MOST_IN_MEMORY", 0)
+        monkeypatch.setattr(divided_rows, "MAX_IN_MEMORY", 0)
     applier = Applier(tables.spark, tables.config)
     applier.apply_pending()
     before = files(tables)
@@ -79,8 +79,8 @@ def test_the_rows_of_a_batch_are_read_once(
 
 
 def test_without_room_each_table_reads_for_itself(tables: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divided_rows, "MOST_IN_MEMORY", 0)
-    monkeypatch.setattr(divided_rows, "MOST_ON_DISK", 0)
+    monkeypatch.setattr(divided_rows, "MAX_IN_MEMORY", 0)
+    monkeypatch.setattr(divided_rows, "MAX_ON_DISK", 0)
     applier = Applier(tables.spark, tables.config)
     change(tables, 100)
     with bronze_reads() as reads:
@@ -100,9 +100,9 @@ def test_files_of_all_tables_do_not_make_small_changes_large(
     change(tables, 100)
     size = sum(tables.path("bronze", "changes", name).stat().st_size for name in files(tables) - before)
     limit = size // 3
-    monkeypatch.setattr("pipeline.silver.write.writer_choice.MOST_CHANGE_BYTES", limit)
-    monkeypatch.setattr("pipeline.silver.write.batch_writer.MOST_CHANGE_BYTES", limit)
-    assert limit == writer_choice.MOST_CHANGE_BYTES
+    monkeypatch.setattr("pipeline.silver.write.writer_choice.MAX_CHANGE_BYTES", limit)
+    monkeypatch.setattr("pipeline.silver.write.batch_writer.MAX_CHANGE_BYTES", limit)
+    assert limit == writer_choice.MAX_CHANGE_BYTES
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("Spark was used")
@@ -121,7 +121,7 @@ def test_rows_that_are_wider_than_their_share_are_written_in_chunks(
     applier.apply_pending()
     tables.run("INSERT INTO wide SELECT g, repeat('wide', 5000) FROM generate_series(1, 20) g")
     change(tables, 100)
-    monkeypatch.setattr("pipeline.bronze.change_rows._MOST_BYTES", 100_000)
+    monkeypatch.setattr("pipeline.bronze.change_rows._MAX_BYTES", 100_000)
     written: list[str] = []
     write_chunks = BatchWriter._write_chunks
 

@@ -33,7 +33,7 @@ def wait_for_changes(config: Config, count: int) -> None:
 def test_versions_that_open_streams_describe(
     make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(spool, "MOST_RECORDED_IDS", most)
+    monkeypatch.setattr(spool, "MAX_RECORDED_IDS", most)
     server = make_server({"logical_decoding_work_mem": "64kB"})
     database = Database(server, "postgres", server.conninfo)
     database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in "abc"))

@@ -272,8 +272,8 @@ def test_a_hundred_tiny_runs_leave_few_files(grown: Pipeline) -> None:
 def test_files_of_random_keys_are_sorted_by_key(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clustering, "MOST_DEPTH", 2)
-    monkeypatch.setattr(clustering, "_LEAST_FILES", 4)
+    monkeypatch.setattr(clustering, "MAX_DEPTH", 2)
+    monkeypatch.setattr(clustering, "_MIN_FILES", 4)
     pipeline = with_few(make_pipeline(create_publication="all"), 100)
     pipeline.ingest()
     pipeline.run(

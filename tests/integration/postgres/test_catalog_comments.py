@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.bronze.schema import storable
-from pipeline.postgres.catalog_comments import MOST_CHARACTERS, CatalogComment, read_comments
+from pipeline.postgres.catalog_comments import MAX_CHARACTERS, CatalogComment, read_comments
 from pipeline.postgres.connection import connect
 from tests.support.servers import Database, drop_database
 
@@ -28,7 +28,7 @@ def test_only_comments_on_the_tables_are_read(any_database: Database) -> None:
         "COMMENT ON TABLE b IS 'b'",
         "COMMENT ON COLUMN b.id IS 'of b'",
         "COMMENT ON COLUMN b.id IS NULL",
-        f"DO $$ BEGIN EXECUTE format('COMMENT ON COLUMN a.id IS %L', repeat('é', {MOST_CHARACTERS + 1})); "
+        f"DO $$ BEGIN EXECUTE format('COMMENT ON COLUMN a.id IS %L', repeat('é', {MAX_CHARACTERS + 1})); "
         "END $$",
     )
     a, b = oid_of(any_database, "a"), oid_of(any_database, "b")
@@ -38,7 +38,7 @@ def test_only_comments_on_the_tables_are_read(any_database: Database) -> None:
         assert read_comments(connection, [b]) == [CatalogComment(b, 0, None, "b")]
     assert sorted(found) == [
         CatalogComment(a, 0, None, "a"),
-        CatalogComment(a, 1, "id", "é" * MOST_CHARACTERS),
+        CatalogComment(a, 1, "id", "é" * MAX_CHARACTERS),
         CatalogComment(a, 3, "v", "two\nlines"),
     ]
 

@@ -53,7 +53,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(SparkProvider, "session", property(refuse))
     monkeypatch.setattr(changes_scan, "_BATCH_ROWS", 100)
     monkeypatch.setattr(change_rows, "CHUNK_ROWS", 250)
-    monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(batch_writer, "MAX_ROWS_AT_ONCE", 50)
     monkeypatch.setattr(file_committer, "ADDED_FILE_IN_MEMORY", 100_000)
     sizes = []
     read = ChangeRows.chunks
@@ -245,7 +245,7 @@ def test_too_many_misfits_are_left_to_spark(
         left.append(arguments)
         return 0
 
-    monkeypatch.setattr(step_writer, "_MOST_MISFIT_BYTES", 10_000)
+    monkeypatch.setattr(step_writer, "_MAX_MISFIT_BYTES", 10_000)
     monkeypatch.setattr(batch_writer.BatchWriter, "_write_by_spark", write)
     catch_up(config)
     assert len(left) == 1

@@ -82,7 +82,7 @@ def test_many_tables_of_spark_have_the_rows_of_the_model(
 def test_changes_that_are_appended_in_chunks_are_those_of_the_model(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(batch_writer, "MAX_ROWS_AT_ONCE", 3)
     monkeypatch.setattr(change_rows, "CHUNK_ROWS", 5)
     prove(database, tmp_path, FIXED_SEED, ["append"], None, schemas=1, transactions=12)
 
@@ -217,7 +217,7 @@ def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(
 def test_more_truncates_than_one_write_marks_are_all_followed(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_plan, "_MOST_TRUNCATES", 8)
+    monkeypatch.setattr(write_plan, "_MAX_TRUNCATES", 8)
     rng, names = Random(FIXED_SEED), {mode: TableName(f"w_{mode}_0", "documents") for mode in MODES}
     config = config_of_modes(database, tmp_path / "lake", MODES, "auto")
     run_ingest(config)

@@ -44,8 +44,8 @@ def test_a_large_table_is_written_natively_if_few_files_may_match_a_row(
     table = LakeTable(str(pipeline.path("silver", "public", "t")))
     largest = max(int(file["size"]) for file in table.snapshot().files.values())
     for limit, writer in ((largest, "pgdelta"), (largest // 2, "Apache-Spark")):
-        monkeypatch.setattr(writer_choice, "MOST_COMPARED_BYTES", limit)
-        monkeypatch.setattr(native_reads, "MOST_COMPARED_BYTES", limit)
+        monkeypatch.setattr(writer_choice, "MAX_COMPARED_BYTES", limit)
+        monkeypatch.setattr(native_reads, "MAX_COMPARED_BYTES", limit)
         pipeline.run(
             "UPDATE t SET v = v || 'w' WHERE id = 7",
             "DELETE FROM t WHERE id = (SELECT max(id) FROM t WHERE id < 900)",

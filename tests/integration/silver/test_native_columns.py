@@ -380,7 +380,7 @@ def test_a_large_table_is_left_to_spark(lanes: Lanes, monkeypatch: pytest.Monkey
     lane = lanes["auto"]
     lane.run("ALTER TABLE t ADD n int DEFAULT 7", "INSERT INTO t VALUES (1000)")
     lane.ingest()
-    monkeypatch.setattr(schema_writer, "MOST_BYTES", 100)
+    monkeypatch.setattr(schema_writer, "MAX_BYTES", 100)
     with no_spark(lane) as applier:
         assert "Spark is started" in str(applier.apply_pending().tables[T].failure)
     assert "n" not in table_of(lane).schema().names  # nothing is done by halves

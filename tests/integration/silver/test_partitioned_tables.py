@@ -187,9 +187,9 @@ def test_tables_of_each_mode_by_spark_have_the_rows_of_the_model(
 def test_rows_of_many_partitions_are_added_in_chunks(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(batch_writer, "MAX_ROWS_AT_ONCE", 3)
     monkeypatch.setattr(change_rows, "CHUNK_ROWS", 5)
-    monkeypatch.setattr(data_files, "_MOST_OPEN", 2)
+    monkeypatch.setattr(data_files, "_MAX_OPEN", 2)
     prove_modes(database, tmp_path, FIXED_SEED, ["append"], None, cuts=2)
 
 

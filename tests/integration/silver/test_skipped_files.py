@@ -86,7 +86,7 @@ def test_few_keys_that_are_far_apart_do_not_include_what_lies_between(
         pipeline.run("UPDATE t SET v = 'new' WHERE id IN (1, 7, 3000)", "DELETE FROM t WHERE id = 2500")
         pipeline.catch_up()
     pipeline.assert_equal("t")
-    monkeypatch.setattr(key_bounds, "MOST_KEYS", 10)  # of more, only the least and the greatest are known
+    monkeypatch.setattr(key_bounds, "MAX_KEYS", 10)  # of more, only the least and the greatest are known
     with unreadable(names[1]):
         pipeline.run("UPDATE t SET v = 'newer' WHERE id BETWEEN 2 AND 1000")
         pipeline.catch_up()

@@ -158,7 +158,7 @@ def test_a_long_run_keeps_few_files_of_a_log(storage: Storage, monkeypatch: pyte
 
 def test_a_mirror_keeps_no_more_files_than_it_may(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.delta.store.mirror._KEPT", 0.0)
-    monkeypatch.setattr("pipeline.delta.store.mirror._MOST_FILES", 2)
+    monkeypatch.setattr("pipeline.delta.store.mirror._MAX_FILES", 2)
     table = Lake(storage).table("t")
     table.ensure(DDL)
     for number in range(6):
@@ -187,7 +187,7 @@ def test_a_mirror_keeps_no_more_than_it_may(storage: Storage, monkeypatch: pytes
     folder = table.folder
     assert len(list(folder.glob("*.parquet"))) == 4
     monkeypatch.setattr("pipeline.delta.store.mirror._KEPT", 0.0)
-    monkeypatch.setattr(mirror_of(storage), "_most_bytes", 1)
+    monkeypatch.setattr(mirror_of(storage), "_max_bytes", 1)
     assert table.rows().num_rows == 4
     assert len(list(folder.glob("*.parquet"))) <= 1
 

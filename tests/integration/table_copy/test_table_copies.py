@@ -23,7 +23,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.table_copy import attempts as attempts_module
 from pipeline.table_copy import coordinator as copying_module
-from pipeline.table_copy.attempts import MOST_REWRITES
+from pipeline.table_copy.attempts import MAX_REWRITES
 from pipeline.table_copy.candidates import CopyCandidates
 from pipeline.table_copy.reader_pool import ReaderPool
 from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load, stop_after
@@ -284,7 +284,7 @@ def test_a_table_that_is_rewritten_each_time_is_held_and_copied_later(
         summary = copying.ingest()
     assert summary.exit_code(strict=False) == 1
     states = [state for state, _ in copies(copying, "orders")]
-    assert states == ["reading", "abandoned"] * MOST_REWRITES
+    assert states == ["reading", "abandoned"] * MAX_REWRITES
     assert [state for state, _ in copies(copying, "calm")] == ["reading", "complete"]
     [(kind, sentence)] = copying.events("orders")
     assert kind == "held"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.apply import back_off
-from pipeline.apply.back_off import MOST_SECONDS, BackOff
+from pipeline.apply.back_off import MAX_SECONDS, BackOff
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.decision import TableFacts
@@ -47,7 +47,7 @@ def test_the_intervals_double_up_to_the_longest(clock: Any) -> None:
         tried.record_stop(later(), SENTENCE)
         pauses.append(pause(tried, clock))
         assert tried.last_stop(later()) is None  # it is due
-    assert pauses == [10, 20, 40, 80, 160, MOST_SECONDS, MOST_SECONDS]
+    assert pauses == [10, 20, 40, 80, 160, MAX_SECONDS, MAX_SECONDS]
 
 
 def test_a_table_that_was_written_begins_again(clock: Any) -> None:

@@ -30,7 +30,7 @@ def rows() -> DividedRows:
 def test_the_rows_of_each_table_come_back(
     rows: DividedRows, monkeypatch: pytest.MonkeyPatch, most_in_memory: int
 ) -> None:
-    monkeypatch.setattr(divided_rows, "MOST_IN_MEMORY", most_in_memory)
+    monkeypatch.setattr(divided_rows, "MAX_IN_MEMORY", most_in_memory)
     for path in ("f", "g"):
         rows.add(path, PARTS, is_shared=True)
         assert path in rows
@@ -48,7 +48,7 @@ def test_the_rows_of_each_table_come_back(
 def test_what_few_tables_need_is_not_kept_beyond_the_memory(
     rows: DividedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(divided_rows, "MOST_IN_MEMORY", SIZE)
+    monkeypatch.setattr(divided_rows, "MAX_IN_MEMORY", SIZE)
     rows.add("f", PARTS, is_shared=False)
     rows.add("g", PARTS, is_shared=False)
     rows.add("h", PARTS, is_shared=True)
@@ -56,8 +56,8 @@ def test_what_few_tables_need_is_not_kept_beyond_the_memory(
 
 
 def test_the_disk_is_bounded_too(rows: DividedRows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divided_rows, "MOST_IN_MEMORY", 0)
-    monkeypatch.setattr(divided_rows, "MOST_ON_DISK", 1)
+    monkeypatch.setattr(divided_rows, "MAX_IN_MEMORY", 0)
+    monkeypatch.setattr(divided_rows, "MAX_ON_DISK", 1)
     rows.add("f", PARTS, is_shared=True)
     rows.add("g", PARTS, is_shared=True)
     assert [path for path in "fg" if path in rows] == ["f"]
@@ -69,7 +69,7 @@ def test_a_full_disk_keeps_nothing_and_fails_nothing(
     def fail(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(divided_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(divided_rows, "MAX_IN_MEMORY", 0)
     monkeypatch.setattr(tempfile, "TemporaryFile", fail)
     rows.add("f", PARTS, is_shared=True)
     assert "f" not in rows
@@ -78,7 +78,7 @@ def test_a_full_disk_keeps_nothing_and_fails_nothing(
 def test_the_temporary_file_has_no_name(
     rows: DividedRows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(divided_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(divided_rows, "MAX_IN_MEMORY", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     rows.add("f", PARTS, is_shared=True)
     assert rows._file is not None

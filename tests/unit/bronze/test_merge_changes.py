@@ -185,7 +185,7 @@ def test_memory_holds_a_part_of_a_group(tmp_path: Path, monkeypatch: pytest.Monk
     land(bronze, *((30, ordinal, "I", "a") for ordinal in range(200)))
     before = all_rows(bronze)
     size = merge.conform(rows_of([(1, 0, "I", "a"), (1, 1, "I", "a")]), CHANGES, "").nbytes
-    monkeypatch.setattr(merge, "_MOST_BYTES", 4 * size)
+    monkeypatch.setattr(merge, "_MAX_BYTES", 4 * size)
     count = merge_all(bronze)
     assert count.removed == 8, "a file that is too large stays as it is"
     assert 2 <= count.added <= 4

@@ -215,8 +215,8 @@ def test_memory_does_not_grow_with_what_is_fed(tmp_path: Path, size: int) -> Non
 def test_what_is_known_of_versions_does_not_grow_with_their_number(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_module, "MOST_RECORDED_IDS", 60)
-    monkeypatch.setattr(rows_module, "MOST_OLD_VERSIONS", 40)
+    monkeypatch.setattr(spool_module, "MAX_RECORDED_IDS", 60)
+    monkeypatch.setattr(rows_module, "MAX_OLD_VERSIONS", 40)
     one, two = session.relations
     for number in range(200):
         described = version(relation(1, f"one{number}"))

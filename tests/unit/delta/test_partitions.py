@@ -150,8 +150,8 @@ def test_folders_are_those_of_spark() -> None:
 def test_rows_of_many_partitions_are_written_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.delta.data_files._MOST_WAITING", 1)
-    monkeypatch.setattr("pipeline.delta.data_files._MOST_OPEN", 3)
+    monkeypatch.setattr("pipeline.delta.data_files._MAX_WAITING", 1)
+    monkeypatch.setattr("pipeline.delta.data_files._MAX_OPEN", 3)
     table = LakeTable(str(tmp_path / "t"))
     files = [file for _ in range(2) for file in write(table, "INT", [n % 9 for n in range(90)])]
     assert sum(file.row_count for file in files) == table.rows().num_rows == 180

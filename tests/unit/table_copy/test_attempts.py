@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.table_copy import attempts as module
-from pipeline.table_copy.attempts import MOST_RETRY_SECONDS, MOST_REWRITES, RETRY_SECONDS, CopyAttempts
+from pipeline.table_copy.attempts import MAX_RETRY_SECONDS, MAX_REWRITES, RETRY_SECONDS, CopyAttempts
 from pipeline.table_name import TableName
 
 A, B = TableName("public", "a"), TableName("public", "b")
@@ -31,7 +31,7 @@ def wait(attempts: CopyAttempts, clock: SimpleNamespace) -> float:
 def test_a_rewritten_table_is_held_after_some_attempts(clock: SimpleNamespace) -> None:
     attempts = CopyAttempts()
     pauses = []
-    for _ in range(MOST_REWRITES - 1):
+    for _ in range(MAX_REWRITES - 1):
         assert attempts.record_rewrite(A, ()) is None
         pauses.append(wait(attempts, clock))
     assert pauses == [1, 2, 4, 8]
@@ -42,7 +42,7 @@ def test_a_rewritten_table_is_held_after_some_attempts(clock: SimpleNamespace) -
     assert wait(attempts, clock) == 16
     for _ in range(100):
         assert attempts.record_rewrite(A, ()) is not None
-    assert wait(attempts, clock) == MOST_RETRY_SECONDS
+    assert wait(attempts, clock) == MAX_RETRY_SECONDS
     attempts.record_success(A)
     assert attempts.record_rewrite(A, ()) is None
 

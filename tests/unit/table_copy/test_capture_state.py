@@ -8,7 +8,7 @@ from pipeline.bronze.relations import relation_version
 from pipeline.postgres.publication import Membership
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Relation
-from pipeline.table_copy.capture_state import MOST_SESSIONS, CaptureState
+from pipeline.table_copy.capture_state import MAX_SESSIONS, CaptureState
 from pipeline.table_name import TableName
 
 PUBLISHED = {TableName("s2", "t"): Membership(500, 7), TableName("s2", "u"): Membership(501, 8)}
@@ -50,9 +50,9 @@ def test_a_name_that_stays_old_does_not_request_sessions_for_ever() -> None:
     state = described("s")
     requested = [
         state.may_request_session(500, TableName("s2", "t"), TableName("s", "t"))
-        for _ in range(MOST_SESSIONS + 1)
+        for _ in range(MAX_SESSIONS + 1)
     ]
-    assert requested == [True] * MOST_SESSIONS + [False]
+    assert requested == [True] * MAX_SESSIONS + [False]
     assert state.may_request_session(500, TableName("s3", "t"), TableName("s", "t"))
 
 

@@ -33,7 +33,7 @@ def test_if_keys_do_not_identify_rows_the_table_is_copied() -> None:
     assert plan_repair(NAME, differences(()), compared(TEXT, width=0)).key_ranges == ()
     assert plan_repair(NAME, differences(("1",)), compared(Form(HashedKind.DOUBLE))).key_ranges == ()
     assert plan_repair(NAME, differences(("1",), (None,)), compared(TEXT)).key_ranges == ()
-    many = differences(*((str(i),) for i in range(reconcile.MOST_KEYS + 1)))
+    many = differences(*((str(i),) for i in range(reconcile.MAX_KEYS + 1)))
     request = plan_repair(NAME, many, compared(TEXT))
     assert request.key_ranges == ()
     assert repair_sentence(request) == "A resync of the whole table is requested."

@@ -155,11 +155,11 @@ def test_pages_and_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     with closing(Pages(lambda name: Answer("200 OK", str(name)))) as pages:
         for number in range(100):
             assert pages.get(TableName("public", str(number))) is not None
-        assert len(pages._read_pages) == site.MOST_PAGES
+        assert len(pages._read_pages) == site.MAX_PAGES
 
 
 def test_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "MOST_CLIENTS", 2)
+    monkeypatch.setattr(endpoints, "MAX_CLIENTS", 2)
     with served_pages(PageSource(FACTS)) as port:
         rude = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
         for each in rude:

@@ -10,7 +10,7 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.silver.compare.compared_rows import why_spark
-from pipeline.silver.write.writer_choice import MOST_COMPARED_BYTES, WriterSetting
+from pipeline.silver.write.writer_choice import MAX_COMPARED_BYTES, WriterSetting
 
 VECTOR = {"deletionVector": {"storageType": "u"}}
 
@@ -29,7 +29,7 @@ VECTOR = {"deletionVector": {"storageType": "u"}}
             "auto",
             "a INT",
             [],
-            {"size": MOST_COMPARED_BYTES + 1, **VECTOR},
+            {"size": MAX_COMPARED_BYTES + 1, **VECTOR},
             "it is large and has deletion vectors",
         ),
     ],

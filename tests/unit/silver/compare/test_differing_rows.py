@@ -62,9 +62,9 @@ def test_equal_tables_are_equal_and_no_row_is_read() -> None:
     assert source.read_rows == silver.read_rows == 0
 
 
-@pytest.mark.parametrize("most_rows", [50_000, 20])
-def test_every_injury_is_found(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> None:
-    monkeypatch.setattr(differing_rows, "MOST_ROWS", most_rows)
+@pytest.mark.parametrize("max_rows", [50_000, 20])
+def test_every_injury_is_found(monkeypatch: pytest.MonkeyPatch, max_rows: int) -> None:
+    monkeypatch.setattr(differing_rows, "MAX_ROWS", max_rows)
     monkeypatch.setattr(differing_rows, "FIRST_DIGITS", 1)
     rows = table(3000)
     injured = [row for row in rows if row[0] != "17"]  # missing
@@ -79,7 +79,7 @@ def test_every_injury_is_found(monkeypatch: pytest.MonkeyPatch, most_rows: int) 
         ("surplus", ("new",), ()),
         ("surplus", ("100",), ()),
     }
-    assert source.read_rows < (3000 if most_rows == 50_000 else 30)
+    assert source.read_rows < (3000 if max_rows == 50_000 else 30)
 
 
 def test_equal_rows_of_a_multiset_are_counted() -> None:
@@ -90,8 +90,8 @@ def test_equal_rows_of_a_multiset_are_counted() -> None:
 
 
 def test_of_a_table_that_differs_everywhere_some_rows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(differing_rows, "MOST_ROWS", 50)
-    monkeypatch.setattr(differing_rows, "MOST_RANGES", 4)
+    monkeypatch.setattr(differing_rows, "MAX_ROWS", 50)
+    monkeypatch.setattr(differing_rows, "MAX_RANGES", 4)
     rows = table(9000)
     found = find_differences(source := Rows(rows), Rows([(key, "nothing") for key, _ in rows]))
     assert not found.is_equal

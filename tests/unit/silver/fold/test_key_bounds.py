@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.delta.sql import to_microseconds
 from pipeline.silver.fold import key_bounds as module
 from pipeline.silver.fold.fold import Fold, FoldColumn
-from pipeline.silver.fold.key_bounds import MOST_KEYS, has_bounds, key_aggregates, key_bounds
+from pipeline.silver.fold.key_bounds import MAX_KEYS, has_bounds, key_aggregates, key_bounds
 from pipeline.silver.types.text_parsers import (
     BIGINT,
     BINARY,
@@ -68,8 +68,8 @@ def test_types_without_a_sure_order_have_no_bounds(kind: SilverType) -> None:
 
 def test_each_column_of_a_key_has_bounds_if_its_type_allows() -> None:
     fold = fold_of(INT, DOUBLE, STRING)
-    assert key_aggregates(fold, MOST_KEYS) == {"keys_k0": "collect_set(k0)", "keys_k2": "collect_set(k2)"}
-    assert key_aggregates(fold, MOST_KEYS + 1) == {
+    assert key_aggregates(fold, MAX_KEYS) == {"keys_k0": "collect_set(k0)", "keys_k2": "collect_set(k2)"}
+    assert key_aggregates(fold, MAX_KEYS + 1) == {
         "ends_k0": "array(min(k0), max(k0))",
         "ends_k2": "array(min(k2), max(k2))",
     }

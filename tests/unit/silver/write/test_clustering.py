@@ -22,8 +22,8 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.silver.write.clustering import (
-    MOST_CONFIGURED_DEPTH,
-    MOST_DEPTH,
+    MAX_CONFIGURED_DEPTH,
+    MAX_DEPTH,
     KeyedFile,
     SortOrder,
     clustered_layout,
@@ -94,7 +94,7 @@ def test_random_keys_are_sorted_until_few_files_may_have_one(tmp_path: Path) -> 
     assert rows_of(table) == before
     snapshot = table.snapshot()
     assert snapshot.file_count == FILES
-    assert depth(snapshot, {"id": "STRING"}) <= MOST_DEPTH
+    assert depth(snapshot, {"id": "STRING"}) <= MAX_DEPTH
     assert {level_of(add) for add in snapshot.files.values()} <= {0, 1, 2}
 
 
@@ -119,7 +119,7 @@ def test_composite_keys_are_sorted_by_all_columns(tmp_path: Path) -> None:
     before = rows_of(table)
     assert cluster(table, "tenant", "id")
     assert rows_of(table) == before
-    assert depth(table.snapshot(), {"tenant": "INT", "id": "BIGINT"}) <= 2 * MOST_DEPTH
+    assert depth(table.snapshot(), {"tenant": "INT", "id": "BIGINT"}) <= 2 * MAX_DEPTH
 
 
 def opened_bytes(snapshot: Snapshot, column: str, value: Any) -> int:
@@ -140,7 +140,7 @@ def test_a_filter_by_configured_columns_opens_few_bytes(tmp_path: Path) -> None:
     assert rows_of(table) == rows
     after = opened_bytes(table.snapshot(), "customer", 500)
     print(f"{before} bytes before, {after} after")
-    assert depth(table.snapshot(), {"customer": "INT"}) <= 2 * MOST_CONFIGURED_DEPTH
+    assert depth(table.snapshot(), {"customer": "INT"}) <= 2 * MAX_CONFIGURED_DEPTH
     assert after * 10 < before
 
 
@@ -152,7 +152,7 @@ def test_another_order_sorts_all_files_again(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", "a BIGINT, b BIGINT", files)
     for column in ("a", "b", "a"):
         assert cluster(table, column, is_configured=True)
-        assert depth(table.snapshot(), {column: "BIGINT"}) <= 2 * MOST_CONFIGURED_DEPTH
+        assert depth(table.snapshot(), {column: "BIGINT"}) <= 2 * MAX_CONFIGURED_DEPTH
         assert cluster(table, column, is_configured=True) == 0
     assert cluster(table, "b")  # by the key again
 

@@ -361,7 +361,7 @@ def test_a_table_that_changed_meanwhile_is_left_to_spark(table: LakeTable) -> No
         set_default(table, NUMBER, COMMIT)  # without the column
     add(table, NUMBER)
     with pytest.raises(NotNative):
-        set_default(table, NUMBER, COMMIT, most_bytes=10)
+        set_default(table, NUMBER, COMMIT, max_bytes=10)
 
 
 def test_a_missing_file_is_named(table: LakeTable) -> None:

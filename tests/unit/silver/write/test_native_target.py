@@ -53,13 +53,13 @@ def append(table: LakeTable, keys: Sequence[int]) -> None:
     )
 
 
-def target_of(session: DuckSql, table: LakeTable, most_bytes: int | None = None) -> NativeTarget:
+def target_of(session: DuckSql, table: LakeTable, max_bytes: int | None = None) -> NativeTarget:
     version = TableVersion(table, table.snapshot())
-    return NativeTarget(session, version, FileCommitter(version), most_bytes)
+    return NativeTarget(session, version, FileCommitter(version), max_bytes)
 
 
 def merge(
-    session: DuckSql, table: LakeTable, rows: Sequence[Sequence[Any]], lsn: int, most_bytes: int | None = None
+    session: DuckSql, table: LakeTable, rows: Sequence[Sequence[Any]], lsn: int, max_bytes: int | None = None
 ) -> None:
     """Merge rows of (op, key, v, big, state of big)."""
     query = ", ".join(
@@ -73,7 +73,7 @@ def merge(
     step = WriteStep(Identity.KEY, (1,), (0, 0), (lsn, 0), replaces=False, end_lsn=LSN(lsn))
     commit = TableCommit(TXN, LSN(lsn), {"table": ["public", "t"], "after": "0/0"})
     write = Write(step, WriteKind.MERGE, FOLD, commit, MetadataNames(None, None), table.identifier)
-    target_of(session, table, most_bytes).commit_merge(write, FOLD, {})
+    target_of(session, table, max_bytes).commit_merge(write, FOLD, {})
 
 
 def replace_keys(
@@ -183,8 +183,8 @@ def test_more_bytes_than_allowed_are_left_to_spark(session: DuckSql, table: Lake
     append(table, range(10))
     before = table.snapshot()
     with pytest.raises(NotNative):
-        merge(session, table, [("U", 5, "new", "sent", 0)], 5, most_bytes=100)
-    merge(session, table, [("U", 50, "new", "sent", 0)], 5, most_bytes=100)  # no file may have it
+        merge(session, table, [("U", 5, "new", "sent", 0)], 5, max_bytes=100)
+    merge(session, table, [("U", 50, "new", "sent", 0)], 5, max_bytes=100)  # no file may have it
     assert table.version() == before.version + 1
 
 
@@ -195,7 +195,7 @@ def test_values_that_need_too_much_memory_are_left_to_spark(
     append(table, range(10))
     before = table.version()
     for module in (native_files, native_reads):
-        monkeypatch.setattr(module, "MOST_BYTES_IN_MEMORY", most)
+        monkeypatch.setattr(module, "MAX_BYTES_IN_MEMORY", most)
     with pytest.raises((NotNative, TooLargeError)):
         merge(session, table, [("U", 5, "new", "sent", 0)], 5)
     assert table.version() == before
@@ -238,10 +238,10 @@ def test_a_rewritten_file_is_split_only_if_it_is_much_too_large(
 ) -> None:
     append(table, range(1000))
     [size] = [int(file["size"]) for file in table.snapshot().files.values()]
-    monkeypatch.setattr(data_layout, "_LEAST_FILE_SIZE", size * 3 // 4)
+    monkeypatch.setattr(data_layout, "_MIN_FILE_SIZE", size * 3 // 4)
     merge(session, table, [("U", 1, "a", "b", 0)], 5)
     assert len(files(table)) == 1
-    monkeypatch.setattr(data_layout, "_LEAST_FILE_SIZE", size // 4)
+    monkeypatch.setattr(data_layout, "_MIN_FILE_SIZE", size // 4)
     merge(session, table, [("U", 2, "a", "b", 0)], 6)
     assert len(files(table)) == 4
     before = files(table)
@@ -257,10 +257,10 @@ def test_inserts_do_not_fill_up_a_file_that_is_large_enough(
     append(table, range(1000))
     [size] = [int(file["size"]) for file in table.snapshot().files.values()]
     changes = [("U", 1, "a", "b", 0), ("U", 2000, "a", "b", 0)]
-    monkeypatch.setattr(data_layout, "_LEAST_FILE_SIZE", size * 2)
+    monkeypatch.setattr(data_layout, "_MIN_FILE_SIZE", size * 2)
     merge(session, table, changes, 5)
     assert len(files(table)) == 1
-    monkeypatch.setattr(data_layout, "_LEAST_FILE_SIZE", size - 1)
+    monkeypatch.setattr(data_layout, "_MIN_FILE_SIZE", size - 1)
     merge(session, table, [("U", 1, "a", "b", 0), ("U", 3000, "a", "b", 0)], 6)
     assert len(files(table)) == 2
 
@@ -270,7 +270,7 @@ def test_many_small_files_are_compacted_in_a_commit_that_changes_no_row(
 ) -> None:
     for key in range(7):
         append(table, [key])
-    monkeypatch.setattr(file_committer, "_MOST_SMALL_FILES", 8)
+    monkeypatch.setattr(file_committer, "_MAX_SMALL_FILES", 8)
     compact_small_files(table)
     assert len(files(table)) == 7
     append(table, [7])

@@ -13,9 +13,9 @@ from pipeline.silver.fold.fold import Fold, FoldColumn
 from pipeline.silver.fold.write import WriteKind
 from pipeline.silver.types.text_parsers import DOUBLE, HSTORE, INT, STRING, VARIANT, array_of
 from pipeline.silver.write.writer_choice import (
-    MOST_CHANGE_BYTES,
-    MOST_CHANGES,
-    MOST_COMPARED_BYTES,
+    MAX_CHANGE_BYTES,
+    MAX_CHANGES,
+    MAX_COMPARED_BYTES,
     WriteFacts,
     choose,
     other_types,
@@ -51,18 +51,18 @@ def test_spark_writes_what_only_it_can_whatever_the_setting(facts: WriteFacts, r
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        (replace(SMALL, changes=MOST_CHANGES + 1), "1,000,001 changes"),
-        (replace(SMALL, change_bytes=MOST_CHANGE_BYTES + 1), "128.0 MiB of bronze are read"),
-        (replace(SMALL, compared_bytes=MOST_COMPARED_BYTES + 1), "64.0 MiB of the table are compared"),
+        (replace(SMALL, changes=MAX_CHANGES + 1), "1,000,001 changes"),
+        (replace(SMALL, change_bytes=MAX_CHANGE_BYTES + 1), "128.0 MiB of bronze are read"),
+        (replace(SMALL, compared_bytes=MAX_COMPARED_BYTES + 1), "64.0 MiB of the table are compared"),
     ],
 )
 def test_spark_writes_much_unless_the_setting_is_native(facts: WriteFacts, reason: str) -> None:
     assert str(choose(facts)) == f"by Spark ({reason})"
     assert choose(replace(facts, setting="native")).reason == "silver.writer is native"
     limits = {
-        "changes": MOST_CHANGES,
-        "change_bytes": MOST_CHANGE_BYTES,
-        "compared_bytes": MOST_COMPARED_BYTES,
+        "changes": MAX_CHANGES,
+        "change_bytes": MAX_CHANGE_BYTES,
+        "compared_bytes": MAX_COMPARED_BYTES,
     }
     assert choose(replace(SMALL, **limits)).is_native  # type: ignore[arg-type]
 
