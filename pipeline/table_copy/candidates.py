@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copies import compared_row, dropped_row
@@ -27,9 +27,7 @@ from pipeline.metadata.registry import Records
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.postgres.open_transactions import (
-    OpenTransactions,
     keeps_stale_entries,
-    read_writers,
     write_wal_past_now,
 )
 from pipeline.postgres.publication import Membership, describe_published, list_existing, list_published
@@ -43,15 +41,12 @@ from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.catalog_changes import kept_columns
 from pipeline.table_copy.catalog_watch import CatalogWatch
 from pipeline.table_copy.comment_watch import CommentWatch
+from pipeline.table_copy.new_tables import NewTable, NewTables
 from pipeline.table_copy.protected_tables import ProtectedTables
 from pipeline.table_copy.publication_upkeep import PublicationUpkeep
 from pipeline.table_copy.shape_watch import ShapeWatch
 from pipeline.table_name import TableName
 
-PATIENCE = 600.0  # seconds until a table that waits counts as one that cannot be copied
-
-
-_WAIT_FOR_WRITERS = 60.0  # seconds for which a run that ends by itself waits after an edit
 _KEPT = "The publication has another entry for the table, and no change was missed."
 _COMPARED = (
     "The table left the publication and came back, or its row filter or column list changed. Changes of that"
@@ -147,34 +142,22 @@ class CopyCandidates:
 
     def poll(self) -> dict[TableName, Candidate]:
         """Return the tables that need a copy; record which are not published any more."""
-        config, copies = self._config, self._bronze.copies
+        copies = self._bronze.copies
         # Before the publication is read: a table that joins meanwhile is not missing in it.
         names = self._bronze.table_names() | copies.read().states.keys()
         if self._connection is None or self._connection.closed:
-            self._connection = connect(config.source.conninfo, application_name=COPY_SESSIONS)
-        self._upkeep.poll(self._connection)
-        if self._is_continuous:
-            self._edits.hold()
-        published = list_published(self._connection, config.source.publication)
-        self._protected.record(self._connection, published)
-        self._published = published
-        self._catalog.poll(self._connection, names & published.keys())  # before a copy of what changes begins
-        self._comments.poll(self._connection, published, copies.read().moves)
-        self._shapes.poll(self._connection, published)
-        polled_lsn = read_flush_lsn(self._connection)
+            self._connection = connect(self._config.source.conninfo, application_name=COPY_SESSIONS)
+        connection = self._connection
+        published = self._poll_publication(connection, names)
+        polled_lsn = read_flush_lsn(connection)
         published = {name: now for name, now in published.items() if name not in self._upkeep.refused}
         under_old_name = self._renew_names(published, polled_lsn)
-        undecided = self._settle_republished(self._connection, under_old_name, polled_lsn)
+        undecided = self._settle_republished(connection, under_old_name, polled_lsn)
         history = copies.read()
         candidates: dict[TableName, Candidate] = {}
         missing: set[TableName] = set()
-        if config.source.copy == "initial":
-            for name, now in published.items():
-                if self._is_compared(name, now, history) and name not in under_old_name:
-                    continue
-                if name in under_old_name or not history.is_complete(name, now.relation_id, now.entry):
-                    candidates[name] = Candidate()
-                    self._record_republished(name, now, history)
+        if self._config.source.copy == "initial":
+            candidates = self._without_copy(published, under_old_name, history)
             missing = {name for name in names - published.keys() if not history.is_dropped(name)}
         for name, requests in history.open_requests().items():
             if name in undecided:
@@ -183,39 +166,81 @@ class CopyCandidates:
             compared = self._comparison(name, member, requests, history) if member else None
             if compared is not None:
                 candidates[name] = replace(compared, compares=name not in under_old_name)
-            elif name in published and (name in candidates or not _awaits_move(name, requests, history)):
-                candidates[name] = Candidate.of(requests, is_whole=name in candidates)
-            elif name in published:
-                continue
-            else:
+            elif member is None:
                 missing.add(name)
+            elif name in candidates or not _awaits_move(name, requests, history):
+                candidates[name] = Candidate.of(requests, is_whole=name in candidates)
         if missing:
-            self._state.require(polled_lsn)
-            for name in missing:
-                self._summary.copies.pop(name, None)
-            existing = list_existing(self._connection, missing)
-            self._writer.record_copies(
-                [
-                    dropped_row(history, name, polled_lsn, self._why_missing(name, polled_lsn, existing))
-                    for name in sorted(missing)
-                ]
-            )
-        failed = {name for name, copy in self._summary.copies.items() if copy.failure}
-        skipped = set() if self._is_continuous else failed
-        candidates = {
-            name: candidate
-            for name, candidate in sorted(candidates.items())
-            if config.rule_for(name) is not None and name not in skipped
-        }
+            self._record_missing(connection, missing, history, polled_lsn)
+        candidates = self._followed(candidates)
         self.attempts.keep(candidates)
         self._new_tables.keep(published)
-        waiting = self._wait_for_writers(self._connection, {n: published[n] for n in candidates}, history)
+        waiting = self._wait_for_writers(connection, {n: published[n] for n in candidates}, history)
         waiting |= {n for n, each in candidates.items() if not self.attempts.is_due(n, each.request_ids)}
         self.is_waiting = bool(waiting or undecided) or self._written_tables.is_waiting_briefly
         ready = {name: candidate for name, candidate in candidates.items() if name not in waiting}
         if ready:
             self._edits.release()  # what follows may take long
         return ready
+
+    def _poll_publication(
+        self, connection: Connection, names: Collection[TableName]
+    ) -> Mapping[TableName, Membership]:
+        """Return the published tables; record what the catalog shows of them, `names` of bronze's."""
+        self._upkeep.poll(connection)
+        if self._is_continuous:
+            self._edits.hold()
+        published = list_published(connection, self._config.source.publication)
+        self._protected.record(connection, published)
+        self._published = published
+        # before a copy of what changes begins
+        self._catalog.poll(connection, published.keys() & set(names))
+        self._comments.poll(connection, published, self._bronze.copies.read().moves)
+        self._shapes.poll(connection, published)
+        return published
+
+    def _without_copy(
+        self,
+        published: Mapping[TableName, Membership],
+        under_old_name: Collection[TableName],
+        history: CopyHistory,
+    ) -> dict[TableName, Candidate]:
+        """Return the published tables that have no complete copy of their membership."""
+        found: dict[TableName, Candidate] = {}
+        for name, now in published.items():
+            if name not in under_old_name:
+                if self._is_compared(name, now, history):
+                    continue
+                if history.is_complete(name, now.relation_id, now.entry):
+                    continue
+            found[name] = Candidate()
+            self._record_republished(name, now, history)
+        return found
+
+    def _record_missing(
+        self, connection: Connection, missing: Collection[TableName], history: CopyHistory, polled_lsn: LSN
+    ) -> None:
+        """Record the tables of bronze, or of requests, that are not published any more."""
+        self._state.require(polled_lsn)
+        for name in missing:
+            self._summary.copies.pop(name, None)
+        existing = list_existing(connection, missing)
+        self._writer.record_copies(
+            [
+                dropped_row(history, name, polled_lsn, self._why_missing(name, polled_lsn, existing))
+                for name in sorted(missing)
+            ]
+        )
+
+    def _followed(self, candidates: Mapping[TableName, Candidate]) -> dict[TableName, Candidate]:
+        """Return those that a rule matches, without what failed in a run that ends by itself."""
+        failed = {name for name, copy in self._summary.copies.items() if copy.failure}
+        skipped = set() if self._is_continuous else failed
+        return {
+            name: candidate
+            for name, candidate in sorted(candidates.items())
+            if self._config.rule_for(name) is not None and name not in skipped
+        }
 
     def record_failures(self, lsn: LSN) -> bool:
         """Record why tables cannot be copied unless their newest event does; return whether any cannot."""
@@ -431,68 +456,6 @@ def _awaits_move(name: TableName, requests: Sequence[CopyRequest], history: Copy
     last = history.last(name)
     is_open = history.open_gap(name, last.copy if last else None) is not None
     return not is_open and all(request.closes_gap for request in requests)
-
-
-@dataclass(slots=True)
-class NewTable:
-    """A table since it was first seen in the publication: who was writing to it then, and still is."""
-
-    writers: frozenset[str]
-    since: float  # of the monotonic clock, in seconds
-    is_in_session: bool = False  # the stream's session began after all of these had ended
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether one of the writers is still open."""
-        return bool(self.writers)
-
-    def sentence(self, now: float) -> str | None:
-        """Return what it waits for, if it has waited for long."""
-        if now - self.since < PATIENCE:
-            return None
-        return (
-            f"It waits for transactions ({len(self.writers)}) that were writing to it when it joined the "
-            "publication: no message will bring their rows. End them (pg_locks and pg_prepared_xacts show "
-            "them), and it is copied."
-        )
-
-
-@dataclass(slots=True)
-class NewTables:
-    """The tables that joined during one run."""
-
-    tables: dict[tuple[TableName, Membership], NewTable] = field(default_factory=dict)
-
-    @property
-    def is_waiting_briefly(self) -> bool:
-        """Return whether a table waits that has not waited for long."""
-        now = time.monotonic()
-        return any(t.is_waiting and now - t.since < _WAIT_FOR_WRITERS for t in self.tables.values())
-
-    def keep(self, published: Mapping[TableName, Membership]) -> None:
-        """Remove the tables that are no longer published or whose publication entry changed."""
-        self.tables = {key: table for key, table in self.tables.items() if published.get(key[0]) == key[1]}
-
-    def poll(
-        self, connection: Connection, joined: Mapping[TableName, Membership]
-    ) -> dict[TableName, NewTable]:
-        """Read the open transactions that write to tables that joined, and return each table's state."""
-        if not joined:
-            return {}
-        writers = read_writers(connection, [now.relation_id for now in joined.values()])
-        return self.update(joined, writers, time.monotonic())
-
-    def update(
-        self, joined: Mapping[TableName, Membership], writers: OpenTransactions, now: float
-    ) -> dict[TableName, NewTable]:
-        """Return the state of each table that joined, given the open transactions that write to it."""
-        found = {}
-        for name, membership in joined.items():
-            relation_id = membership.relation_id
-            seen = self.tables.setdefault((name, membership), NewTable(writers.writers_of(relation_id), now))
-            seen.writers = writers.still_open(seen.writers, relation_id)
-            found[name] = seen
-        return found
 
 
 def is_new(now: Membership, states: Sequence[CopyState]) -> bool:

@@ -116,7 +116,7 @@ def versions(sql: FoldSql, steps: str) -> str:
     A version that a commit makes and ends itself is none: the last step of a commit at a key decides. With
     intermediate versions each step does.
     """
-    fold, engine = sql.fold, sql.engine
+    fold = sql.fold
     keys, numbers = ", ".join(fold.key_names), range(len(fold.columns))
     states = (
         f"max(CASE WHEN {sql.determines(i)} THEN {_stated(sql, i)} END) "
@@ -157,6 +157,13 @@ def versions(sql: FoldSql, steps: str) -> str:
         "moved_in",
         source="l",
     )
+    ends = _ends_of_versions(sql)
+    return f"WITH l AS ({last}) {found} WHERE step <> 'D' UNION ALL {ends} WHERE number = 1"
+
+
+def _ends_of_versions(sql: FoldSql) -> str:
+    """Return the rows that end the version which silver has of each key: at its first step, or a TRUNCATE."""
+    fold, engine = sql.fold, sql.engine
     end_lsn, end_time = "commit_lsn", "commit_time"
     if fold.truncates:
         first = fold.truncates[0]
@@ -165,12 +172,12 @@ def versions(sql: FoldSql, steps: str) -> str:
             f"ELSE {end_time} END"
         )
         end_lsn = f"least(commit_lsn, {engine.cast(str(first.commit_lsn), 'BIGINT')})"
-    ends = select(
+    return select(
         *fold.key_names,
         "'D' AS op",
         "commit_lsn",
         "commit_time",
-        *(f"{engine.null('STRING')} AS x{i}" for i in numbers),
+        *(f"{engine.null('STRING')} AS x{i}" for i in range(len(fold.columns))),
         *(f"{engine.cast('NULL', 'INT')} AS s{i}" for i in fold.partial),
         f"{engine.null('BIGINT')} AS valid_from_lsn",
         f"{engine.null('TIMESTAMP')} AS valid_from_time",
@@ -181,7 +188,6 @@ def versions(sql: FoldSql, steps: str) -> str:
         "CASE WHEN false THEN moved_in END AS moved_in",
         source="l",
     )
-    return f"WITH l AS ({last}) {found} WHERE step <> 'D' UNION ALL {ends} WHERE number = 1"
 
 
 def _stated(sql: FoldSql, i: int) -> str:

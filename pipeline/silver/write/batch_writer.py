@@ -48,8 +48,8 @@ from pipeline.silver.write.native_session import (
     is_left_to_spark,
     session_of_rows,
 )
-from pipeline.silver.write.range_plan import RangePlan, RangeStop, WriteResult
-from pipeline.silver.write.schema_writer import Evolution, SchemaWriter
+from pipeline.silver.write.range_plan import Evolution, RangePlan, RangeStop, WriteResult
+from pipeline.silver.write.schema_writer import SchemaWriter
 from pipeline.silver.write.step_writer import StepWriter, Target
 from pipeline.silver.write.writer_choice import (
     MAX_BYTES,

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey
+from pipeline.config.tables import TableRule
+from pipeline.delta.txn import TableCommit
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.fold.write import Write
-from pipeline.silver.schema.schema_operations import NeedsRebuild, SetProperties
-from pipeline.silver.write.schema_writer import Evolution
+from pipeline.silver.fold.write import MetadataNames, Write
+from pipeline.silver.schema.column_mapping import AlignedVersions, SilverColumns
+from pipeline.silver.schema.schema_operations import Hold, NeedsRebuild, SchemaOperation, SetProperties
+from pipeline.silver.write.writer_choice import CHANGE_DATA_FEED
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOperation:
+    """An operation, the LSN of the first change that needs it, and all SQL that carries it out.
+
+    Features are enabled first. What an earlier run carried out, and could not register, has no SQL.
+    """
+
+    lsn: LSN
+    operation: SchemaOperation
+    enable: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
+    backfill: tuple[TableCommit, str] | None = None
+
+    @property
+    def sql(self) -> tuple[str, ...]:
+        """The statements, in order."""
+        return (*self.enable, *self.statements, *((self.backfill[1],) if self.backfill else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What gives a table the columns of its newest relation version.
+
+    `operations` are in order. A Hold or NeedsRebuild is the last one, and `stop`. `columns` (name → DDL) are
+    the source's columns in silver afterwards, `metadata` the names of pgdelta's. `relations` have their
+    columns under silver's names, and so has `rule`; its partition columns are those of the table.
+    """
+
+    operations: Sequence[PlannedOperation]
+    recorded: SilverColumns
+    aligned: AlignedVersions
+    columns: Mapping[str, str]
+    metadata: MetadataNames
+    relations: Mapping[int, SourceRelation]
+    recreated_at: LSN | None  # where another source table with the same name begins
+    stop: tuple[LSN, Hold | NeedsRebuild] | None
+    rule: TableRule
+
+    @property
+    def new_feature(self) -> str | None:
+        """What only Spark writes and the table has not had before, None if there is nothing."""
+        found = (each.operation for each in self.operations)
+        enables = any(isinstance(each, SetProperties) and each.enables_change_feed for each in found)
+        return CHANGE_DATA_FEED if enables else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ physical names, which a rename does not change.
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import Survey
@@ -73,54 +73,9 @@ from pipeline.silver.write.native_schema import (
     set_default,
 )
 from pipeline.silver.write.native_session import is_left_to_spark
-from pipeline.silver.write.writer_choice import CHANGE_DATA_FEED, MAX_BYTES, WriterSetting
+from pipeline.silver.write.range_plan import Evolution, PlannedOperation
+from pipeline.silver.write.writer_choice import MAX_BYTES, WriterSetting
 from pipeline.table_name import TableName
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedOperation:
-    """An operation, the LSN of the first change that needs it, and all SQL that carries it out.
-
-    Features are enabled first. What an earlier run carried out, and could not register, has no SQL.
-    """
-
-    lsn: LSN
-    operation: SchemaOperation
-    enable: tuple[str, ...] = ()
-    statements: tuple[str, ...] = ()
-    backfill: tuple[TableCommit, str] | None = None
-
-    @property
-    def sql(self) -> tuple[str, ...]:
-        """The statements, in order."""
-        return (*self.enable, *self.statements, *((self.backfill[1],) if self.backfill else ()))
-
-
-@dataclass(frozen=True, slots=True)
-class Evolution:
-    """What gives a table the columns of its newest relation version.
-
-    `operations` are in order. A Hold or NeedsRebuild is the last one, and `stop`. `columns` (name → DDL) are
-    the source's columns in silver afterwards, `metadata` the names of pgdelta's. `relations` have their
-    columns under silver's names, and so has `rule`; its partition columns are those of the table.
-    """
-
-    operations: Sequence[PlannedOperation]
-    recorded: SilverColumns
-    aligned: AlignedVersions
-    columns: Mapping[str, str]
-    metadata: MetadataNames
-    relations: Mapping[int, SourceRelation]
-    recreated_at: LSN | None  # where another source table with the same name begins
-    stop: tuple[LSN, Hold | NeedsRebuild] | None
-    rule: TableRule
-
-    @property
-    def new_feature(self) -> str | None:
-        """What only Spark writes and the table has not had before, None if there is nothing."""
-        found = (each.operation for each in self.operations)
-        enables = any(isinstance(each, SetProperties) and each.enables_change_feed for each in found)
-        return CHANGE_DATA_FEED if enables else None
 
 
 class SchemaWriter:
@@ -209,17 +164,9 @@ class SchemaWriter:
             recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
         if stop is None:
             known = recorded or SilverColumns(newest, {})
-            wanted = self._rule
-            if STATISTICS_COLUMNS in wanted.properties:
-                own = [relation for relation in relations.values() if relation.oid == newest]
-                names, has = names_of_columns(known, own), {*(columns or {}), *metadata_names}
-                properties, missing = properties_in_silver(wanted.properties, names, has)
-                wanted = replace(wanted, properties=properties)
-                if missing:  # at the same LSN each time, so that the event is recorded once
-                    operations.append((LSN(min(each.lsn for each in own)), unknown_columns(missing)))
-            layout = self._plan_layout(wanted, known, columns or {}, [each for _, each in operations])
-            if layout is not None:
-                operations.append((LSN(last.first[0]), layout))
+            operations += self._plan_wanted(
+                known, relations, columns or {}, metadata_names, operations, LSN(last.first[0])
+            )
         is_another = registered is not None and silver is not None and registered.relation_id != newest
         if is_another and self._rule.keeps_past:
             stop = LSN(versions[0].first[0]), keeps_former_rows(self._name, self._rule)
@@ -237,6 +184,27 @@ class SchemaWriter:
             stop,
             rule,
         )
+
+    def _plan_wanted(
+        self,
+        known: SilverColumns,
+        relations: Mapping[int, SourceRelation],
+        columns: Mapping[str, str],
+        metadata_names: Sequence[str],
+        before: Sequence[tuple[LSN, SchemaOperation]],
+        lsn: LSN,
+    ) -> list[tuple[LSN, SchemaOperation]]:
+        """Plan the properties, comments and layout of the rule, for the columns after other operations."""
+        wanted, planned = self._rule, list[tuple[LSN, SchemaOperation]]()
+        if STATISTICS_COLUMNS in wanted.properties:
+            own = [relation for relation in relations.values() if relation.oid == known.relation_id]
+            names, has = names_of_columns(known, own), {*columns, *metadata_names}
+            properties, missing = properties_in_silver(wanted.properties, names, has)
+            wanted = replace(wanted, properties=properties)
+            if missing:  # at the same LSN each time, so that the event is recorded once
+                planned.append((LSN(min(each.lsn for each in own)), unknown_columns(missing)))
+        layout = self._plan_layout(wanted, known, columns, [each for _, each in before])
+        return [*planned, (lsn, layout)] if layout is not None else planned
 
     def _refuse_lost_sidecars(self, planned: Sequence[SchemaOperation], registered: RegisteredTable) -> None:
         """Raise LakeError if operations add a sidecar that the table had and a foreign commit removed."""

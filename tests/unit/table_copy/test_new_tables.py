@@ -7,7 +7,8 @@ import pytest
 from pipeline.bronze.copy_states import COMPLETE, CopyState
 from pipeline.postgres.open_transactions import OpenTransactions, keeps_stale_entries
 from pipeline.postgres.publication import Membership
-from pipeline.table_copy.candidates import PATIENCE, NewTables, is_new
+from pipeline.table_copy.candidates import is_new
+from pipeline.table_copy.new_tables import PATIENCE, NewTables
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "t")

@@ -20,7 +20,8 @@ from pipeline.silver.schema.schema_operations import (
 )
 from pipeline.silver.types.text_parsers import STRING
 from pipeline.silver.types.types import stored
-from pipeline.silver.write.schema_writer import PlannedOperation, SchemaWriter
+from pipeline.silver.write.range_plan import PlannedOperation
+from pipeline.silver.write.schema_writer import SchemaWriter
 from pipeline.table_name import TableName
 
 INT, BIGINT, LOCAL = stored("INT"), stored("BIGINT"), stored("TIMESTAMP_NTZ")
