@@ -68,9 +68,10 @@ def test_jobs_need_nothing_on_the_line(database: Database, tmp_path: Path) -> No
 
     code, out, err = run_job("python", "ingest", tmp_path, "--config", config)
     copied = "copied public.orders"
-    said = [line.partition(":")[0] for line in (*err, *out[:-2])]
+    said = [line.partition(":")[0] for line in (*err, *out[:-3])]
     assert (code, said) == (0, [copied, copied])  # at the time, and in the end
-    assert out[-2].startswith(f"ingest {database.name}: 0 changes")
+    assert out[-3].startswith(f"ingest {database.name}: 0 changes")
+    assert out[-1] == "pgdelta apply writes the copied rows to silver"
 
     database.run(
         "INSERT INTO orders SELECT g, 'item ' || g, g / 7.0, ARRAY['a', NULL] FROM generate_series(1, 500) g",
