@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,7 +42,8 @@ def session() -> Iterator[DuckSql]:
 def sql_session(request: pytest.FixtureRequest) -> Iterator[SqlSession]:
     """A session of each engine, for relations of a few rows."""
     if request.param == "duckdb":
-        yield request.getfixturevalue("session")
+        with closing(DuckSql()) as duck:  # not the fixture: a module may have a `session` of its own
+            yield duck
         return
     from pipeline.silver.fold.spark_sql import SparkSql
 
