@@ -459,7 +459,8 @@ class Applier:
                     continue
                 try:
                     state = self._sharing.share(name, TableState(offset))
-                    if state.held or name in self.summary.tables:
+                    shown = self.summary.tables.get(name)
+                    if state.held or (shown is not None and shown.held):  # a hold that ended, not a failure
                         self._show(name, state)
                     entry = found.current(name, offset, found.recorded_version(name))
                     entries[name] = replace(entry, is_behind=state.is_behind)
