@@ -167,7 +167,10 @@ def describe_published(connection: Connection, publication: str, name: TableName
                 _TABLE.format(published=published, row_filter=row_filter), parameters
             ).fetchone()
             if found is None:
-                raise SourceError(f"The table {name} is not published by {publication} any more.")
+                raise SourceError(
+                    f"The table {name} is not published by {publication} any more. Once it is published "
+                    "again, it is copied."
+                )
             oid, identity, row_filter = found
             parameters["oid"] = oid
             rows = connection.execute(
