@@ -68,9 +68,12 @@ class Mutant(NamedTuple):
 
 
 def mutants_of(module: str, source: str) -> Iterator[Mutant]:
-    """Yield all mutants of a module."""
-    for node in ast.walk(ast.parse(source)):
-        if (new := _changed(node, source)) is None or not isinstance(node, ast.expr):
+    """Yield all mutants of a module; what decorators say of classes changes no behaviour."""
+    tree = ast.parse(source)
+    decorators = [each for node in ast.walk(tree) for each in getattr(node, "decorator_list", ())]
+    skipped = {node for each in decorators for node in ast.walk(each)}
+    for node in ast.walk(tree):
+        if node in skipped or not isinstance(node, ast.expr) or (new := _changed(node, source)) is None:
             continue
         old = ast.get_source_segment(source, node)
         assert old is not None

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.delta.data_files import TooLargeError
+from pipeline.delta.retry import ConflictError
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.key_ranges import INT4, KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.fold import Fold, FoldColumn
-from pipeline.silver.fold.row_changes import FileChanges, RowChanges
+from pipeline.silver.fold.row_changes import FileChanges, RowChanges, RowCommit
 from pipeline.silver.fold.write import FOLDED, MetadataNames, Write, WriteKind
 from pipeline.silver.fold.write_plan import Identity, WriteStep
 from pipeline.silver.types.text_parsers import INT, STRING
@@ -323,3 +324,55 @@ def test_lists_and_other_types_keep_their_values() -> None:
     assert after.schema == before.schema
     assert after.column("l").to_pylist() == [["a"], None]
     assert after.column("b").to_pylist() == [b"x", b"y"]
+
+
+def last_commit(table: LakeTable) -> dict[str, Any]:
+    """Return the `commitInfo` of the newest version."""
+    log = table.folder / "_delta_log" / f"{table.snapshot().version:020}.json"
+    found: dict[str, Any] = next(
+        action["commitInfo"]
+        for action in map(json.loads, log.read_text(encoding="utf-8").splitlines())
+        if "commitInfo" in action
+    )
+    return found
+
+
+def test_only_an_append_is_blind_to_rows_that_came_meanwhile(table: LakeTable) -> None:
+    append(table, range(3))
+    stale = TableVersion(table, table.snapshot())
+    append(table, [7])
+    changes = RowChanges(stale.columns.empty_table())
+    merge_of = RowCommit(TableCommit(TXN, LSN(5), {}), "MERGE", {})
+    with pytest.raises(ConflictError), FileCommitter(stale).committing(changes, merge_of):
+        pass
+    append_of = RowCommit(TableCommit(TXN, LSN(6), {}), "WRITE", {}, is_append=True)
+    with FileCommitter(stale).committing(changes, append_of) as add:
+        add(stale.complete(pa.table({"id": pa.array([9], pa.int32())})))
+    assert rows(table).keys() == {0, 1, 2, 7, 9}
+    assert last_commit(table)["isBlindAppend"] is True
+    assert last_commit(table)["operationMetrics"].keys() == {"numFiles", "numOutputRows", "numOutputBytes"}
+
+
+def test_the_history_counts_the_rows_of_a_merge(session: DuckSql, table: LakeTable) -> None:
+    append(table, range(10))
+    merge(session, table, [("U", 3, "n", None, KEPT), ("D", 4, None, None, 1), ("U", 20, "n", "b", 0)], 5)
+    metrics = last_commit(table)["operationMetrics"]
+    names = ("numSourceRows", "numTargetRowsUpdated", "numTargetRowsDeleted", "numTargetRowsInserted")
+    assert [metrics[name] for name in names] == ["3", "1", "1", "1"]
+    assert metrics["numTargetRowsCopied"] == "8"
+    assert not last_commit(table)["isBlindAppend"]
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(WriteKind.APPEND, "Append"), (WriteKind.OVERWRITE, "Overwrite")])
+def test_the_history_names_the_mode_of_a_write(
+    session: DuckSql, table: LakeTable, kind: WriteKind, mode: str
+) -> None:
+    append(table, range(2))
+    session.define(FOLDED, "SELECT 'I' AS op, 5 AS k0, 5 AS c0, 'v' AS c1, 'b' AS c2")
+    step = WriteStep(Identity.KEY, (1,), (0, 0), (7, 0), replaces=False, end_lsn=LSN(7))
+    commit = TableCommit(TXN, LSN(7), {"table": ["public", "t"]})
+    write = Write(step, kind, FOLD, commit, MetadataNames(None, None), table.identifier)
+    target_of(session, table).commit_rows(write, FOLD)
+    found = last_commit(table)
+    assert (found["operationParameters"]["mode"], found["isBlindAppend"]) == (mode, mode == "Append")
+    assert rows(table).keys() == ({0, 1, 5} if mode == "Append" else {5})
