@@ -149,7 +149,7 @@ class CatalogProgress:
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
         lines = [
-            f"not in the catalog: {_name_tables(names)}. {sentence}" if names else f"catalog: {sentence}"
+            f"not in the catalog: {name_tables(names)}. {sentence}" if names else f"catalog: {sentence}"
             for sentence, names in self.failures.items()
         ]
         if self.registered or self.removed:
@@ -235,7 +235,7 @@ class IngestSummary:
         """Return the lines about tables that this run published, and that are not published or followed."""
         lines = []
         if self.published:
-            lines.append(f"added to the publication: {_name_tables(sorted(self.published))}")
+            lines.append(f"added to the publication: {name_tables(sorted(self.published))}")
         return [
             *lines,
             *lines_by_reason("not published", self.unpublished or {}),
@@ -299,7 +299,7 @@ def lines_by_reason(label: str, reasons: Mapping[TableName, str]) -> Iterator[st
     for name, reason in sorted(reasons.items()):
         grouped.setdefault(reason, []).append(name)
     for reason, names in grouped.items():
-        yield f"{label}: {_name_tables(names)}. {reason}"
+        yield f"{label}: {name_tables(names)}. {reason}"
 
 
 def failed_copy_line(name: TableName, failure: str) -> str:
@@ -315,11 +315,11 @@ def copied_line(copies: Sequence[tuple[TableName, CopyProgress]]) -> str:
         [(name, copy)] = copies
         return f"copied {one_line(str(name))}: {size}, {format_duration(copy.seconds)}"
     return (
-        f"copied {format_count(len(copies), 'table')} ({_name_tables([name for name, _ in copies])}): {size}"
+        f"copied {format_count(len(copies), 'table')} ({name_tables([name for name, _ in copies])}): {size}"
     )
 
 
-def _name_tables(names: Sequence[TableName]) -> str:
+def name_tables(names: Sequence[TableName]) -> str:
     """Return the names of the tables, of many only the first ones."""
     return one_line(format_names(names, _FEW))
 

@@ -1,4 +1,4 @@
-"""How the work of a batch on a table ended, and whether its shared table shows it."""
+"""Outcomes of a batch's work on tables, and holds of those that their shared table cannot show."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def refuse_while_apply_runs(lake: Lake) -> None:
 
 
 def find_running_apply(lake: Lake) -> str | None:
-    """Return who holds the lake's apply lock, or held it last if that was not released; None if nobody does.
+    """Return who holds the lake's apply lock, or held it last and did not release it; None if it is free.
 
     Changes nothing, and never makes another apply fail that starts at this moment. Raises LakeError if the
     lock cannot be used.

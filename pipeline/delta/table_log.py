@@ -29,8 +29,8 @@ from pipeline.errors import LakeError
 _ATTEMPTS = 5  # to read a log whose files are removed meanwhile
 _MIRRORED_COMMITS = 256  # of a log on an object store that stay on this machine
 _IDLE_COMMITS = 256  # after so many, an unused list of files is dropped
-# With these a log is not all there is to a table's versions.
 _NEWEST_PROTOCOL = (3, 7)  # of readers and writers
+# With these a log is not all there is to a table's versions.
 _UNREADABLE_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
 

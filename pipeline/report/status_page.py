@@ -24,7 +24,7 @@ from pipeline.metadata.catalog_entries import CatalogEntry
 from pipeline.metadata.events import NEEDS_RESYNC, Event
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.status import FAILED
-from pipeline.progress import lines_by_reason
+from pipeline.progress import lines_by_reason, name_tables
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 from pipeline.terminal import plain, print_list, print_paragraph, shorten
@@ -60,7 +60,6 @@ _STYLES = {
 }
 STATES = tuple(_STYLES)
 """The states, in the order in which they need attention."""
-_MAX_NAMES = 5  # of tables that share a sentence
 _GAP = 2  # cells between columns
 _SHORTEST_NAME = 20
 _FIRST_TO_GO = ("last day", "misfits", "WAL lag", "lag")  # columns that a narrow terminal does not get
@@ -345,9 +344,7 @@ def list_notices(tables: Sequence[TableStatus]) -> list[Notice]:
             grouped.setdefault(("partial", table.partial), []).append(table)
     notices = []
     for (label, notice), found in grouped.items():
-        names = ", ".join(str(table.name) for table in found[:_MAX_NAMES])
-        if len(found) > _MAX_NAMES:
-            names += f" and {len(found) - _MAX_NAMES} more"
+        names = name_tables([table.name for table in found])
         is_named = len(found) == 1 and str(found[0].name) in notice
         notices.append(Notice(label, found[0].state, notice if is_named else f"{names}: {notice}"))
     return notices

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Interrupt:
-    """A pair of sockets whose reading end a selector watches, beside the server's."""
+    """A pair of sockets whose reading end a selector watches with the server's."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._receiver, self._sender = socket.socketpair()

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.delta.partitions import (
-    partition_bounds,
-)
+from pipeline.delta.partitions import partition_bounds
 from pipeline.key_ranges import KeyRange
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.file_statistics import TIMES

@@ -21,8 +21,8 @@ from pipeline.silver.write.overlay import Overlay
 class TableVersion:
     """The rows of a version, by the number of their file and their number in it.
 
-    `files` are the `add` actions of the version. Rows that the overlay adds are one more file, the last one,
-    of which nothing is known, so that any change may concern them.
+    `files` are the `add` actions of the version. Rows that the overlay adds are one more file, the last one.
+    It has no statistics, so any change may concern them.
     """
 
     def __init__(self, table: LakeTable, snapshot: Snapshot, overlay: Overlay | None = None) -> None:
