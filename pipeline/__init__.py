@@ -22,8 +22,8 @@ def as_of(spark: Any, root: str, *, lsn: Any = None, timestamp: Any = None) -> A
 
 
 def live(spark: Any = None, config: str | None = None) -> Any:
-    """Return all silver tables as of the last commit of bronze, as described in `pipeline.operate.live`.
+    """Return all silver tables as of the last commit of bronze, as described in `pipeline.reading.live`.
 
     With a session the tables are its frames; without one they are Arrow datasets, and no JVM starts.
     """
-    return import_module("pipeline.operate.live").live(spark, config)
+    return import_module("pipeline.reading.live").live(spark, config)

@@ -1,1 +1,1 @@
-"""Operators' commands besides the jobs: checks, plans, rebuilds, resyncs, maintenance, as-of queries."""
+"""Operators' commands besides the jobs: checks, plans, rebuilds, resyncs, moves and maintenance."""

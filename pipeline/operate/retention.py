@@ -32,9 +32,9 @@ from pipeline.delta.native_write import find_unsupported
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError
+from pipeline.forget.intent import Intents
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import Records
-from pipeline.operate.forget_intent import Intents
 from pipeline.operate.retention_plan import (
     LakeRecords,
     RetentionPlan,

@@ -17,7 +17,6 @@ from pipeline.delta.table import Lake
 from pipeline.maintenance.maintainer import MaintainedTable
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliation
-from pipeline.operate.as_of import SilverVersions
 from pipeline.operate.machine_checks import CheckReport
 from pipeline.operate.maintain import MaintenanceSummary
 from pipeline.operate.optimize import OptimizedTable, OptimizeSummary
@@ -25,6 +24,7 @@ from pipeline.operate.plan_report import Plan, PlannedTable, PlanStep
 from pipeline.operate.resync import ResyncSummary
 from pipeline.postgres.checks.table_checks import Check
 from pipeline.protocol.lsn import LSN
+from pipeline.reading.as_of import SilverVersions
 from pipeline.silver.fold.policies import find_excess
 from pipeline.silver.read.as_of import AsOf, TableAsOf
 from pipeline.table_name import TableName

@@ -32,7 +32,7 @@ SEED = "PGDELTA_SEED"
 GROUPS = "PGDELTA_TEST_GROUPS"
 SPARK_PROCESSES = 2
 SLOW_PARTS = {
-    **dict.fromkeys(("bronze", "demo", "ingest", "postgres", "verify", "web"), 1),
+    **dict.fromkeys(("bronze", "demo", "forget", "ingest", "postgres", "verify", "web"), 1),
     **dict.fromkeys(("apply", "reading", "table_copy"), 2),
     **dict.fromkeys(("delta", "stores"), 3),
     "source_life": 4,

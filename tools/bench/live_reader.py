@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pipeline.config.load import load_config
 from pipeline.errors import LakeError
-from pipeline.operate.live import open_live
+from pipeline.reading.live import open_live
 
 PAUSE_SECONDS = 0.1
 THREADS = 2

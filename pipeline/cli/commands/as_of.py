@@ -49,6 +49,6 @@ def as_of(
     """
     refuse_both({"--lsn": lsn is not None, "--timestamp": timestamp is not None})
     loaded = load_config(config)
-    from pipeline.operate.as_of import read_silver
+    from pipeline.reading.as_of import read_silver
 
     return finish(read_silver(loaded, lsn=lsn, timestamp=timestamp, globs=tables), as_json=as_json)

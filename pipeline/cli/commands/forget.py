@@ -54,7 +54,7 @@ def forget(
     Neither job may be running. Ends with a receipt, which has no values.
     """
     loaded = load_config(config)
-    from pipeline.operate.forget import run_forget
+    from pipeline.forget.forget import run_forget
 
     receipt = run_forget(loaded, table, keys, is_dry_run=dry_run)
     return unless_stopped(finish(receipt, as_json=as_json), stop)

@@ -39,6 +39,6 @@ def history(
     column of the key, as SELECT prints it. Nothing is changed.
     """
     loaded = load_config(config)
-    from pipeline.operate.history import read_history
+    from pipeline.reading.history import read_history
 
     return finish(read_history(loaded, table, key), as_json=as_json)

@@ -69,7 +69,7 @@ def query(
     refuse_both({"--live": is_live, "--as-of": point is not None})
     refuse_both({"--csv": as_csv, "--json": as_json})
     loaded = load_config(config)
-    from pipeline.operate.query import run_query, silver_as_of, silver_live
+    from pipeline.reading.query import run_query, silver_as_of, silver_live
     from pipeline.terminal import make_console
 
     silver = silver_live(loaded) if is_live else silver_as_of(loaded, point)

@@ -15,11 +15,11 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.reconciliations import UNPROVEN
 from pipeline.metadata.registry import Records
-from pipeline.operate.live import LiveReader
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.progress import ApplySummary
+from pipeline.reading.live import LiveReader
 from pipeline.silver.compare.clone import pin_table
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile

@@ -21,8 +21,8 @@ from pipeline.config.config import Protocol
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.crash_steps import CrashStep
 from pipeline.errors import ConfigError, LakeError
+from pipeline.forget.forget import run_forget
 from pipeline.key_ranges import KeyRange
-from pipeline.operate.forget import run_forget
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync

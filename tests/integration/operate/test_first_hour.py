@@ -12,7 +12,7 @@ from pipeline.cli.main import main
 from pipeline.config.load import load_config
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError, MissingTable
-from pipeline.operate.live import open_live
+from pipeline.reading.live import open_live
 from pipeline.silver.read.as_of import find_silver
 from pipeline.table_name import TableName
 from tests.support.first_hour import KEYLESS, ODD, ORDINARY, SCHEMAS, make_tables

@@ -18,15 +18,15 @@ from pipeline.config.tables import TableRule
 from pipeline.crash_steps import RetentionStep
 from pipeline.delta.merge import merge_groups
 from pipeline.delta.table import Lake
+from pipeline.forget.forget import run_forget
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.registry import Records
 from pipeline.operate import retention
-from pipeline.operate.forget import run_forget
-from pipeline.operate.history import read_history
 from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.operate.retention import Compaction, TableBase
+from pipeline.reading.history import read_history
 from pipeline.silver.write.batch_writer import BatchWriter
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit

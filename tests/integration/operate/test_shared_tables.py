@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pipeline.delta.definition import Definition
 from pipeline.delta.native_commit import Operation, commit_version
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.operate.forget import run_forget
+from pipeline.forget.forget import run_forget
 from pipeline.operate.maintain import run_maintenance
 from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName

@@ -20,9 +20,9 @@ from pipeline.crash_steps import CrashStep
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifests
-from pipeline.operate.as_of import read_silver
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.protocol.lsn import LSN
+from pipeline.reading.as_of import read_silver
 from pipeline.silver.read.as_of import AsOf
 from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at

@@ -13,7 +13,7 @@ from pipeline.config.config import Config, Protocol
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.crash_steps import CrashStep
 from pipeline.ingest.job import run_ingest
-from pipeline.operate.live import LiveReader
+from pipeline.reading.live import LiveReader
 from pipeline.table_name import TableName
 from tests.support.comparable.arrow import arrow_rows, comparable_rows
 from tests.support.comparable.silver import silver_path

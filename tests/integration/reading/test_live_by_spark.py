@@ -11,9 +11,9 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.errors import LakeError
-from pipeline.operate.live import LiveReader, open_live
-from pipeline.operate.live_frames import LiveFrames
-from pipeline.operate.query import silver_live
+from pipeline.reading.live import LiveReader, open_live
+from pipeline.reading.live_frames import LiveFrames
+from pipeline.reading.query import silver_live
 from pipeline.table_name import TableName
 from tests.support.comparable.arrow import comparable_rows
 from tests.support.comparable.silver import frame_rows

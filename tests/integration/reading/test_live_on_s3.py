@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from pipeline.operate.live import LiveReader
-from pipeline.operate.query import silver_as_of, silver_live
+from pipeline.reading.live import LiveReader
+from pipeline.reading.query import silver_as_of, silver_live
 from pipeline.silver.read.query_session import QuerySession
 from pipeline.table_name import TableName
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS

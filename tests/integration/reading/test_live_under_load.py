@@ -23,8 +23,8 @@ from pipeline.delta.merge import merge_groups, plain_layout, plan_table
 from pipeline.delta.merge_plan import MergeLimits
 from pipeline.delta.table import Lake
 from pipeline.ingest.job import run_ingest
-from pipeline.operate.live import open_live
-from pipeline.operate.live_tables import Live
+from pipeline.reading.live import open_live
+from pipeline.reading.live_tables import Live
 from pipeline.table_name import TableName
 from tests.support.recorded_load import COLUMNS, TABLES, RecordedLoad, Tables
 from tests.support.seeds import seed_of_run

@@ -9,8 +9,8 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import ForgetStep
-from pipeline.operate.forget import run_forget
-from pipeline.operate.forget_receipt import ForgetReceipt
+from pipeline.forget.forget import run_forget
+from pipeline.forget.receipt import ForgetReceipt
 from pipeline.verify.audit import run_audit
 from tests.support.fault_points import crash_at
 from tests.support.files import places_of

@@ -14,8 +14,8 @@ import pytest
 from pipeline.cli import main
 from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest, ManifestEntry
-from pipeline.operate.as_of import SilverVersions
 from pipeline.protocol.lsn import LSN
+from pipeline.reading.as_of import SilverVersions
 from pipeline.silver.read.as_of import AsOf
 from pipeline.table_name import TableName
 from pipeline.verify.audit import Audit
@@ -104,7 +104,7 @@ def test_versions_are_printed_as_queries(
     behind = found.table("public", "b")
     current = type(behind)(TableName("public", "[a]"), "file:/lake/silver/public/[a]", 7)
     versions = SilverVersions(found, (("current", current), ("behind", behind)))
-    calls = stand_in(monkeypatch, "pipeline.operate.as_of", "read_silver", versions)
+    calls = stand_in(monkeypatch, "pipeline.reading.as_of", "read_silver", versions)
     assert main.main(["as-of", "--config", config, "--lsn", "0/64"]) == 0
     assert calls == [{"lsn": "0/64", "timestamp": None, "globs": ()}]
     assert capsys.readouterr().out.splitlines() == [
@@ -131,7 +131,7 @@ def test_a_name_with_a_line_end_stays_in_its_comment(
     behind = found.table("public", name)
     current = type(behind)(TableName("public", name), "file:/lake/silver/public/a%0A", 7)
     versions = SilverVersions(found, (("current", current), ("behind", behind)))
-    stand_in(monkeypatch, "pipeline.operate.as_of", "read_silver", versions)
+    stand_in(monkeypatch, "pipeline.reading.as_of", "read_silver", versions)
     assert main.main(["as-of", "--config", config]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.startswith("-- ") for line in lines] == [True] * (len(lines) - 1) + [False]

@@ -21,7 +21,7 @@ from pipeline.delta.rows import read_rows
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
 from pipeline.errors import LakeError
-from pipeline.operate.forget_keys import ForgottenTable
+from pipeline.reading.row_keys import ForgottenTable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,11 +20,11 @@ from pipeline.crash_steps import ForgetStep
 from pipeline.delta.locks import lock_apply
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError
+from pipeline.forget.forget import run_forget
+from pipeline.forget.receipt import ForgetReceipt
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.reconciliations import DIFFERENCES
-from pipeline.operate.forget import run_forget
-from pipeline.operate.forget_receipt import ForgetReceipt
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.replication.slot_lock import connect_with_lock

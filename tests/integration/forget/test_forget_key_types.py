@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
-from pipeline.operate.forget import run_forget
-from pipeline.operate.history import read_history
+from pipeline.forget.forget import run_forget
 from pipeline.operate.rebuild import run_rebuild
+from pipeline.reading.history import read_history
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support import oracle

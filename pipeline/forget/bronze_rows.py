@@ -20,7 +20,7 @@ from pipeline.delta.data_files import DataFile
 from pipeline.delta.native_commit import removing_uncommitted
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import data_file
-from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys
+from pipeline.reading.row_keys import ForgottenTable, SubjectRows, close_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,10 +17,10 @@ from pipeline.delta.txn import TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import RegisteredTable
-from pipeline.operate.forget_keys import ForgottenTable
-from pipeline.operate.key_types import texts_of
 from pipeline.partition_folders import values_in
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.reading.key_types import texts_of
+from pipeline.reading.row_keys import ForgottenTable
 from pipeline.silver.read.versions import resolve_path
 from pipeline.table_name import TableName
 

@@ -15,8 +15,8 @@ from pipeline.config.tables import TableRule
 from pipeline.crash_steps import ForgetStep
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
+from pipeline.forget.forget import run_forget
 from pipeline.ingest.job import run_ingest
-from pipeline.operate.forget import run_forget
 from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import snapshot, source_rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.delta.spark.frames import in_session
 from pipeline.delta.sql import quoted
 from pipeline.errors import LakeError
-from pipeline.operate.live_tables import Live, LiveTable, buffered
+from pipeline.reading.live_tables import Live, LiveTable, buffered
 from pipeline.silver.read.as_of import view_names
 from pipeline.silver.read.live_rows import pending_writes
 from pipeline.table_name import TableName

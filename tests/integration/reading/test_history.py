@@ -9,8 +9,8 @@ import pytest
 
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.errors import ConfigError, LakeError
-from pipeline.operate.history import read_history
 from pipeline.operate.resync import run_resync
+from pipeline.reading.history import read_history
 from tests.support.pipelines import MakePipeline, with_rules
 
 pytestmark = pytest.mark.postgres

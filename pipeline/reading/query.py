@@ -23,8 +23,8 @@ from pipeline.delta.spark.provider import NoSpark
 from pipeline.delta.table import Lake
 from pipeline.delta.table_log import local_path
 from pipeline.errors import LakeError, one_line
-from pipeline.operate.live import open_live
 from pipeline.protocol.lsn import LSN
+from pipeline.reading.live import open_live
 from pipeline.silver.read.as_of import find_silver
 from pipeline.silver.read.missing_tables import why_missing
 from pipeline.table_name import TableName

@@ -17,8 +17,8 @@ from pipeline.bronze.protection import fingerprint
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.config.config import Config
 from pipeline.errors import ConfigError, LakeError
-from pipeline.operate.key_types import SUPPORTED, KeyFamily, as_printed, family_of, same_spelling
 from pipeline.protected_columns import HMAC_SHA256
+from pipeline.reading.key_types import SUPPORTED, KeyFamily, as_printed, family_of, same_spelling
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count

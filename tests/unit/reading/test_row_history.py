@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.operate.history import RowHistory
-from pipeline.operate.row_history import HistoryEntry, RowChange, find_lives
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.reading.history import RowHistory
+from pipeline.reading.row_history import HistoryEntry, RowChange, find_lives
 from pipeline.table_name import TableName
 from tests.support.pages import render
 from tests.support.silver.relations import INT4, column, relation

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from pipeline.cli.main import main
 from pipeline.errors import ConfigError, LakeError
-from pipeline.operate.query import run_query, silver_as_of, silver_live
 from pipeline.protocol.lsn import LSN
+from pipeline.reading.query import run_query, silver_as_of, silver_live
 from pipeline.silver.read.query_session import QuerySession
 from pipeline.silver.read.silver_rows import SilverRows
 from pipeline.table_name import TableName

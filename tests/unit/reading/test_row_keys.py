@@ -13,8 +13,8 @@ import pytest
 from pipeline.bronze.erasures import erasures_in
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.errors import ConfigError, LakeError
-from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys, plan_table
-from pipeline.operate.key_types import family_of, texts_of
+from pipeline.reading.key_types import family_of, texts_of
+from pipeline.reading.row_keys import ForgottenTable, SubjectRows, close_keys, plan_table
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "t")

@@ -18,8 +18,8 @@ from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
-from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys, find_table, plan_table
-from pipeline.operate.row_history import (
+from pipeline.protocol.lsn import LSN
+from pipeline.reading.row_history import (
     OPERATIONS,
     ChangedColumn,
     HistoryEntry,
@@ -27,7 +27,7 @@ from pipeline.operate.row_history import (
     as_json,
     find_lives,
 )
-from pipeline.protocol.lsn import LSN
+from pipeline.reading.row_keys import ForgottenTable, SubjectRows, close_keys, find_table, plan_table
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName
 from pipeline.tail.text_format import value_text

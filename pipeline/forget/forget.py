@@ -37,29 +37,29 @@ from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.store.mirror import fetch, mirror_at
 from pipeline.delta.table import Lake, LakeTable, path_segment
 from pipeline.errors import ConfigError, LakeError, SlotBusyError
-from pipeline.metadata.manifests import Manifest, Manifests
-from pipeline.metadata.registry import Records
-from pipeline.operate.forget_bronze import ErasedRows, count_rows, erase_rows, find_keys
-from pipeline.operate.forget_intent import Intent, Intents
-from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, find_table, plan_table
-from pipeline.operate.forget_plan import (
+from pipeline.forget.bronze_rows import ErasedRows, count_rows, erase_rows, find_keys
+from pipeline.forget.intent import Intent, Intents
+from pipeline.forget.plan import (
     SilverKeys,
     check_pending,
     check_rows,
     check_tables,
     find_silver_tables,
 )
-from pipeline.operate.forget_receipt import ForgetReceipt, PlaceReceipt
-from pipeline.operate.forget_records import (
+from pipeline.forget.receipt import ForgetReceipt, PlaceReceipt
+from pipeline.forget.records import (
     RecordPlace,
     check_requests,
     count_records,
     erase_records,
     record_places,
 )
+from pipeline.metadata.manifests import Manifest, Manifests
+from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.reading.row_keys import ForgottenTable, SubjectRows, find_table, plan_table
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.silver.read.versions import manifest_entry
 from pipeline.silver.write.shared_tables import SharedTable, refresh_shared

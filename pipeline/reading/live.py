@@ -28,8 +28,8 @@ from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, report_error
 from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.metadata.registry import Records, RegisteredTable
-from pipeline.operate.live_tables import ONLY_SPARK, Found, Live, LiveTable, buffered
 from pipeline.protocol.lsn import INVALID
+from pipeline.reading.live_tables import ONLY_SPARK, Found, Live, LiveTable, buffered
 from pipeline.silver.decision import Step
 from pipeline.silver.read.live_rows import pending_writes, refuse_plan
 from pipeline.silver.schema.foreign_commits import refuse_foreign_commits, refuse_removed_columns
@@ -174,6 +174,6 @@ def open_live(config: Config, spark: SparkSession | None = None) -> LiveReader:
             "live reads Delta's log in the JVM of the session, and a Spark Connect session has none. Read "
             "without a session, or start one with a JVM."
         )
-    from pipeline.operate.live_frames import LiveFrames
+    from pipeline.reading.live_frames import LiveFrames
 
     return LiveReader(config, spark, LiveFrames)

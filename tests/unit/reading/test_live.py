@@ -19,10 +19,10 @@ from pipeline.bronze.relations import relation_version
 from pipeline.delta.merge import merge_groups, plain_layout, plan_table
 from pipeline.delta.merge_plan import MergeLimits
 from pipeline.errors import ConfigError, LakeError
-from pipeline.operate.live import LiveReader
-from pipeline.operate.live_tables import Live
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Relation
+from pipeline.reading.live import LiveReader
+from pipeline.reading.live_tables import Live
 from pipeline.silver.read import silver_rows
 from pipeline.table_name import TableName
 from tests.support.native_lakes import NativeLake, change, make_config
