@@ -18,7 +18,7 @@ from tests.support.sources import FILES, tree_of
 CALLS = {"create_waiting", "execute", "exec_", "send_query", "SQL", "sql", "_fetch", "_run"}
 BUILDERS = {  # of Spark SQL
     *("statements", "enable_statement", "backfill_statement", "sql"),
-    *("merge_by_key", "merge_by_image", "merge_within"),
+    *("statement", "_update", "_updated"),
 }
 # Texts that are constants of the module, chosen by the server's version, or numbers.
 SAFE = {
@@ -30,12 +30,13 @@ SAFE = {
         *("pairs", "literal(key)", "literal(value)", "columns", "quoted(name)", "literal(text)"),
         "', '.join(map(quoted, self.partition_by))",
     },
-    "pipeline/silver/fold/write.py": {
-        *("self.table", "self.condition", "names", "FOLDED"),
-        *("target", "source", "on", "bounds", "', '.join(updates)", "image"),
-        *("quoted(column.name)", "_updated(fold, i)", "quoted(name)", "source_name"),
-        *("_insert(fold.columns, metadata)", "_insert(columns, metadata)"),
-        *("column", "_update(marks)", "current_rows(fold)"),  # of pgdelta's own columns
+    "pipeline/silver/fold/write.py": {"self.table", "self.condition", "names", "FOLDED"},
+    "pipeline/silver/fold/merge.py": {  # identifiers, and numbered columns or those of pgdelta
+        *("target", "source", "on", "self.on", "bounds", "gone", "update", "names", "values"),
+        *("quoted(name)", "self.kept[name]", "GONE", "v", "value", "self.values[name]"),
+        "', '.join((f't.{quoted(name)} = {value}' for name, value in values.items()))",
+        "_update({name: self._updated(name) for name in self.values})",
+        "self.truncated.condition",
     },
     "pipeline/silver/compare/clone.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/silver/fold/duckdb_sql.py": {

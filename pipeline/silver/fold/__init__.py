@@ -1,6 +1,6 @@
 """Fold: what the changes of a step leave of each row.
 
-- `write_plan`: the steps of an input; `write`: one write, and its MERGE
+- `write_plan`: the steps of an input; `write`: one write
 - `fold`, `fold_sql`: one row per key, or multisets of whole rows
 - `modes`, `mode_sql`: what else than a mirror a table may be, and the fold of these
 - `unchanged_plan`, `unchanged_values`: values that were not sent, from earlier rows
@@ -8,5 +8,5 @@
 - `key_bounds`, `file_statistics`: by which files are skipped
 - `policies`: guards, and refused values
 - `sql_session`: the session that runs a fold, by `duckdb_sql` or `spark_sql`
-- `row_changes`: what comes of it: rows that go, are replaced, or come
+- `merge`: what folded rows do to silver's in each mode; `row_changes`: the rows that go, change and come
 """

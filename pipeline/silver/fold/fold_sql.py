@@ -36,8 +36,8 @@ from pipeline.silver.fold.fold import (
     pick,
     pick_or_missing,
 )
-from pipeline.silver.fold.modes import inserted_values, own_columns
-from pipeline.silver.fold.write import MetadataNames, image_of_row, image_of_texts
+from pipeline.silver.fold.modes import MetadataNames, inserted_values, own_columns
+from pipeline.silver.fold.write import image_of_row, image_of_texts
 
 ABSENT = "greatest(0, -(silver_count + lowest))"
 """SQL for the number of removed rows that silver does not have."""

@@ -21,8 +21,9 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.txn import TableCommit
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.fold.modes import MARKINGS
-from pipeline.silver.fold.write import MetadataNames, Write, WriteKind, all_sent, merge_by_key, plan_write
+from pipeline.silver.fold.merge import merge_by_key
+from pipeline.silver.fold.modes import MARKINGS, MetadataNames
+from pipeline.silver.fold.write import Write, WriteKind, all_sent, plan_write
 from pipeline.silver.fold.write_plan import Identity, TableInput, WriteStep, fold_signature, plan_fold
 from pipeline.silver.schema.column_mapping import SilverColumns, align_versions
 from pipeline.silver.schema.schema_evolution import continues
@@ -145,5 +146,5 @@ def plan_later_copy(
         current_column=current,
         has_intermediate=rule.has_intermediate,
     )
-    statement = merge_by_key(identifier, "folded", merged, metadata)
-    return Write(step, WriteKind.COMPARE, fold, commit, metadata, identifier, statement, merged=merged)
+    merge = merge_by_key(merged, metadata)
+    return Write(step, WriteKind.COMPARE, fold, commit, metadata, identifier, merge, merged=merged)

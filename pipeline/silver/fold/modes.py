@@ -27,6 +27,24 @@ class MetadataColumn:
     ddl: str
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataNames:
+    """The names of pgdelta's columns in a silver table; the two of the commit are None if it has none."""
+
+    commit_lsn: str | None
+    commit_time: str | None
+    own: tuple[tuple[str, str], ...] = ()  # the same for the columns that only the table's mode has
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return pairs of the silver name and the source frame's name."""
+        named = ((self.commit_lsn, "commit_lsn"), (self.commit_time, "commit_time"))
+        return [(name, source) for name, source in named if name is not None] + [*self.own]
+
+    def name_of(self, source: str) -> str:
+        """Return the silver name of a column, given its name in the source frame."""
+        return next(name for name, other in self.pairs() if other == source)
+
+
 _COMMIT_COLUMNS = (
     MetadataColumn("_commit_lsn", "commit_lsn", "BIGINT"),
     MetadataColumn("_commit_time", "commit_time", "TIMESTAMP"),

@@ -23,10 +23,12 @@ from typing import Protocol
 from pipeline.engine import Engine
 from pipeline.silver.fold.fold import INHERITED, VALUE, Fold, FoldColumn
 from pipeline.silver.fold.fold_sql import FoldSql, group_by, select
+from pipeline.silver.fold.merge import same_keys
 from pipeline.silver.fold.mode_sql import is_unchanged, unchanged_names
+from pipeline.silver.fold.modes import MetadataNames
 from pipeline.silver.fold.sql_session import SqlSession, fold_steps, follow_key_changes
 from pipeline.silver.fold.unchanged_plan import Filling
-from pipeline.silver.fold.write import FOLDED, MetadataNames, same_keys
+from pipeline.silver.fold.write import FOLDED
 from pipeline.silver.types.text_parsers import STRING
 
 NEEDED, EARLIER, EARLIER_VALUES = "needed", "earlier", "earlier_values"

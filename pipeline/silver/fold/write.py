@@ -21,7 +21,8 @@ from pipeline.engine import SPARK, Engine
 from pipeline.key_ranges import KeyRange, has_same_order
 from pipeline.silver.fold.fold import UNKNOWN, Fold, FoldColumn
 from pipeline.silver.fold.key_bounds import has_bounds
-from pipeline.silver.fold.modes import MARKINGS, truncate_marks
+from pipeline.silver.fold.merge import Merge, merge_by_image, merge_by_key
+from pipeline.silver.fold.modes import MARKINGS, MetadataNames
 from pipeline.silver.fold.unchanged_plan import Filling
 from pipeline.silver.fold.write_plan import Identity, WriteStep
 from pipeline.silver.types.text_parsers import SilverType
@@ -52,9 +53,8 @@ class WriteKind(enum.Enum):
 class Write:
     """One write: what it reads, how it folds, what it does and what its commit records.
 
-    `condition` is that of REPLACE_KEYS, `statement` the MERGE; `merge_within` gives it with the bounds of the
-    changed keys. COMPARE folds by `fold`, as a mirror, and merges by `merged`. `filling` is how rows of mode
-    `append` get values that were not sent.
+    `condition` is that of REPLACE_KEYS, `merge` what the rows of a MERGE do. COMPARE folds by `fold`, as a
+    mirror, and merges by `merged`. `filling` is how rows of mode `append` get values that were not sent.
     """
 
     step: WriteStep
@@ -63,7 +63,7 @@ class Write:
     commit: TableCommit
     metadata: MetadataNames
     table: str
-    statement: str | None = None
+    merge: Merge | None = None
     condition: str | None = None
     merged: Fold | None = None
     filling: Filling | None = None
@@ -81,17 +81,17 @@ class Write:
             return False
         return is_log or self.step.copy_id is not None or self.step.identity is Identity.NONE
 
-    def merge_within(self, bounds: str | None) -> str:
-        """Return the MERGE by key with the bounds of the changed keys, if these are known."""
-        return merge_by_key(self.table, FOLDED, self.merged or self.fold, self.metadata, bounds)
+    def statement(self, bounds: str | None = None) -> str:
+        """Return the MERGE, within the bounds of the changed keys if these are known."""
+        assert self.merge is not None
+        return self.merge.statement(self.table, FOLDED, bounds)
 
     @property
     def sql(self) -> str:
         """The write as one Spark SQL statement; a comment replaces bounds that are known after the fold."""
-        if self.kind is WriteKind.MERGE and has_bounds(self.fold):
-            return self.merge_within(LATER_BOUNDS)
-        if self.statement is not None:
-            return self.statement
+        if self.merge is not None:
+            has_later_bounds = self.kind is WriteKind.MERGE and has_bounds(self.fold)
+            return self.statement(LATER_BOUNDS if has_later_bounds else None)
         names = ", ".join(map(quoted, self.columns))
         match self.kind:
             case WriteKind.REPLACE_KEYS:
@@ -136,12 +136,11 @@ def plan_write(
         return replace(write, kind=WriteKind.REPLACE_KEYS, condition=condition)
     match step.identity:
         case Identity.KEY if needs_merge:
-            statement = merge_by_key(table, FOLDED, fold, metadata)
-            return Write(step, WriteKind.MERGE, fold, commit, metadata, table, statement)
+            merge = merge_by_key(fold, metadata)
+            return Write(step, WriteKind.MERGE, fold, commit, metadata, table, merge)
         case Identity.WHOLE_ROW if needs_merge and not has_only_inserts:
-            image = image_of_row(fold.columns, "t")
-            statement = merge_by_image(table, FOLDED, image, fold.columns, metadata)
-            return Write(step, WriteKind.MERGE_ROWS, fold, commit, metadata, table, statement)
+            merge = merge_by_image(image_of_row(fold.columns, "t"), fold.columns, metadata)
+            return Write(step, WriteKind.MERGE_ROWS, fold, commit, metadata, table, merge)
         case Identity.NONE:
             return Write(step, kind, keyless(fold), commit, metadata, table)
     return Write(step, kind, fold, commit, metadata, table)
@@ -156,24 +155,6 @@ def all_sent(fold: Fold) -> Fold:
 def keyless(fold: Fold) -> Fold:
     """Return the fold of rows that are added without a key."""
     return replace(all_sent(fold), key=())
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataNames:
-    """The names of pgdelta's columns in a silver table; the two of the commit are None if it has none."""
-
-    commit_lsn: str | None
-    commit_time: str | None
-    own: tuple[tuple[str, str], ...] = ()  # the same for the columns that only the table's mode has
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """Return pairs of the silver name and the source frame's name."""
-        named = ((self.commit_lsn, "commit_lsn"), (self.commit_time, "commit_time"))
-        return [(name, source) for name, source in named if name is not None] + [*self.own]
-
-    def name_of(self, source: str) -> str:
-        """Return the silver name of a column, given its name in the source frame."""
-        return next(name for name, other in self.pairs() if other == source)
 
 
 def misfits(fold: Fold, engine: Engine = SPARK) -> str | None:
@@ -214,101 +195,6 @@ def _policy(column: FoldColumn, value: str) -> str:
     if column.type.lenient is None:
         return "'text'" if column.misfit == "text" else "'null'"
     return f"CASE WHEN {value} IS NULL THEN 'null' ELSE 'clamp' END"
-
-
-def merge_by_key(
-    target: str, source: str, fold: Fold, metadata: MetadataNames, bounds: str | None = None
-) -> str:
-    """Return the MERGE of one row per key: it deletes, updates what was sent, or inserts.
-
-    `bounds` is SQL that is true for all rows `t` of the target that have a key of the source.
-    """
-    on = same_keys(fold) + (f" AND {bounds}" if bounds else "")
-    gone, marks = ["WHEN MATCHED AND s.op = 'D' THEN DELETE"], []
-    others: list[str] = []
-    if fold.mode in MARKINGS:
-        columns = MARKINGS[fold.mode].columns
-        marks = [(name, f"s.{column}") for name, column in metadata.pairs() if column in columns]
-        gone = [f"WHEN MATCHED AND s.op = 'D' THEN {_update(marks)}"]
-        others = _truncate(fold, metadata)
-    if fold.mode == "history":
-        return "\n".join(
-            [
-                f"MERGE INTO {target} t USING {source} s ON s.op = 'D' AND {current_rows(fold)} AND {on}",
-                f"WHEN MATCHED THEN {_update(marks)}",
-                f"WHEN NOT MATCHED AND s.op <> 'D' THEN {_insert(fold.columns, metadata)}",
-                *others,
-            ]
-        )
-    updates = [f"t.{quoted(column.name)} = {_updated(fold, i)}" for i, column in enumerate(fold.columns)]
-    updates += [f"t.{quoted(name)} = s.{source_name}" for name, source_name in metadata.pairs()]
-    return "\n".join(
-        [
-            f"MERGE INTO {target} t USING {source} s ON {on}",
-            *gone,
-            f"WHEN MATCHED THEN UPDATE SET {', '.join(updates)}",
-            f"WHEN NOT MATCHED AND s.op <> 'D' THEN {_insert(fold.columns, metadata)}",
-            *others,
-        ]
-    )
-
-
-def _update(values: Sequence[tuple[str, str]]) -> str:
-    return f"UPDATE SET {', '.join(f't.{quoted(name)} = {value}' for name, value in values)}"
-
-
-def _truncate(fold: Fold, metadata: MetadataNames) -> list[str]:
-    """Return the clause of a MERGE that marks the rows which its first TRUNCATE removes at other keys."""
-    if not fold.truncates:
-        return []
-    values = truncate_marks(fold.mode, fold.truncates[0], SPARK)
-    marks = [(name, values[source]) for name, source in metadata.pairs() if source in values]
-    return [f"WHEN NOT MATCHED BY SOURCE AND {current_rows(fold)} THEN {_update(marks)}"]
-
-
-def current_rows(fold: Fold, engine: Engine = SPARK) -> str:
-    """Return SQL that is true for the rows `t` of a target that are not gone, in a mode that keeps those."""
-    assert fold.current_column is not None
-    return MARKINGS[fold.mode].is_current(f"t.{engine.quoted(fold.current_column)}")
-
-
-def same_key(fold: Fold, name: str, i: int, engine: Engine = SPARK) -> str:
-    """Return SQL that is true if key column i of target and source are equal."""
-    column = fold.columns[i]
-    target = column.type.comparable(f"t.{engine.quoted(column.name)}", engine)
-    source = column.type.comparable(f"s.{name}", engine)
-    return f"{target} {'<=>' if engine is SPARK else 'IS NOT DISTINCT FROM'} {source}"
-
-
-def same_keys(fold: Fold, engine: Engine = SPARK) -> str:
-    """Return SQL that is true if the keys of target and source are equal."""
-    keys = zip(fold.key_names, fold.key, strict=True)
-    return " AND ".join(same_key(fold, name, i, engine) for name, i in keys)
-
-
-def _updated(fold: Fold, i: int) -> str:
-    if i in fold.partial:
-        return f"CASE WHEN s.s{i} IS NULL THEN t.{quoted(fold.columns[i].name)} ELSE s.c{i} END"
-    return f"s.c{i}"
-
-
-def _insert(columns: Sequence[FoldColumn], metadata: MetadataNames) -> str:
-    names = [quoted(column.name) for column in columns] + [quoted(name) for name, _ in metadata.pairs()]
-    values = [f"s.c{i}" for i in range(len(columns))] + [f"s.{source}" for _, source in metadata.pairs()]
-    return f"INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
-
-
-def merge_by_image(
-    target: str, source: str, image: str, columns: Sequence[FoldColumn], metadata: MetadataNames
-) -> str:
-    """Return the MERGE of complete rows: op D deletes all rows with an image, op I inserts one row."""
-    return "\n".join(
-        [
-            f"MERGE INTO {target} t USING {source} s ON s.op = 'D' AND {image} = s.image",
-            "WHEN MATCHED THEN DELETE",
-            f"WHEN NOT MATCHED AND s.op = 'I' THEN {_insert(columns, metadata)}",
-        ]
-    )
 
 
 def image_of_texts(columns: Sequence[FoldColumn], engine: Engine = SPARK) -> str:

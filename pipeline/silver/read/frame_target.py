@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline.engine import SPARK
 from pipeline.silver.fold.fold import Fold
 from pipeline.silver.fold.fold_sql import FoldSql
-from pipeline.silver.fold.modes import MARKINGS, truncate_marks
+from pipeline.silver.fold.merge import GONE, Merge, merge_by_key
 from pipeline.silver.fold.unchanged_values import EARLIER, EARLIER_VALUES, EarlierRows
-from pipeline.silver.fold.write import (
-    FOLDED,
-    MetadataNames,
-    Write,
-    WriteKind,
-    current_rows,
-    image_of_row,
-    same_keys,
-)
+from pipeline.silver.fold.write import FOLDED, Write, WriteKind, image_of_row
 from pipeline.silver.write.step_writer import Target
 
 if TYPE_CHECKING:
@@ -69,44 +61,43 @@ class FrameTarget(Target):
 
     def commit_merge(self, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
         self.define_silver(fold)
-        values = {column.name: f"s.c{i}" for i, column in enumerate(fold.columns)}
-        values |= {name: f"s.{source}" for name, source in write.metadata.pairs()}
-        stay = self.session.table(self._rows_that_stay(fold, write.metadata))
-        source = f"{FOLDED} AS s"
-        if fold.mode != "history" and fold.partial:
-            source += f" LEFT JOIN (SELECT *, true AS {_FOUND} FROM silver) AS t ON {same_keys(fold)}"
-            for i in fold.partial:
-                name = SPARK.quoted(fold.columns[i].name)
-                is_kept = f"s.s{i} IS NULL AND t.{_FOUND}"
-                values[fold.columns[i].name] = f"CASE WHEN {is_kept} THEN t.{name} ELSE s.c{i} END"
-        columns = ", ".join(f"{sql} AS {SPARK.quoted(name)}" for name, sql in values.items())
-        written = self.session.table(f"SELECT {columns} FROM {source} WHERE s.op <> 'D'")
-        self.frame = self._complete(stay).unionAll(self._complete(written))
+        merge = merge_by_key(fold, write.metadata)
+        stay, written = (
+            self._complete(self.session.table(query))
+            for query in (self._rows_that_stay(merge), self._written_rows(merge))
+        )
+        self.frame = stay.unionAll(written)
 
-    def _rows_that_stay(self, fold: Fold, metadata: MetadataNames) -> str:
+    def _written_rows(self, merge: Merge) -> str:
+        """Return the query of the rows that replace others or are inserted, with what they keep of others."""
+        source, kept = f"{FOLDED} AS s", merge.kept
+        if kept:
+            source += f" LEFT JOIN (SELECT *, true AS {_FOUND} FROM silver) AS t ON {merge.on}"
+        columns = []
+        for name, column in merge.values.items():
+            value, own = f"s.{column}", SPARK.quoted(name)
+            if name in kept:
+                value = f"CASE WHEN {kept[name]} AND t.{_FOUND} THEN t.{own} ELSE {value} END"
+            columns.append(f"{value} AS {own}")
+        return f"SELECT {', '.join(columns)} FROM {source} WHERE s.op <> 'D'"
+
+    def _rows_that_stay(self, merge: Merge) -> str:
         """Return the query of the rows of `silver` that nothing replaces, marked if they are gone."""
-        if fold.mode not in MARKINGS:
-            return (
-                f"SELECT {self._hint}t.* FROM silver AS t LEFT ANTI JOIN {FOLDED} AS s ON {same_keys(fold)}"
-            )
-        on, is_gone = same_keys(fold), "s.op = 'D'"
-        if fold.mode == "history":
-            on = f"s.op = 'D' AND {current_rows(fold)} AND {on}"
-        marks = {name: source for name, source in metadata.pairs() if source in MARKINGS[fold.mode].columns}
-        first = truncate_marks(fold.mode, fold.truncates[0], SPARK) if fold.truncates else {}
+        if merge.marks is None:
+            return f"SELECT {self._hint}t.* FROM silver AS t LEFT ANTI JOIN {FOLDED} AS s ON {merge.on}"
         columns = []
         for name in self._schema.names:
-            quoted = SPARK.quoted(name)
-            value = f"t.{quoted}"
-            if name in marks:
-                cases = f"WHEN {is_gone} THEN s.{marks[name]}"
-                if first:
-                    cases += f" WHEN s.op IS NULL AND {current_rows(fold)} THEN {first[marks[name]]}"
+            value = f"t.{SPARK.quoted(name)}"
+            if name in merge.marks:
+                cases = f"WHEN {GONE} THEN s.{merge.values[name]}"
+                if merge.truncated:
+                    is_truncated = f"s.op IS NULL AND {merge.truncated.condition}"
+                    cases += f" WHEN {is_truncated} THEN {merge.truncated.values[name]}"
                 value = f"CASE {cases} ELSE {value} END"
-            columns.append(f"{value} AS {quoted}")
+            columns.append(f"{value} AS {SPARK.quoted(name)}")
         return (
-            f"SELECT {self._hint}{', '.join(columns)} FROM silver AS t LEFT JOIN {FOLDED} AS s ON {on} "
-            f"WHERE s.op IS NULL OR {is_gone}"
+            f"SELECT {self._hint}{', '.join(columns)} FROM silver AS t LEFT JOIN {FOLDED} AS s ON {merge.on} "
+            f"WHERE s.op IS NULL OR {GONE}"
         )
 
     def commit_multiset(self, write: Write, fold: Fold) -> None:

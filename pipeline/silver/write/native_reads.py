@@ -18,8 +18,8 @@ from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.file_statistics import TIMES
 from pipeline.silver.fold.fold import Fold
 from pipeline.silver.fold.fold_sql import reduced_images
+from pipeline.silver.fold.merge import same_keys
 from pipeline.silver.fold.unchanged_values import EARLIER, EARLIER_VALUES, NEEDED, EarlierRows
-from pipeline.silver.fold.write import same_keys
 from pipeline.silver.write.data_layout import (
     FileChoice,
     column_bounds,

@@ -18,16 +18,9 @@ import pyarrow.compute as pc
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.fold import Fold
 from pipeline.silver.fold.fold_sql import FoldSql
-from pipeline.silver.fold.modes import MARKINGS, truncate_marks
+from pipeline.silver.fold.merge import GONE, Merge, Truncated, merge_by_image, merge_by_key
 from pipeline.silver.fold.row_changes import Committer, FileChanges, RowChanges, RowCommit
-from pipeline.silver.fold.write import (
-    FOLDED,
-    Write,
-    WriteKind,
-    current_rows,
-    key_range_condition,
-    same_keys,
-)
+from pipeline.silver.fold.write import FOLDED, Write, WriteKind, key_range_condition
 from pipeline.silver.write.native_files import NotNative
 from pipeline.silver.write.native_reads import NativeReads, as_numpy
 from pipeline.silver.write.table_version import TableVersion
@@ -70,7 +63,7 @@ class NativeTarget(NativeReads):
         condition = key_range_condition(write.fold, step.key_types, step.key_ranges, session.engine)
         self.define_keys(write.fold, step.key_ranges)
         matches = session.table(
-            f"SELECT {self._places}, CAST(-1 AS BIGINT) AS source, true AS is_deleted "
+            f"SELECT {self._places}, CAST(-1 AS BIGINT) AS source, true AS is_removed "
             f"FROM silver AS t WHERE {condition} ORDER BY 1, 2"
         )
         return _changes_by_file(matches)
@@ -78,35 +71,29 @@ class NativeTarget(NativeReads):
     def commit_merge(self, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
         self.define_silver(fold)
         session = self.session
-        on = same_keys(fold, session.engine)
-        if fold.mode == "history":
-            on = f"s.op = 'D' AND {current_rows(fold, session.engine)} AND {on}"
-        source, is_deleted = FOLDED, "s.op = 'D'"
-        if fold.mode in MARKINGS:
-            is_deleted = "false"
-        join, number, condition = "JOIN", "s.rowid", "true"
-        if fold.truncates:
-            # The last row of the source marks the rows that have no other.
-            source = self._with_truncate(fold)
-            truncate = session.row(f"SELECT rowid AS number FROM {source} WHERE is_truncate").number
-            join, number = "LEFT JOIN", f"coalesce(s.rowid, {truncate})"
-            condition = f"s.rowid IS NOT NULL OR {current_rows(fold, session.engine)}"
+        merge = merge_by_key(fold, write.metadata, session.engine)
+        source, join, number, condition = FOLDED, "JOIN", "s.rowid", "true"
+        if merge.truncated:
+            source = self._with_truncated(merge, merge.truncated)
+            last = session.row(f"SELECT rowid AS number FROM {source} WHERE is_truncated").number
+            join, number = "LEFT JOIN", f"coalesce(s.rowid, {last})"
+            condition = f"s.rowid IS NOT NULL OR {merge.truncated.condition}"
+        is_removed = GONE if merge.marks is None else "false"
         matches = session.table(
-            f"SELECT {self._places}, {number} AS source, {is_deleted} AS is_deleted "
-            f"FROM silver AS t {join} {source} AS s ON {on} WHERE {condition} ORDER BY 1, 2"
+            f"SELECT {self._places}, {number} AS source, {is_removed} AS is_removed "
+            f"FROM silver AS t {join} {source} AS s ON {merge.on} WHERE {condition} ORDER BY 1, 2"
         )
         if matches.num_rows and _has_duplicates(matches):
             raise NotNative("several changed keys are one in silver")
-        self._merge(write, fold, matches, source)
+        self._commit(write, merge, matches, source)
 
-    def _with_truncate(self, fold: Fold) -> str:
-        """Compute the folded rows with one more, op D, that has what the first TRUNCATE sets."""
-        marks = truncate_marks(fold.mode, fold.truncates[0], self.session.engine)
-        columns = ", ".join(f"{sql} AS {name}" for name, sql in marks.items())
+    def _with_truncated(self, merge: Merge, truncated: Truncated) -> str:
+        """Compute the folded rows with a last one, which is gone and has what rows without another get."""
+        columns = ", ".join(f"{sql} AS {merge.values[name]}" for name, sql in truncated.values.items())
         self.session.compute(
             "truncated",
-            f"SELECT *, false AS is_truncate FROM {FOLDED} "
-            f"UNION ALL BY NAME SELECT 'D' AS op, {columns}, true AS is_truncate",
+            f"SELECT *, false AS is_truncated FROM {FOLDED} "
+            f"UNION ALL BY NAME SELECT 'D' AS op, {columns}, true AS is_truncated",
         )
         return "truncated"
 
@@ -115,11 +102,12 @@ class NativeTarget(NativeReads):
         sql = FoldSql(write.fold, session.engine)
         ranked = sql.ranked_rows("counted", "silver", write.metadata, [self._places])
         matches = session.table(
-            "SELECT file, place, CAST(-1 AS BIGINT) AS source, true AS is_deleted "
+            "SELECT file, place, CAST(-1 AS BIGINT) AS source, true AS is_removed "
             f"FROM ({ranked}) AS r WHERE rank > new_count ORDER BY 1, 2"
         )
         session.compute("inserted_rows", f"SELECT * FROM {FOLDED}")
-        self._merge(write, fold, matches, "inserted_rows")
+        merge = merge_by_image("t.image", fold.columns, write.metadata)
+        self._commit(write, merge, matches, "inserted_rows")
 
     @property
     def _places(self) -> str:
@@ -127,40 +115,37 @@ class NativeTarget(NativeReads):
         file, row = (f"t.{self.session.engine.quoted(name)}" for name in (self._file, self._row))
         return f"{file} AS file, {row} AS place"
 
-    def _merge(self, write: Write, fold: Fold, matches: pa.Table, source: str = FOLDED) -> None:
-        """Commit updates and deletes at the places of `matches`, and insert the rows without a match."""
-        rows, is_deleted, kept = self._source_rows(write, fold, source)
+    def _commit(self, write: Write, merge: Merge, matches: pa.Table, source: str) -> None:
+        """Commit a merge whose matches are at these places; rows of the source without one are inserted."""
+        rows, is_gone, kept = self._source_rows(merge, source)
         files = _changes_by_file(matches)
-        is_new = ~is_deleted
+        is_new = ~is_gone
         for each in files.values():
             is_new[each.rows] = False
         changes = RowChanges(rows, files, kept, np.flatnonzero(is_new))
-        parameters = _merge_parameters(write, fold)
-        commit = RowCommit(write.commit, "MERGE", parameters, source_rows=len(is_deleted))
+        commit = RowCommit(write.commit, "MERGE", _merge_parameters(merge), source_rows=len(is_gone))
         with self._committer.committing(changes, commit):
             pass
 
     def _source_rows(
-        self, write: Write, fold: Fold, source: str
+        self, merge: Merge, source: str
     ) -> tuple[pa.Table, np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
         """Read the rows of the source, in one query.
 
-        Returns them complete, which of them delete, and by column which of them keep silver's value.
+        Returns them complete, which of them are gone, and by column which of them keep silver's value.
         """
-        kept = {fold.columns[i].name: f"s{i} IS NULL" for i in fold.partial}
-        if fold.mode in MARKINGS:
-            marks = [name for name, column in write.metadata.pairs() if column in MARKINGS[fold.mode].columns]
-            others = [name for name in write.columns if name not in marks]
-            kept = {name: f"op = 'D' OR {kept.get(name, 'false')}" for name in others}
+        kept = dict(merge.kept)
+        if merge.marks is not None:
+            others = [name for name in merge.values if name not in merge.marks]
+            kept = {name: f"{GONE} OR {kept.get(name, 'false')}" for name in others}
         quoted = self.session.engine.quoted
-        columns = [f"c{i} AS {quoted(column.name)}" for i, column in enumerate(fold.columns)]
-        columns += [f"{name} AS {quoted(silver)}" for silver, name in write.metadata.pairs()]
-        flags = ", ".join(("op = 'D'", *kept.values()))
+        columns = [f"s.{column} AS {quoted(name)}" for name, column in merge.values.items()]
+        flags = ", ".join((GONE, *kept.values()))
         columns.append(f"list_value({flags}) AS {quoted(self._flags)}")
-        rows = self.session.table(f"SELECT {', '.join(columns)} FROM {source} ORDER BY rowid")
+        rows = self.session.table(f"SELECT {', '.join(columns)} FROM {source} AS s ORDER BY s.rowid")
         found = as_numpy(pc.list_flatten(rows.column(len(columns) - 1))).astype(bool)
-        is_deleted, *keeps = found.reshape(-1, 1 + len(kept)).T
-        return self._version.complete(rows), is_deleted, dict(zip(kept, keeps, strict=True))
+        is_gone, *keeps = found.reshape(-1, 1 + len(kept)).T
+        return self._version.complete(rows), is_gone, dict(zip(kept, keeps, strict=True))
 
 
 def _changes_by_file(matches: pa.Table) -> dict[int, FileChanges]:
@@ -183,15 +168,15 @@ def _has_duplicates(matches: pa.Table) -> bool:
     return bool(((np.diff(files) == 0) & (np.diff(places) == 0)).any())
 
 
-def _merge_parameters(write: Write, fold: Fold) -> dict[str, str]:
+def _merge_parameters(merge: Merge) -> dict[str, str]:
     """Return the parameters of a MERGE in Delta's history."""
-    matched = [{"predicate": "(s.op = 'D')", "actionType": "delete"}, {"actionType": "update"}]
-    if write.kind is WriteKind.MERGE_ROWS:
-        matched = [{"actionType": "delete"}]
-    on = same_keys(fold) if fold.key else "s.image"
+    gone = {"actionType": "delete" if merge.marks is None else "update"}
+    matched = [{"predicate": f"({GONE})", **gone}, {"actionType": "update"}] if merge.has_updates else [gone]
+    others = merge.truncated
+    unmatched = [{"predicate": f"({others.condition})", "actionType": "update"}] if others else []
     return {
-        "predicate": json.dumps([f"({on})"]),
+        "predicate": json.dumps([f"({merge.on})"]),
         "matchedPredicates": json.dumps(matched),
         "notMatchedPredicates": json.dumps([{"predicate": "(s.op <> 'D')", "actionType": "insert"}]),
-        "notMatchedBySourcePredicates": "[]",
+        "notMatchedBySourcePredicates": json.dumps(unmatched),
     }

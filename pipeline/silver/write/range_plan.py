@@ -12,7 +12,8 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.txn import TableCommit
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.fold.write import MetadataNames, Write
+from pipeline.silver.fold.modes import MetadataNames
+from pipeline.silver.fold.write import Write
 from pipeline.silver.schema.column_mapping import AlignedVersions, SilverColumns
 from pipeline.silver.schema.schema_operations import Hold, NeedsRebuild, SchemaOperation, SetProperties
 from pipeline.silver.write.writer_choice import CHANGE_DATA_FEED

@@ -90,7 +90,7 @@ class SparkTarget(Target):
             self.commit_rows(write, fold)
         else:
             bounds = None if fold.truncates else key_bounds(fold, aggregates)
-            self._run(write, write.merge_within(bounds))
+            self._run(write, write.statement(bounds))
 
     def _has_no_key(self, fold: Fold, aggregates: Mapping[str, Any]) -> bool:
         """Return whether no file can have a changed key, by its statistics: the rows are appended then."""
@@ -116,8 +116,7 @@ class SparkTarget(Target):
         removed = session.table("SELECT 'D' AS op, image FROM counted WHERE new_count < silver_count")
         frame = inserted.unionByName(kept, allowMissingColumns=True)
         session.add(FOLDED, frame.unionByName(removed, allowMissingColumns=True).localCheckpoint(eager=False))
-        assert write.statement is not None
-        self._run(write, write.statement)
+        self._run(write, write.statement())
 
     def _run(self, write: Write, statement: str) -> None:
         with commit_settings(self._spark, write.commit):

@@ -23,6 +23,7 @@ from pipeline.metadata.registry import Records
 from pipeline.silver.fold import write as write_module
 from pipeline.silver.fold.fold import FROM_SILVER, INHERITED, UNKNOWN, Fold
 from pipeline.silver.fold.fold_sql import ABSENT, FoldSql
+from pipeline.silver.fold.merge import current_rows, same_keys
 from pipeline.silver.fold.mode_sql import appended, compared
 from pipeline.silver.fold.sql_session import (
     SqlSession,
@@ -38,10 +39,8 @@ from pipeline.silver.fold.write import (
     Write,
     WriteKind,
     bounds_are_values,
-    current_rows,
     key_range_condition,
     keyless,
-    same_keys,
 )
 from pipeline.silver.fold.write_plan import Identity
 from pipeline.table_name import TableName

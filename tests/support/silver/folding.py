@@ -24,6 +24,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.fold import INHERITED, Fold
 from pipeline.silver.fold.fold_sql import FoldSql
+from pipeline.silver.fold.modes import MetadataNames
 from pipeline.silver.fold.spark_sql import SparkSql
 from pipeline.silver.fold.sql_session import (
     SqlSession,
@@ -32,7 +33,7 @@ from pipeline.silver.fold.sql_session import (
     follow_key_changes,
     net_images,
 )
-from pipeline.silver.fold.write import MetadataNames, image_of_row
+from pipeline.silver.fold.write import image_of_row
 from pipeline.silver.fold.write_plan import (
     Identity,
     TableInput,

@@ -11,16 +11,9 @@ from pipeline.delta.sql import literal, quoted
 from pipeline.engine import DUCKDB
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.fold import UNKNOWN, Fold, FoldColumn, is_present, is_sent, pick
-from pipeline.silver.fold.modes import metadata_columns
-from pipeline.silver.fold.write import (
-    MetadataNames,
-    image_of_row,
-    image_of_texts,
-    merge_by_image,
-    merge_by_key,
-    misfit_count,
-    misfits,
-)
+from pipeline.silver.fold.merge import merge_by_image, merge_by_key
+from pipeline.silver.fold.modes import MetadataNames, metadata_columns
+from pipeline.silver.fold.write import image_of_row, image_of_texts, misfit_count, misfits
 from pipeline.silver.types.text_parsers import BINARY, INT, STRING
 
 ID = FoldColumn("id", INT, {1: 0, 2: 1})
@@ -32,7 +25,7 @@ METADATA = MetadataNames("_commit_lsn", "_commit_time")
 
 
 def test_merge_by_key_deletes_updates_what_was_sent_and_inserts() -> None:
-    assert merge_by_key("delta.`/lake/t`", "folded", FOLD, METADATA) == (
+    assert merge_by_key(FOLD, METADATA).statement("delta.`/lake/t`", "folded") == (
         "MERGE INTO delta.`/lake/t` t USING folded s ON t.`id` <=> s.k0\n"
         "WHEN MATCHED AND s.op = 'D' THEN DELETE\n"
         "WHEN MATCHED THEN UPDATE SET t.`id` = s.c0, "
@@ -48,7 +41,7 @@ def test_merge_by_key_deletes_updates_what_was_sent_and_inserts() -> None:
 
 def test_merge_without_metadata_columns_writes_the_source_s_only() -> None:
     plain = Fold((ID, FoldColumn("v", STRING, {1: 1, 2: 1})), (0, 1), (1, 2))
-    assert merge_by_key("t1", "s1", plain, MetadataNames(None, None)) == (
+    assert merge_by_key(plain, MetadataNames(None, None)).statement("t1", "s1") == (
         "MERGE INTO t1 t USING s1 s ON t.`id` <=> s.k0 AND t.`v` <=> s.k1\n"
         "WHEN MATCHED AND s.op = 'D' THEN DELETE\n"
         "WHEN MATCHED THEN UPDATE SET t.`id` = s.c0, t.`v` = s.c1\n"
@@ -60,10 +53,10 @@ def test_merge_by_image_deletes_all_equal_rows_and_inserts_those_that_stay() -> 
     columns = (ID, FoldColumn("b", BINARY, {1: 1}))
     image = image_of_row(columns, "t")
     assert image == "to_json(named_struct('q0', CAST(t.`id` AS STRING), 'q1', hex(t.`b`)))"
-    assert merge_by_image("t1", "s1", image, columns, METADATA) == (
+    assert merge_by_image(image, columns, METADATA).statement("t1", "s1") == (
         f"MERGE INTO t1 t USING s1 s ON s.op = 'D' AND {image} = s.image\n"
         "WHEN MATCHED THEN DELETE\n"
-        "WHEN NOT MATCHED AND s.op = 'I' THEN INSERT (`id`, `b`, `_commit_lsn`, `_commit_time`) "
+        "WHEN NOT MATCHED AND s.op <> 'D' THEN INSERT (`id`, `b`, `_commit_lsn`, `_commit_time`) "
         "VALUES (s.c0, s.c1, s.commit_lsn, s.commit_time)"
     )
 
@@ -130,7 +123,7 @@ TRUNCATES = (TruncatedAt(70, 2, 1_000_000), TruncatedAt(80, 0, 2_000_000))
 def test_merge_of_soft_deletes_marks_deleted_rows() -> None:
     soft = Fold((ID, NOTE), (0,), (1, 2), mode="soft_delete", truncates=TRUNCATES, current_column="_deleted_")
     names = MetadataNames("_commit_lsn", None, (("_deleted_", "is_deleted"), ("_deleted_at", "deleted_at")))
-    assert merge_by_key("t1", "s1", soft, names) == (
+    assert merge_by_key(soft, names).statement("t1", "s1") == (
         "MERGE INTO t1 t USING s1 s ON t.`id` <=> s.k0\n"
         "WHEN MATCHED AND s.op = 'D' THEN UPDATE SET t.`_commit_lsn` = s.commit_lsn, "
         "t.`_deleted_` = s.is_deleted, t.`_deleted_at` = s.deleted_at\n"
@@ -150,7 +143,7 @@ def test_merge_of_a_history_ends_current_versions_and_inserts_new_ones() -> None
     own = metadata_columns("history", has_commit=True)
     names = MetadataNames(None, None, tuple((column.name, column.source) for column in own))
     history = Fold((ID,), (0,), (1, 2), mode="history", current_column="_valid_to_lsn")
-    assert merge_by_key("t1", "s1", history, names, "t.`id` = 4") == (
+    assert merge_by_key(history, names).statement("t1", "s1", "t.`id` = 4") == (
         "MERGE INTO t1 t USING s1 s ON s.op = 'D' AND t.`_valid_to_lsn` IS NULL AND t.`id` <=> s.k0 "
         "AND t.`id` = 4\n"
         "WHEN MATCHED THEN UPDATE SET t.`_valid_to_lsn` = s.valid_to_lsn, "
@@ -160,8 +153,12 @@ def test_merge_of_a_history_ends_current_versions_and_inserts_new_ones() -> None
         "s.valid_from_time, s.valid_to_lsn, s.valid_to_time, s.is_current)"
     )
     truncated = replace(history, truncates=TRUNCATES)
-    assert merge_by_key("t1", "s1", truncated, names).endswith(
-        "\nWHEN NOT MATCHED BY SOURCE AND t.`_valid_to_lsn` IS NULL THEN UPDATE SET "
-        "t.`_valid_to_lsn` = CAST(70 AS BIGINT), t.`_valid_to_time` = timestamp_micros(1000000), "
-        "t.`_is_current` = false"
+    assert (
+        merge_by_key(truncated, names)
+        .statement("t1", "s1")
+        .endswith(
+            "\nWHEN NOT MATCHED BY SOURCE AND t.`_valid_to_lsn` IS NULL THEN UPDATE SET "
+            "t.`_valid_to_lsn` = CAST(70 AS BIGINT), t.`_valid_to_time` = timestamp_micros(1000000), "
+            "t.`_is_current` = false"
+        )
     )

@@ -19,9 +19,10 @@ from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.fold import Fold, FoldColumn
 from pipeline.silver.fold.fold_sql import FoldSql
 from pipeline.silver.fold.mode_sql import appended
+from pipeline.silver.fold.modes import MetadataNames
 from pipeline.silver.fold.unchanged_plan import Filling, plan_filling
 from pipeline.silver.fold.unchanged_values import fill_unchanged
-from pipeline.silver.fold.write import FOLDED, MetadataNames
+from pipeline.silver.fold.write import FOLDED
 from pipeline.silver.fold.write_plan import Identity, WriteStep
 from pipeline.silver.types.text_parsers import INT, STRING
 from pipeline.silver.write.file_committer import FileCommitter

@@ -20,8 +20,9 @@ from pipeline.key_ranges import INT4, KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.fold import Fold, FoldColumn
+from pipeline.silver.fold.modes import MetadataNames
 from pipeline.silver.fold.row_changes import FileChanges, RowChanges, RowCommit
-from pipeline.silver.fold.write import FOLDED, MetadataNames, Write, WriteKind
+from pipeline.silver.fold.write import FOLDED, Write, WriteKind
 from pipeline.silver.fold.write_plan import Identity, WriteStep
 from pipeline.silver.types.text_parsers import INT, STRING
 from pipeline.silver.write import data_layout, file_committer, native_files, native_reads
