@@ -50,7 +50,12 @@ class StatusWriter:
             return
         self._batches = batches
         tables = read_tables(
-            self._config, self._bronze, self._applier.records, manifest, point, self._applier.relations
+            self._config,
+            self._bronze,
+            self._applier.records,
+            manifest,
+            point,
+            self._applier.planner.relations,
         )
         behind = {table.applied for table in tables} - {manifest.lsn}
         times = commit_times_of(self._applier.lake, behind)

@@ -99,25 +99,7 @@ def _run(
         if newer := newer_server_sentence(identity.server_version):
             NOTICES.info("%s", newer)
         target = identity.wal_flush_lsn if trigger == "available-now" else None
-        publication, is_marked = ensure_publication(connection, config)
-        if config.source.protocol.binary:
-            refuse_unreadable(connection, publication)
-        recorded = new_lake() if captured is None else bronze.metadata()
-        source = {"slot": config.source.slot, **identity.facts}
-        mark, is_due = require_own_slot(connection, config, recorded)
-        is_marked |= is_due
-        if mark is not None:
-            source["lake"] = mark.lake_id
-        if captured is None:
-            offset = first_slot(connection, config, stop.is_set).confirmed_flush_lsn
-            bronze.ensure()
-            writer = BronzeWriter(bronze, source)
-            writer.start(offset)
-        else:
-            writer = BronzeWriter(bronze, source)
-            offset = _continue(config, connection, writer, captured, recorded, identity, gap, stop)
-        if mark is not None and is_marked:
-            mark.write(connection, config.source.publication, managed_comment(config.pipeline))
+        writer, offset = _open_bronze(config, connection, bronze, captured, identity, gap, stop)
         protection = _protect(config, connection, writer)
         writer.force_logs()  # the stream reports the offset as soon as it runs
         summary.captured_offset = offset
@@ -155,6 +137,41 @@ def _run(
         finally:
             stream.close()
     maintenance.run()
+
+
+def _open_bronze(
+    config: Config,
+    connection: Connection,
+    bronze: Bronze,
+    captured: BronzeOffset | None,
+    identity: ServerIdentity,
+    gap: PublicationGapError | None,
+    stop: threading.Event,
+) -> tuple[BronzeWriter, LSN]:
+    """Return the writer of bronze and the offset from which the stream continues.
+
+    The publication and the slot are created where they are missing, and have to be this lake's.
+    """
+    publication, is_marked = ensure_publication(connection, config)
+    if config.source.protocol.binary:
+        refuse_unreadable(connection, publication)
+    recorded = new_lake() if captured is None else bronze.metadata()
+    source = {"slot": config.source.slot, **identity.facts}
+    mark, is_due = require_own_slot(connection, config, recorded)
+    is_marked |= is_due
+    if mark is not None:
+        source["lake"] = mark.lake_id
+    if captured is None:
+        offset = first_slot(connection, config, stop.is_set).confirmed_flush_lsn
+        bronze.ensure()
+        writer = BronzeWriter(bronze, source)
+        writer.start(offset)
+    else:
+        writer = BronzeWriter(bronze, source)
+        offset = _continue(config, connection, writer, captured, recorded, identity, gap, stop)
+    if mark is not None and is_marked:
+        mark.write(connection, config.source.publication, managed_comment(config.pipeline))
+    return writer, offset
 
 
 def _continue(

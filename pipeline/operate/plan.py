@@ -55,7 +55,7 @@ def make_plan(
     applier = Applier(spark, config)
     pending = applier.plan()
     found: list[PlannedTable] = []
-    for name, table in applier.tables.items():
+    for name, table in applier.planner.tables.items():
         if not matches(name):
             continue
         if table.step in STOPPED:
@@ -94,10 +94,10 @@ def _with_partitions_to_come(
     """Return the plans with the tables whose partitions differ from those of their rules."""
     found = {table.name: table for table in planned}
     registered = applier.records.tables.read()
-    look_at(map(applier.path, registered))
+    look_at(map(applier.planner.path, registered))
     for name, each in registered.items():
         rule = config.rule_for(name)
-        table = applier.lake.table_at(applier.path(name))
+        table = applier.lake.table_at(applier.planner.path(name))
         # On other storage each log takes a Spark job.
         if not matches(name) or rule is None or (table.local_path is None and not rule.partition_by):
             continue
@@ -122,9 +122,9 @@ def _with_catalog(
     manifest = applier.manifests.last()
     shown = {entry.name for entry in manifest.entries if entry.version >= 0} if manifest else set()
     found = {table.name: table for table in planned}
-    written = {name for name, table in applier.tables.items() if table.step.writes}
+    written = {name for name, table in applier.planner.tables.items() if table.step.writes}
     paths = {name: entry.path for name, entry in recorded.items()}
-    paths |= {name: applier.path(name) for name in shown | written}
+    paths |= {name: applier.planner.path(name) for name in shown | written}
     for name, target in sorted(targets(config, paths, recorded).items()):
         entry = recorded.get(name)
         if not matches(name) or target.is_done(entry, None):
@@ -185,10 +185,10 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
             )
             return PlannedTable(name, facts.offset, counts, steps)
     try:
-        writer = applier.writer(name, pending.history)
+        writer = applier.tables.writer(name, pending.history)
         surveys = [s.survey for s in table.surveys]
         registered, start = pending.registered.get(name), InputStart(facts.offset)
-        planned = writer.plan(surveys, applier.relations, registered, start, pending.end.lsn)
+        planned = writer.plan(surveys, applier.planner.relations, registered, start, pending.end.lsn)
         rows = writer.table.row_count() if planned.evolution and planned.evolution.operations else 0
         changes = writer.bronze.count_of(name, pending.end.lsn) if planned.rebuild else 0
         choices = [writer.choose_writer(write, planned) for write in planned.writes]
@@ -201,8 +201,8 @@ def _copy_sql(applier: Applier, pending: BatchPlan, table: TablePlan) -> tuple[s
     """Return the SQL by which a new table starts from its copy; none for a table that is swapped in."""
     facts = table.facts
     assert facts.copy is not None
-    writer = applier.writer(facts.name, pending.history)
-    planned = writer.plan_from_copy(facts.copy, applier.relations, pending.end.lsn)
+    writer = applier.tables.writer(facts.name, pending.history)
+    planned = writer.plan_from_copy(facts.copy, applier.planner.relations, pending.end.lsn)
     if planned is None or planned.evolution is None or planned.rebuild:
         return ()
     operations = (statement for each in planned.evolution.operations for statement in each.sql)

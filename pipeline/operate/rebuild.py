@@ -97,27 +97,27 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
     registered = applier.records.tables.read()
     history = applier.bronze.copies.read()
     registry = applier.records.tables
-    found = ManifestEntries(applier.lake, manifest, applier.path, applier.bronze.txn, registry)
+    found = ManifestEntries(applier.lake, manifest, applier.planner.path, applier.bronze.txn, registry)
     entries = dict(found.before)
     applier.summary.rebuilt = rebuilt = []
     for name in found.before:
         if stop.is_set():
             break
-        if name not in registered or not matches(name) or name in applier.held_by_guards:
+        if name not in registered or not matches(name) or name in applier.tables.held_by_guards:
             continue  # bronze also holds the changes that the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
-        decision = applier.decisions.get(name)
+        decision = applier.planner.decisions.get(name)
         if decision is not None and decision.blocks_rebuild:
             # bronze lacks rows of it, or the folder is another table's; that it is paused is shown already
             state.held = None if state.paused else decision.sentence
             continue
         try:
-            writer = applier.writer(name, history)
+            writer = applier.tables.writer(name, history)
             since = found.recorded_version(name)
-            written = writer.rebuild(applier.relations, registered[name], manifest.lsn)
+            written = writer.rebuild(applier.planner.relations, registered[name], manifest.lsn)
             if not written.held:
                 entries[name] = found.current(name, manifest.lsn, since)
-                written = replace(written, held=applier.shared.show(name, applier.path(name)))
+                written = replace(written, held=applier.planner.shared.show(name, applier.planner.path(name)))
         except Exception as error:  # the others are written all the same
             state.failure = report_error(error)
             continue
@@ -125,5 +125,5 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         if not written.held:
             state.applied = manifest.lsn
             rebuilt.append(name)
-    applier.manifest = replace(manifest, entries=tuple(entries.values()))
-    applier.manifests.record(applier.manifest)
+    applier.shown.newest = replace(manifest, entries=tuple(entries.values()))
+    applier.shown.record_newest()

@@ -5,9 +5,11 @@ table has afterwards. `apply` carries them out and records an event for each. Co
 physical names, which a rename does not change.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import Survey
@@ -22,7 +24,7 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.fold import modes
-from pipeline.silver.fold.write import MetadataNames
+from pipeline.silver.fold.modes import MetadataNames
 from pipeline.silver.fold.write_plan import surveys_of_newest
 from pipeline.silver.schema.column_comments import column_comments, comments_of, differing, source_comment
 from pipeline.silver.schema.column_mapping import (
@@ -76,6 +78,17 @@ from pipeline.silver.write.native_session import is_left_to_spark
 from pipeline.silver.write.range_plan import Evolution, PlannedOperation
 from pipeline.silver.write.writer_choice import MAX_BYTES, WriterSetting
 from pipeline.table_name import TableName
+
+
+@dataclass(slots=True)
+class _Planned:
+    """The table after the operations planned so far; `stop` is the last one, if it stops the table."""
+
+    recorded: SilverColumns | None
+    columns: Mapping[str, str] | None  # of the source, None if there is no table yet
+    metadata_names: list[str]
+    operations: list[tuple[LSN, SchemaOperation]]
+    stop: tuple[LSN, Hold | NeedsRebuild] | None = None
 
 
 class SchemaWriter:
@@ -137,74 +150,83 @@ class SchemaWriter:
         first: list[SchemaOperation] = [*metadata_renames, *renames, *notes]
         operations: list[tuple[LSN, SchemaOperation]] = [(LSN(last.last[0]), each) for each in first]
         columns = columns_after(silver, renames) if silver is not None else None
-        stop: tuple[LSN, Hold | NeedsRebuild] | None = None
+        planned = _Planned(recorded, columns, metadata_names, operations)
+        self._plan_versions(planned, versions, aligned, rule, registered if exists else None)
+        if planned.stop is None:
+            planned.operations += self._plan_wanted(planned, newest, relations, LSN(last.first[0]))
+        is_another = registered is not None and silver is not None and registered.relation_id != newest
+        if is_another and self._rule.keeps_past:
+            planned.stop = LSN(versions[0].first[0]), keeps_former_rows(self._name, self._rule)
+            planned.operations = [planned.stop]
+        renamed = {rename.name: rename.to for rename in metadata_renames}
+        recorded = planned.recorded or SilverColumns(newest, {})
+        return Evolution(
+            self._with_statements(planned.operations, recorded.relation_id),
+            recorded,
+            aligned,
+            planned.columns or {},
+            self._named([renamed.get(name, name) for name in planned.metadata_names]),
+            {**relations, **{r.version: r for r in aligned.relations}},
+            LSN(versions[0].first[0]) if is_another else None,
+            planned.stop,
+            rule,
+        )
+
+    def _plan_versions(
+        self,
+        planned: _Planned,
+        versions: Sequence[Survey],
+        aligned: AlignedVersions,
+        rule: TableRule,
+        registered: RegisteredTable | None,
+    ) -> None:
+        """Plan the operations of each version in order, up to one that stops the table."""
         was_certain = True
         later, created = list(aligned.relations), set[str]()
         for survey, relation, is_certain in zip(versions, aligned.relations, aligned.certain, strict=True):
             later.remove(relation)
-            planned = plan_evolution(
-                recorded, relation, columns, rule, is_certain=is_certain and was_certain, later=later
+            found = plan_evolution(
+                planned.recorded,
+                relation,
+                planned.columns,
+                rule,
+                is_certain=is_certain and was_certain,
+                later=later,
             )
-            planned = [each for each in planned if not (isinstance(each, AddColumn) and each.name in created)]
-            planned = self._with_lost_defaults(planned, relation, rule)
+            found = [each for each in found if not (isinstance(each, AddColumn) and each.name in created)]
+            found = self._with_lost_defaults(found, relation, rule)
             was_certain = is_certain
-            for operation in planned:
+            for operation in found:
                 if isinstance(operation, CreateTable):
                     operation = self._with_metadata(operation, _names(aligned))
                     created |= {*operation.partition_by} & {name for name, _ in operation.columns}
-                    metadata_names = [name for name, _ in operation.metadata_columns]
-                operations.append((LSN(survey.first[0]), operation))
+                    planned.metadata_names = [name for name, _ in operation.metadata_columns]
+                planned.operations.append((LSN(survey.first[0]), operation))
                 if isinstance(operation, Hold | NeedsRebuild):
-                    stop = LSN(survey.first[0]), operation
-            if stop:
-                break
-            if registered is not None and exists:
-                self._refuse_lost_sidecars(planned, registered)
-            columns = columns_after(columns, planned)
-            recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
-        if stop is None:
-            known = recorded or SilverColumns(newest, {})
-            operations += self._plan_wanted(
-                known, relations, columns or {}, metadata_names, operations, LSN(last.first[0])
-            )
-        is_another = registered is not None and silver is not None and registered.relation_id != newest
-        if is_another and self._rule.keeps_past:
-            stop = LSN(versions[0].first[0]), keeps_former_rows(self._name, self._rule)
-            operations = [stop]
-        renamed = {rename.name: rename.to for rename in metadata_renames}
-        recorded = recorded or SilverColumns(newest, {})
-        return Evolution(
-            self._with_statements(operations, recorded.relation_id),
-            recorded,
-            aligned,
-            columns or {},
-            self._named([renamed.get(name, name) for name in metadata_names]),
-            {**relations, **{r.version: r for r in aligned.relations}},
-            LSN(versions[0].first[0]) if is_another else None,
-            stop,
-            rule,
-        )
+                    planned.stop = LSN(survey.first[0]), operation
+            if planned.stop:
+                return
+            if registered is not None:
+                self._refuse_lost_sidecars(found, registered)
+            planned.columns = columns_after(planned.columns, found)
+            planned.recorded = (planned.recorded or SilverColumns(relation.oid, {})).after(relation)
 
     def _plan_wanted(
-        self,
-        known: SilverColumns,
-        relations: Mapping[int, SourceRelation],
-        columns: Mapping[str, str],
-        metadata_names: Sequence[str],
-        before: Sequence[tuple[LSN, SchemaOperation]],
-        lsn: LSN,
+        self, planned: _Planned, oid: int, relations: Mapping[int, SourceRelation], lsn: LSN
     ) -> list[tuple[LSN, SchemaOperation]]:
         """Plan the properties, comments and layout of the rule, for the columns after other operations."""
-        wanted, planned = self._rule, list[tuple[LSN, SchemaOperation]]()
+        known = planned.recorded or SilverColumns(oid, {})
+        columns = planned.columns or {}
+        wanted, found = self._rule, list[tuple[LSN, SchemaOperation]]()
         if STATISTICS_COLUMNS in wanted.properties:
             own = [relation for relation in relations.values() if relation.oid == known.relation_id]
-            names, has = names_of_columns(known, own), {*columns, *metadata_names}
+            names, has = names_of_columns(known, own), {*columns, *planned.metadata_names}
             properties, missing = properties_in_silver(wanted.properties, names, has)
             wanted = replace(wanted, properties=properties)
             if missing:  # at the same LSN each time, so that the event is recorded once
-                planned.append((LSN(min(each.lsn for each in own)), unknown_columns(missing)))
-        layout = self._plan_layout(wanted, known, columns, [each for _, each in before])
-        return [*planned, (lsn, layout)] if layout is not None else planned
+                found.append((LSN(min(each.lsn for each in own)), unknown_columns(missing)))
+        layout = self._plan_layout(wanted, known, columns, [each for _, each in planned.operations])
+        return [*found, (lsn, layout)] if layout is not None else found
 
     def _refuse_lost_sidecars(self, planned: Sequence[SchemaOperation], registered: RegisteredTable) -> None:
         """Raise LakeError if operations add a sidecar that the table had and a foreign commit removed."""

@@ -33,8 +33,8 @@ def change(pipeline: Pipeline) -> None:
 def apply_all(applier: Applier) -> None:
     """Apply what is due, tables included whose write takes longer than their batch waits."""
     applier.apply_pending()
-    while applier._pool.busy:
-        applier._pool.wait()
+    while applier.pool.busy:
+        applier.pool.wait()
         applier.apply_pending()
 
 
@@ -66,7 +66,7 @@ def test_a_table_waits_for_its_interval_and_holds_back_no_other(
     for _ in range(4):
         change(pipeline)
         apply_all(applier)
-        assert applier.decisions[SLOW].step is Step.POSTPONE
+        assert applier.planner.decisions[SLOW].step is Step.POSTPONE
         assert applier.manifest is not None
         assert applier.manifest.behind == {SLOW: manifest.lsn}
         assert pipeline.version("slow") == version

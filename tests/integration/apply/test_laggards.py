@@ -47,7 +47,7 @@ def continuous(pipeline: Pipeline) -> Applier:
     applier = Applier(pipeline.spark, pipeline.config)
     applier.apply_pending()
     applier.run_continuously()
-    applier._pool = TablePool(patience=120)  # on a busy machine a small table may be slow
+    applier.pool = TablePool(patience=120)  # on a busy machine a small table may be slow
     return applier
 
 
@@ -77,12 +77,12 @@ def pass_batches(pipeline: Pipeline, applier: Applier, step: Step) -> None:
         with bronze_reads() as reads:
             applier.apply_pending()
         assert applier.manifest is not None
-        assert applier.manifest.lsn == applier._planner.bronze.captured_offset().lsn  # type: ignore[union-attr]
+        assert applier.manifest.lsn == applier.planner.bronze.captured_offset().lsn  # type: ignore[union-attr]
         assert GOOD not in applier.manifest.behind
         if number > 1:
             assert reads.paths
             assert {Path(path).name for path in reads.paths} <= files(pipeline) - before
-            assert applier.tables[BAD].step is step
+            assert applier.planner.tables[BAD].step is step
     pipeline.assert_equal("good")
 
 
@@ -109,7 +109,7 @@ def test_a_table_that_its_guards_hold(tables: Pipeline, clock: Any) -> None:
     tables.run("DELETE FROM bad WHERE id <= 6")
     pass_batches(tables, applier, Step.HOLD)
     assert [kind for kind, _ in tables.events("bad")].count("held") <= 2  # again when twice as much waits
-    plan = applier.tables[BAD]
+    plan = applier.planner.tables[BAD]
     fresh = Bronze(Lake(tables.root), tables.config.pipeline)
     end = fresh.captured_offset()
     assert end is not None
@@ -119,7 +119,7 @@ def test_a_table_that_its_guards_hold(tables: Pipeline, clock: Any) -> None:
     manifests = tables.frame("_pgdelta", "manifests").count()
     applier.apply_pending()  # bronze has nothing new, and its next attempt is not due
     assert tables.frame("_pgdelta", "manifests").count() == manifests
-    assert applier.decisions[BAD].step is Step.BACK_OFF
+    assert applier.planner.decisions[BAD].step is Step.BACK_OFF
     applier.confirm(lambda name: name == BAD)
     applier.apply_pending()  # at once
     tables.assert_equal("bad", "good")
@@ -147,7 +147,7 @@ def test_a_table_that_fails_is_tried_again_after_some_time(
         applier.apply_pending()
         assert len(attempts) == 2
     applier.apply_pending()
-    assert applier.decisions[BAD].step is Step.BACK_OFF
+    assert applier.planner.decisions[BAD].step is Step.BACK_OFF
     clock.monotonic = lambda: 1032.0
     recover(tables, applier)
 

@@ -94,14 +94,14 @@ def test_a_continuous_run_pauses_and_resumes_a_table_while_it_runs(life: Pipelin
     change(life, 1)
     life.ingest()
     applier.apply_pending()
-    assert applier.decisions[A].step is Step.PAUSE
+    assert applier.planner.decisions[A].step is Step.PAUSE
     assert applier.summary.tables[A].paused is not None
     life.assert_equal("b")
     resume_tables(life.config, ["public.a"])
     applier._batch_at -= 3600
     applier.retry_when_due()  # bronze has nothing new
-    while applier._pool.busy:
-        applier._pool.wait()
+    while applier.pool.busy:
+        applier.pool.wait()
         applier.apply_pending()
     life.assert_equal("a", "b")
     assert applier.summary.tables[A].paused is None
@@ -190,10 +190,10 @@ def test_a_schedule_is_in_status_and_limits_how_often_tables_are_written(
             life.run(f"UPDATE a SET name = '{number}' WHERE id = 1")
             life.ingest()
             applier.apply_pending()
-            while applier._pool.busy:
-                applier._pool.wait()
+            while applier.pool.busy:
+                applier.pool.wait()
                 applier.apply_pending()
-        assert (applier.decisions[A].step is Step.POSTPONE) == (each is slow)
+        assert (applier.planner.decisions[A].step is Step.POSTPONE) == (each is slow)
         [row] = life.frame("silver", "public", "a").where("id = 1").collect()
         assert row.name == str(shown)
     status = read_status(slow.config).as_json()

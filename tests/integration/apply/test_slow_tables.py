@@ -107,7 +107,7 @@ def continuous(pipeline: Pipeline) -> Applier:
     applier.apply_pending()
     pipeline.assert_equal("slow", "fast")
     applier.run_continuously()
-    applier._pool = TablePool(patience=PATIENCE)
+    applier.pool = TablePool(patience=PATIENCE)
     return applier
 
 
@@ -137,10 +137,10 @@ def shows(pipeline: Pipeline, name: TableName) -> bool:
 def let_through(gate: Gate, applier: Applier) -> None:
     """Let the slow table be written, and apply as a run does while bronze does not grow."""
     gate.open.set()
-    wait_until(lambda: applier._pool.ended)
+    wait_until(lambda: applier.pool.ended)
     applier.retry_when_due()
-    while applier._pool.busy or newest(applier).behind:  # on a busy machine it may be slow once more
-        applier._pool.wait()
+    while applier.pool.busy or newest(applier).behind:  # on a busy machine it may be slow once more
+        applier.pool.wait()
         applier.apply_pending()
 
 
@@ -171,7 +171,7 @@ def test_other_tables_continue_while_one_is_being_written(tables: Pipeline, gate
         manifest = newest(applier)
         assert manifest.behind == {SLOW: before.lsn}
         assert manifest.by_name[SLOW].version == before.by_name[SLOW].version == version
-        assert applier.decisions[SLOW].step is (Step.WRITING if number else Step.APPLY)
+        assert applier.planner.decisions[SLOW].step is (Step.WRITING if number else Step.APPLY)
         assert counts(tables, manifest.lsn) == {"fast": number + 3}
         manifests.append(manifest.lsn)
     assert gate.waiting.is_set()
@@ -226,15 +226,15 @@ def test_a_write_that_fails_after_its_batch_is_repeated(tables: Pipeline, gate: 
     applier.apply_pending()
     gate.error = OSError("no space left")
     gate.open.set()
-    wait_until(lambda: applier._pool.ended)
+    wait_until(lambda: applier.pool.ended)
     gate.close()
     versions = tables.frame("_pgdelta", "manifests").count()
     applier.retry_when_due()  # a failure is not repeated at once
     assert tables.frame("_pgdelta", "manifests").count() == versions
     change(tables, "fast")
     summary = applier.apply_pending()
-    assert applier.decisions[SLOW].step is Step.BACK_OFF
-    applier._planner.back_off = BackOff()  # as when its next attempt is due
+    assert applier.planner.decisions[SLOW].step is Step.BACK_OFF
+    applier.planner.back_off = BackOff()  # as when its next attempt is due
     applier.apply_pending()
     assert "no space left" not in str(summary.tables[SLOW].failure)  # it could have a row's values
     assert summary.tables[SLOW].failure
@@ -316,7 +316,7 @@ def test_a_batch_that_must_be_whole_shows_the_others_while_it_waits(
     before = newest(applier)
     change(tables)
     gate.close()
-    applier._pool = TablePool(whole_patience=1.0)
+    applier.pool = TablePool(whole_patience=1.0)
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(applier.apply_pending)
         wait_until(lambda: Manifests(Lake(tables.root)).last() != before)
@@ -359,7 +359,7 @@ def test_a_crash_while_a_table_is_being_written_leaves_the_others_right(
     assert before.behind.keys() == {SLOW}
     gate.commits_first, gate.error = is_committed, Crash()
     gate.open.set()
-    wait_until(lambda: all(write.done() for write in applier._pool._busy.values()))
+    wait_until(lambda: all(write.done() for write in applier.pool._busy.values()))
     with pytest.raises(Crash):
         applier.apply_pending()
     gate.commits_first = False
@@ -382,7 +382,7 @@ def test_a_resync_of_the_table_meanwhile_follows(tables: Pipeline, gate: Gate) -
     change(tables)  # copies the table, too
     applier.apply_pending()
     tables.assert_equal("fast")
-    assert applier.decisions[SLOW].step is Step.WRITING
+    assert applier.planner.decisions[SLOW].step is Step.WRITING
     let_through(gate, applier)
     tables.assert_equal("slow", "fast")
     assert any("starts from a copy" in sentence for _, sentence in tables.events("slow"))
@@ -405,7 +405,7 @@ def test_the_copy_of_a_large_table_does_not_delay_the_others(tables: Pipeline, g
     for number in range(3):
         change(tables, "fast")
         applier.apply_pending()
-        assert applier.tables[large].is_large or applier.decisions[large].step is Step.WRITING
+        assert applier.planner.tables[large].is_large or applier.planner.decisions[large].step is Step.WRITING
         assert gate.waiting.is_set()
         assert newest(applier).behind.keys() == {large}
         assert counts(tables, newest(applier).lsn) == {"slow": 2, "fast": 3 + number}
@@ -462,7 +462,7 @@ def test_a_name_that_a_busy_table_had_meanwhile_needs_a_resync(tables: Pipeline,
     tables.run("INSERT INTO slow VALUES (12, 'own')")
     tables.ingest()
     applier.apply_pending()
-    applier._pool.wait()
+    applier.pool.wait()
     assert [kind for kind, sentence in tables.events("slow") if "public.other" in sentence] == ["resync"]
 
 
@@ -496,9 +496,10 @@ def test_what_lies_before_a_gap_is_applied_to_a_busy_table_first(
     ends = []
     run_batch = Applier._run_batch
 
-    def record(applier: Applier, end: Any, *, is_whole: bool) -> None:
-        run_batch(applier, end, is_whole=is_whole)
+    def record(applier: Applier, end: Any, *, is_whole: bool) -> bool:
+        has_conflicts = run_batch(applier, end, is_whole=is_whole)
         ends.append((is_whole, newest(applier).lsn, dict(newest(applier).behind)))
+        return has_conflicts
 
     monkeypatch.setattr(Applier, "_run_batch", record)
     monkeypatch.setattr(applying, "RETRY_SECONDS", 0.0)
@@ -512,5 +513,5 @@ def test_what_lies_before_a_gap_is_applied_to_a_busy_table_first(
         batch.result(60)
     assert ends[0] == (True, gap.from_lsn, {})
     tables.ingest()
-    let_through(gate, applier) if applier._pool.busy else applier.apply_pending()
+    let_through(gate, applier) if applier.pool.busy else applier.apply_pending()
     tables.assert_equal("slow", "fast")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.apply.applier import Applier
+from pipeline.apply.table_applier import TableApplier
 from pipeline.delta.table import Lake
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
@@ -133,7 +133,7 @@ def test_a_foreign_commit_during_a_run_is_in_no_manifest(
     pipeline.catch_up()
     pipeline.run(*CHANGE)
     pipeline.ingest()
-    write, bring = SilverTable.apply, Applier._write_table
+    write, bring = SilverTable.apply, TableApplier._write
 
     def disturb() -> None:
         silver_orders(pipeline).delete("id = 20")
@@ -143,7 +143,7 @@ def test_a_foreign_commit_during_a_run_is_in_no_manifest(
             disturb()  # nobody else had written when it was asked
         return write(writer, *given)
 
-    def disturbed_bring(applier: Applier, table: Any, *given: Any) -> Any:
+    def disturbed_bring(applier: TableApplier, table: Any, *given: Any) -> Any:
         state = bring(applier, table, *given)
         if table.facts.name == ("public", "orders"):
             disturb()
@@ -153,7 +153,7 @@ def test_a_foreign_commit_during_a_run_is_in_no_manifest(
         if moment == "before":
             patched.setattr(SilverTable, "apply", disturbed_write)
         else:
-            patched.setattr(Applier, "_write_table", disturbed_bring)
+            patched.setattr(TableApplier, "_write", disturbed_bring)
         first = pipeline.apply()
     for summary in (first, pipeline.apply()):
         assert summary.exit_code(strict=False) == 1

@@ -143,8 +143,7 @@ class World:
         applier = SimpleNamespace(
             bronze=self.planner.bronze,
             lake=self.planner.bronze.lake,
-            path=self.planner.path,
-            tables=self.planner.tables,
+            planner=self.planner,
             plan=lambda: planned,
             records=SimpleNamespace(tables=SimpleNamespace(read=lambda: self.registered)),
         )
