@@ -11,29 +11,29 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from pipeline.protocol.pg_types import PgType
 from pipeline.units import format_count
 
-BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID = 16, 17, 20, 21, 23, 25, 26
-VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID = 1043, 1082, 1114, 1184, 1700, 2950
-TEXTS = frozenset({TEXT, VARCHAR})  # both sides sort these by their bytes: under collation C at the source
-INTEGERS = frozenset({INT2, INT4, INT8})
+# both sides sort these by their bytes: under collation C at the source
+TEXTS = frozenset({PgType.TEXT, PgType.VARCHAR})
+INTEGERS = frozenset({PgType.INT2, PgType.INT4, PgType.INT8})
 _INTEGERS = ("SMALLINT", "INT", "BIGINT")
 # OID of a PostgreSQL type → silver types that sort its values in the same order
-_SAME_ORDER = {
-    BOOL: ("BOOLEAN",),
-    BYTEA: ("BINARY",),
-    INT2: _INTEGERS,
-    INT4: _INTEGERS,
-    INT8: _INTEGERS,
-    OID: ("BIGINT",),
-    TEXT: ("STRING",),
-    VARCHAR: ("STRING",),
-    DATE: ("DATE",),
-    NUMERIC: ("DECIMAL",),
-    UUID: ("STRING",),
+_SAME_ORDER: dict[int, tuple[str, ...]] = {
+    PgType.BOOL: ("BOOLEAN",),
+    PgType.BYTEA: ("BINARY",),
+    PgType.INT2: _INTEGERS,
+    PgType.INT4: _INTEGERS,
+    PgType.INT8: _INTEGERS,
+    PgType.OID: ("BIGINT",),
+    PgType.TEXT: ("STRING",),
+    PgType.VARCHAR: ("STRING",),
+    PgType.DATE: ("DATE",),
+    PgType.NUMERIC: ("DECIMAL",),
+    PgType.UUID: ("STRING",),
 }
 # of bounds as the catalog prints them, and not as people write them: each has its zone
-_TIMES = {TIMESTAMP: ("TIMESTAMP_NTZ",), TIMESTAMPTZ: ("TIMESTAMP",)}
+_TIMES = {PgType.TIMESTAMP: ("TIMESTAMP_NTZ",), PgType.TIMESTAMPTZ: ("TIMESTAMP",)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from pipeline.protected_columns import (
     TEXT_MASK,
     ProtectedColumn,
 )
+from pipeline.protocol.pg_types import PgType
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from pipeline.protocol.lsn import LSN
     from pipeline.protocol.messages import Column, Relation
 
-_TEXT_OID = 25
 _STRICTEST = (EXCLUDE, NULL_MASK, TEXT_MASK, HMAC_SHA256, LAST4_MASK)
 
 
@@ -145,7 +145,7 @@ def _type_of(
 
 
 def _column(sent: Column, rule: str | None) -> Column:
-    return replace(sent, type_oid=_TEXT_OID, type_modifier=-1) if is_text(rule) else sent
+    return replace(sent, type_oid=PgType.TEXT, type_modifier=-1) if is_text(rule) else sent
 
 
 def _catalog_column(found: CatalogColumn, rule: str | None, key: bytes) -> CatalogColumn:
@@ -163,7 +163,7 @@ def _catalog_column(found: CatalogColumn, rule: str | None, key: bytes) -> Catal
         type_schema="pg_catalog",
         type_name="text",
         type_kind="b",
-        base_oid=_TEXT_OID,
+        base_oid=PgType.TEXT,
         base_modifier=-1,
         element_oid=None,
         element_kind=None,

@@ -16,8 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from pipeline.bronze.source_relations import SourceColumn
-
-_BPCHAR = 1042
+from pipeline.protocol.pg_types import PgType
 
 
 class KeyFamily(Enum):
@@ -35,17 +34,30 @@ class KeyFamily(Enum):
 
 
 _FAMILIES = (
-    (frozenset({20, 21, 23, 26, 1700}), KeyFamily.NUMBER),
-    (frozenset({2950}), KeyFamily.UUID),
-    (frozenset({19, 25, 1043}), KeyFamily.TEXT),
-    (frozenset({19, 25, 1043, _BPCHAR}), KeyFamily.PADDED_TEXT),
-    (frozenset({16}), KeyFamily.BOOLEAN),
-    (frozenset({17}), KeyFamily.BYTES),
-    (frozenset({1082}), KeyFamily.DATE),
-    (frozenset({1114}), KeyFamily.TIMESTAMP),
-    (frozenset({1184}), KeyFamily.INSTANT),
+    (frozenset({PgType.INT8, PgType.INT2, PgType.INT4, PgType.OID, PgType.NUMERIC}), KeyFamily.NUMBER),
+    (frozenset({PgType.UUID}), KeyFamily.UUID),
+    (frozenset({PgType.NAME, PgType.TEXT, PgType.VARCHAR}), KeyFamily.TEXT),
+    (frozenset({PgType.NAME, PgType.TEXT, PgType.VARCHAR, PgType.BPCHAR}), KeyFamily.PADDED_TEXT),
+    (frozenset({PgType.BOOL}), KeyFamily.BOOLEAN),
+    (frozenset({PgType.BYTEA}), KeyFamily.BYTES),
+    (frozenset({PgType.DATE}), KeyFamily.DATE),
+    (frozenset({PgType.TIMESTAMP}), KeyFamily.TIMESTAMP),
+    (frozenset({PgType.TIMESTAMPTZ}), KeyFamily.INSTANT),
     # "char", cidr, macaddr, macaddr8, inet, time, bit, varbit, pg_lsn: each value has one text
-    *((frozenset({oid}), KeyFamily.TEXT) for oid in (18, 650, 829, 774, 869, 1083, 1560, 1562, 3220)),
+    *(
+        (frozenset({oid}), KeyFamily.TEXT)
+        for oid in (
+            PgType.CHAR,
+            PgType.CIDR,
+            PgType.MACADDR,
+            PgType.MACADDR8,
+            PgType.INET,
+            PgType.TIME,
+            PgType.BIT,
+            PgType.VARBIT,
+            PgType.PG_LSN,
+        )
+    ),
 )
 SUPPORTED = (
     "integers, numeric, text, varchar, char, name, uuid, boolean, bytea, date, timestamp with and without "

@@ -43,6 +43,7 @@ from pipeline.protocol.messages import (
     Type,
     Update,
 )
+from pipeline.protocol.pg_types import PgType
 from pipeline.tail.selection import TailMessage, lsn_of
 from pipeline.units import format_count
 
@@ -51,7 +52,18 @@ TypeName = Callable[[int, int], str]
 
 VALUE_LENGTH = 60
 
-_BARE_TYPES = frozenset((16, 20, 21, 23, 26, 700, 701, 1700))  # bool, int8, 2, 4, oid, float4, 8, numeric
+_BARE_TYPES = frozenset(
+    {
+        PgType.BOOL,
+        PgType.INT8,
+        PgType.INT2,
+        PgType.INT4,
+        PgType.OID,
+        PgType.FLOAT4,
+        PgType.FLOAT8,
+        PgType.NUMERIC,
+    }
+)
 _SIMPLE_NAME = re.compile(r"[a-z_][a-z0-9_$]*")
 _IDENTITIES = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\b": r"\b", "\f": r"\f", "\\": r"\\"}

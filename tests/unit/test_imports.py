@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "table_name": set(),
     "private_files": set(),
-    "key_ranges": set(),
+    "key_ranges": {"protocol"},
     "partition_folders": set(),
     "protected_columns": set(),
     "units": set(),

@@ -1,6 +1,6 @@
 """The converter of a type: the function that turns its binary values into text.
 
-The OIDs of built-in types never change; `_BUILT_IN` maps them. Any other type is read from the catalog:
+`_BUILT_IN` has those of built-in types. Any other type is read from the catalog:
 `CatalogType` has its component types and the names of its send and output functions, which identify the base
 types of extensions. A type without a converter is refused by name; nothing is guessed.
 """
@@ -24,12 +24,12 @@ from pipeline.protocol.binary.nested import (
     read_record,
     read_vector,
 )
+from pipeline.protocol.pg_types import PgType
 
 #: What a converter raises for malformed bytes.
 FAULTS: Final = (ValueError, struct.error, RecursionError)
 
 _DOMAIN = "d"
-_BOX, _CHAR, _INTERVAL = 603, 18, 1186
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,71 +52,70 @@ class CatalogType:
 ReadType: TypeAlias = Callable[[int], CatalogType | None]
 """Read a type from the catalog by its OID; None if the catalog does not have it."""
 
-# From pg_type.dat: name, OID, OID of the array type.
-_BUILT_IN: tuple[tuple[str, int, int, Converter], ...] = (
-    ("bool", 16, 1000, txt.read_bool),
-    ("bytea", 17, 1001, txt.read_bytea),
-    ('"char"', _CHAR, 1002, txt.read_char),
-    ("name", 19, 1003, txt.read_text),
-    ("bigint", 20, 1016, num.read_int8),
-    ("smallint", 21, 1005, num.read_int2),
-    ("integer", 23, 1007, num.read_int4),
-    ("text", 25, 1009, txt.read_text),
-    ("oid", 26, 1028, num.read_uint4),
-    ("tid", 27, 1010, num.read_tid),
-    ("xid", 28, 1011, num.read_uint4),
-    ("cid", 29, 1012, num.read_uint4),
-    ("json", 114, 199, txt.read_text),
-    ("xml", 142, 143, txt.read_text),
-    ("point", 600, 1017, geo.read_point),
-    ("lseg", 601, 1018, geo.read_lseg),
-    ("path", 602, 1019, geo.read_path),
-    ("box", _BOX, 1020, geo.read_box),
-    ("polygon", 604, 1027, geo.read_polygon),
-    ("line", 628, 629, geo.read_line),
-    ("cidr", 650, 651, txt.read_cidr),
-    ("real", 700, 1021, num.read_float4),
-    ("double precision", 701, 1022, num.read_float8),
-    ("circle", 718, 719, geo.read_circle),
-    ("macaddr8", 774, 775, txt.read_macaddr8),
-    ("money", 790, 791, num.read_money),
-    ("macaddr", 829, 1040, txt.read_macaddr),
-    ("inet", 869, 1041, txt.read_inet),
-    ("character", 1042, 1014, txt.read_text),
-    ("character varying", 1043, 1015, txt.read_text),
-    ("date", 1082, 1182, tim.read_date),
-    ("time without time zone", 1083, 1183, tim.read_time),
-    ("timestamp without time zone", 1114, 1115, tim.read_timestamp),
-    ("timestamp with time zone", 1184, 1185, tim.read_timestamptz),
-    ("interval", _INTERVAL, 1187, tim.read_interval),
-    ("time with time zone", 1266, 1270, tim.read_timetz),
-    ("bit", 1560, 1561, txt.read_bits),
-    ("bit varying", 1562, 1563, txt.read_bits),
-    ("numeric", 1700, 1231, num.read_numeric),
-    ("refcursor", 1790, 2201, txt.read_text),
-    ("uuid", 2950, 2951, txt.read_uuid),
-    ("txid_snapshot", 2970, 2949, txt.read_snapshot),
-    ("pg_lsn", 3220, 3221, num.read_lsn),
-    ("tsvector", 3614, 3643, ext.read_tsvector),
-    ("tsquery", 3615, 3645, ext.read_tsquery),
-    ("jsonb", 3802, 3807, txt.read_versioned),
-    ("int4range", 3904, 3905, range_of(num.read_int4)),
-    ("numrange", 3906, 3907, range_of(num.read_numeric)),
-    ("tsrange", 3908, 3909, range_of(tim.read_timestamp)),
-    ("tstzrange", 3910, 3911, range_of(tim.read_timestamptz)),
-    ("daterange", 3912, 3913, range_of(tim.read_date)),
-    ("int8range", 3926, 3927, range_of(num.read_int8)),
-    ("jsonpath", 4072, 4073, txt.read_versioned),
-    ("int4multirange", 4451, 6150, multirange_of(range_of(num.read_int4))),
-    ("nummultirange", 4532, 6151, multirange_of(range_of(num.read_numeric))),
-    ("tsmultirange", 4533, 6152, multirange_of(range_of(tim.read_timestamp))),
-    ("tstzmultirange", 4534, 6153, multirange_of(range_of(tim.read_timestamptz))),
-    ("datemultirange", 4535, 6155, multirange_of(range_of(tim.read_date))),
-    ("int8multirange", 4536, 6157, multirange_of(range_of(num.read_int8))),
-    ("pg_snapshot", 5038, 5039, txt.read_snapshot),
-    ("xid8", 5069, 271, num.read_uint8),
-)
-_VECTORS = {22: "int2vector", 30: "oidvector"}
+_BUILT_IN: dict[PgType, Converter] = {
+    PgType.BOOL: txt.read_bool,
+    PgType.BYTEA: txt.read_bytea,
+    PgType.CHAR: txt.read_char,
+    PgType.NAME: txt.read_text,
+    PgType.INT8: num.read_int8,
+    PgType.INT2: num.read_int2,
+    PgType.INT4: num.read_int4,
+    PgType.TEXT: txt.read_text,
+    PgType.OID: num.read_uint4,
+    PgType.TID: num.read_tid,
+    PgType.XID: num.read_uint4,
+    PgType.CID: num.read_uint4,
+    PgType.JSON: txt.read_text,
+    PgType.XML: txt.read_text,
+    PgType.POINT: geo.read_point,
+    PgType.LSEG: geo.read_lseg,
+    PgType.PATH: geo.read_path,
+    PgType.BOX: geo.read_box,
+    PgType.POLYGON: geo.read_polygon,
+    PgType.LINE: geo.read_line,
+    PgType.CIDR: txt.read_cidr,
+    PgType.FLOAT4: num.read_float4,
+    PgType.FLOAT8: num.read_float8,
+    PgType.CIRCLE: geo.read_circle,
+    PgType.MACADDR8: txt.read_macaddr8,
+    PgType.MONEY: num.read_money,
+    PgType.MACADDR: txt.read_macaddr,
+    PgType.INET: txt.read_inet,
+    PgType.BPCHAR: txt.read_text,
+    PgType.VARCHAR: txt.read_text,
+    PgType.DATE: tim.read_date,
+    PgType.TIME: tim.read_time,
+    PgType.TIMESTAMP: tim.read_timestamp,
+    PgType.TIMESTAMPTZ: tim.read_timestamptz,
+    PgType.INTERVAL: tim.read_interval,
+    PgType.TIMETZ: tim.read_timetz,
+    PgType.BIT: txt.read_bits,
+    PgType.VARBIT: txt.read_bits,
+    PgType.NUMERIC: num.read_numeric,
+    PgType.REFCURSOR: txt.read_text,
+    PgType.UUID: txt.read_uuid,
+    PgType.TXID_SNAPSHOT: txt.read_snapshot,
+    PgType.PG_LSN: num.read_lsn,
+    PgType.TSVECTOR: ext.read_tsvector,
+    PgType.TSQUERY: ext.read_tsquery,
+    PgType.JSONB: txt.read_versioned,
+    PgType.INT4RANGE: range_of(num.read_int4),
+    PgType.NUMRANGE: range_of(num.read_numeric),
+    PgType.TSRANGE: range_of(tim.read_timestamp),
+    PgType.TSTZRANGE: range_of(tim.read_timestamptz),
+    PgType.DATERANGE: range_of(tim.read_date),
+    PgType.INT8RANGE: range_of(num.read_int8),
+    PgType.JSONPATH: txt.read_versioned,
+    PgType.INT4MULTIRANGE: multirange_of(range_of(num.read_int4)),
+    PgType.NUMMULTIRANGE: multirange_of(range_of(num.read_numeric)),
+    PgType.TSMULTIRANGE: multirange_of(range_of(tim.read_timestamp)),
+    PgType.TSTZMULTIRANGE: multirange_of(range_of(tim.read_timestamptz)),
+    PgType.DATEMULTIRANGE: multirange_of(range_of(tim.read_date)),
+    PgType.INT8MULTIRANGE: multirange_of(range_of(num.read_int8)),
+    PgType.PG_SNAPSHOT: txt.read_snapshot,
+    PgType.XID8: num.read_uint8,
+}
+_VECTORS = (PgType.INT2VECTOR, PgType.OIDVECTOR)
 
 # Base types of extensions, by their send and output functions.
 _BY_FUNCTIONS: dict[tuple[str, str], Converter] = {
@@ -157,20 +156,20 @@ class Types:
         """
         self._read_type = read_type
         self._types: dict[int, CatalogType] = {}
-        self._names = dict(_VECTORS)
+        self._names: dict[int, str] = {kind: kind.label for kind in _VECTORS}
         self._converters: dict[int, Converter] = {}
-        for name, oid, array_oid, converter in _BUILT_IN:
-            if converter is num.read_money and not has_cents:
+        for kind, converter in _BUILT_IN.items():
+            if kind is PgType.MONEY and not has_cents:
                 continue
-            self._names[oid], self._names[array_oid] = name, f"{name}[]"
-            self._converters[oid] = converter
-            self._converters[array_oid] = self._convert_array
+            self._names[kind], self._names[kind.array] = kind.label, f"{kind.label}[]"
+            self._converters[kind] = converter
+            self._converters[kind.array] = self._convert_array
         for oid in _VECTORS:
             self._converters[oid] = self._convert_vector
         if server_version < 160000:
-            self._converters[_CHAR] = txt.read_raw_char
+            self._converters[PgType.CHAR] = txt.read_raw_char
         if server_version < 170000:
-            self._converters[_INTERVAL] = tim.read_finite_interval
+            self._converters[PgType.INTERVAL] = tim.read_finite_interval
 
     def find(self, oid: int) -> Converter:
         """Return the converter of a type; raise UnknownType if there is none."""
@@ -245,5 +244,5 @@ class Types:
 
     def _delimiter_of(self, oid: int) -> bytes:
         if oid in self._names:
-            return b";" if oid == _BOX else b","
+            return b";" if oid == PgType.BOX else b","
         return self._find_type(oid).delimiter.encode()

@@ -10,21 +10,26 @@ from collections.abc import Mapping
 from pipeline.bronze.source_relations import SourceColumn
 from pipeline.engine import SPARK, Engine
 from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, TEXT, Form, HashedKind
+from pipeline.protocol.pg_types import PgType
 from pipeline.silver.types.types import holds, numeric
 
-_NUMERIC = 1700
-_INTEGERS: Mapping[int, str] = {21: "SMALLINT", 23: "INT", 20: "BIGINT", 26: "BIGINT"}
-# (oid, silver's type)
-_SAME = {
-    (16, "BOOLEAN"): TEXT,
-    (17, "BINARY"): TEXT,
-    (700, "FLOAT"): Form(HashedKind.REAL),
-    (701, "DOUBLE"): Form(HashedKind.DOUBLE),
+_INTEGERS: Mapping[int, str] = {
+    PgType.INT2: "SMALLINT",
+    PgType.INT4: "INT",
+    PgType.INT8: "BIGINT",
+    PgType.OID: "BIGINT",
 }
-_DATED = {
-    (1082, "DATE"): HashedKind.DATE,
-    (1114, "TIMESTAMP_NTZ"): HashedKind.TIMESTAMP,
-    (1184, "TIMESTAMP"): HashedKind.TIMESTAMPTZ,
+# (oid, silver's type)
+_SAME: Mapping[tuple[int, str], Form] = {
+    (PgType.BOOL, "BOOLEAN"): TEXT,
+    (PgType.BYTEA, "BINARY"): TEXT,
+    (PgType.FLOAT4, "FLOAT"): Form(HashedKind.REAL),
+    (PgType.FLOAT8, "DOUBLE"): Form(HashedKind.DOUBLE),
+}
+_DATED: Mapping[tuple[int, str], HashedKind] = {
+    (PgType.DATE, "DATE"): HashedKind.DATE,
+    (PgType.TIMESTAMP, "TIMESTAMP_NTZ"): HashedKind.TIMESTAMP,
+    (PgType.TIMESTAMPTZ, "TIMESTAMP"): HashedKind.TIMESTAMPTZ,
 }
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _HEX = r"\x"  # before the digits of a bytea
@@ -57,7 +62,7 @@ def _scalar(column: SourceColumn, oid: int, ddl: str, clamps: bool) -> Form | No
     if kind := _DATED.get((oid, ddl)):
         return Form(kind, clamps=clamps)
     match = _DECIMAL.fullmatch(ddl)
-    if match and (oid in _INTEGERS or oid == _NUMERIC):
+    if match and (oid in _INTEGERS or oid == PgType.NUMERIC):
         source = _INTEGERS.get(oid) or numeric(column.base_modifier).ddl
         return Form(HashedKind.DECIMAL, int(match[1]), int(match[2]), fits=holds(ddl, source), clamps=clamps)
     return None

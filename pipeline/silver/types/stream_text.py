@@ -7,17 +7,14 @@ column is refused only if no value of its type could have the source's text.
 from __future__ import annotations
 
 from pipeline.bronze.source_relations import SourceColumn
+from pipeline.protocol.pg_types import PgType
 from pipeline.silver.types.comparable_text import array_text, text_sql
 from pipeline.silver.types.types import numeric_digits
 
-_BOOL, _BYTEA, _FLOAT4, _FLOAT8, _DATE, _TIMESTAMP, _TIMESTAMPTZ, _NUMERIC = (
-    *(16, 17, 700, 701),
-    *(1082, 1114, 1184, 1700),
-)
-_INTEGERS = frozenset({20, 21, 23, 26})
+_INTEGERS = frozenset({PgType.INT8, PgType.INT2, PgType.INT4, PgType.OID})
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _ZONE = "+00"  # sessions are in UTC, at the source and in Spark
-_PLAIN = {_BOOL: "BOOLEAN", _BYTEA: "BINARY", _DATE: "DATE"}
+_PLAIN: dict[int, str] = {PgType.BOOL: "BOOLEAN", PgType.BYTEA: "BINARY", PgType.DATE: "DATE"}
 
 
 def stream_text(column: SourceColumn, ddl: str, value: str) -> str | None:
@@ -41,13 +38,13 @@ def _scalar(oid: int, modifier: int, ddl: str, value: str) -> str | None:
         return text_sql(ddl, value)
     if ddl in _WHOLE or ddl.startswith("DECIMAL("):
         scale = int(ddl.rpartition(",")[2].rstrip(")")) if ddl.startswith("DECIMAL(") else 0
-        has_scale = scale == 0 if oid in _INTEGERS else oid == _NUMERIC and scale == _scale(modifier)
+        has_scale = scale == 0 if oid in _INTEGERS else oid == PgType.NUMERIC and scale == _scale(modifier)
         return f"CAST({value} AS STRING)" if has_scale else None
-    if (oid, ddl) in ((_FLOAT4, "FLOAT"), (_FLOAT4, "DOUBLE"), (_FLOAT8, "DOUBLE")):
-        return float_text(value, is_single=oid == _FLOAT4)
-    if ddl in ("TIMESTAMP", "TIMESTAMP_NTZ") and oid in (_TIMESTAMP, _TIMESTAMPTZ):
+    if (oid, ddl) in ((PgType.FLOAT4, "FLOAT"), (PgType.FLOAT4, "DOUBLE"), (PgType.FLOAT8, "DOUBLE")):
+        return float_text(value, is_single=oid == PgType.FLOAT4)
+    if ddl in ("TIMESTAMP", "TIMESTAMP_NTZ") and oid in (PgType.TIMESTAMP, PgType.TIMESTAMPTZ):
         text = f"CAST({value} AS STRING)"
-        return text if oid == _TIMESTAMP else f"concat({text}, '{_ZONE}')"
+        return text if oid == PgType.TIMESTAMP else f"concat({text}, '{_ZONE}')"
     return None
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pipeline.bronze.source_relations import PostgresType, SourceColumn
 from pipeline.config.tables import TableRule
+from pipeline.protocol.pg_types import ELEMENTS, PgType
 from pipeline.silver.types.text_parsers import (
     BIGINT,
     BINARY,
@@ -33,36 +34,24 @@ from pipeline.silver.types.text_parsers import (
     finite,
 )
 
-# pg_type.dat: the oids of built-in types never change.
-_BUILT_IN = {
-    16: BOOLEAN,
-    17: BINARY,
-    20: BIGINT,
-    21: SMALLINT,
-    23: INT,
-    26: BIGINT,  # oid is unsigned
-    700: FLOAT,
-    701: DOUBLE,
-    1082: DATE,
-    1114: TIMESTAMP_NTZ,
-    1184: TIMESTAMP,
+_BUILT_IN: dict[int, SilverType] = {
+    PgType.BOOL: BOOLEAN,
+    PgType.BYTEA: BINARY,
+    PgType.INT8: BIGINT,
+    PgType.INT2: SMALLINT,
+    PgType.INT4: INT,
+    PgType.OID: BIGINT,  # oid is unsigned
+    PgType.FLOAT4: FLOAT,
+    PgType.FLOAT8: DOUBLE,
+    PgType.DATE: DATE,
+    PgType.TIMESTAMP: TIMESTAMP_NTZ,
+    PgType.TIMESTAMPTZ: TIMESTAMP,
 }
-_NUMERIC, _REAL = 1700, 700
 # An array's text can be split at these: its elements are quoted if they contain one.
 _SEPARATORS = frozenset(punctuation) - frozenset('"\\{}')
 # Types of extensions by their output function; pgvector's are STRING unless overridden.
 _BY_OUTPUT = {"hstore_out": HSTORE}
 _VECTORS = frozenset({"vector_out", "halfvec_out"})
-# Arrays of built-in types → their element type, for relations that were not found in the catalog.
-_BUILT_IN_ARRAYS = {
-    143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17,
-    1002: 18, 1003: 19, 1005: 21, 1006: 22, 1007: 23, 1009: 25, 1010: 27, 1011: 28, 1012: 29, 1013: 30,
-    1014: 1042, 1015: 1043, 1016: 20, 1017: 600, 1018: 601, 1019: 602, 1020: 603, 1021: 700, 1022: 701,
-    1027: 604, 1028: 26, 1034: 1033, 1040: 829, 1041: 869, 1115: 1114, 1182: 1082, 1183: 1083, 1185: 1184,
-    1187: 1186, 1231: 1700, 1270: 1266, 1561: 1560, 1563: 1562, 2951: 2950, 3643: 3614, 3645: 3615,
-    3807: 3802, 3905: 3904, 3907: 3906, 3909: 3908, 3911: 3910, 3913: 3912, 3927: 3926, 4073: 4072,
-    6150: 4451, 6151: 4532, 6152: 4533, 6153: 4534, 6155: 4535, 6157: 4536,
-}  # fmt: skip
 
 
 def numeric(type_modifier: int) -> SilverType:
@@ -90,7 +79,8 @@ def silver_type(column: SourceColumn, override: str | None = None, present: str 
 
     `present` is the type that silver has; it stays if the catalog, which alone has the type, did not give it.
     """
-    element = column.element_base_oid or _BUILT_IN_ARRAYS.get(column.base_oid)
+    # a relation that was not found in the catalog lacks the element type
+    element = column.element_base_oid or ELEMENTS.get(column.base_oid)
     delimiter = column.array_delimiter
     if override:
         kind = overridden(override)
@@ -130,7 +120,7 @@ def of_partition(kind: SilverType) -> SilverType:
 
 def is_widened_real(column: SourceColumn, ddl: str) -> bool:
     """Return whether the texts of a source column are those of a real, and silver has it as DOUBLE."""
-    return column.base_oid == _REAL and ddl == "DOUBLE"
+    return column.base_oid == PgType.FLOAT4 and ddl == "DOUBLE"
 
 
 def widened_text(text: str) -> str:
@@ -144,7 +134,7 @@ def reader_of(column: SourceColumn, kind: SilverType) -> SilverType:
 
 
 def _scalar(oid: int, column: SourceColumn) -> SilverType:
-    if oid == _NUMERIC:
+    if oid == PgType.NUMERIC:
         return numeric(column.base_modifier)
     return _BUILT_IN.get(oid) or _BY_OUTPUT.get(column.output or "", STRING)
 
@@ -186,17 +176,19 @@ def _digits(ddl: str) -> tuple[int, int]:
     return (int(match[1]) - int(match[2]), int(match[2])) if match else (39, 0)
 
 
-_INTEGERS = frozenset({20, 21, 23})
-_EXACT_NUMBERS = _INTEGERS | {_NUMERIC}
+_INTEGERS = frozenset({PgType.INT8, PgType.INT2, PgType.INT4})
+_EXACT_NUMBERS = _INTEGERS | {PgType.NUMERIC}
 _ONE_TO_ONE = {("FLOAT", "DOUBLE"), ("DATE", "TIMESTAMP_NTZ"), ("DATE", "TIMESTAMP")}
 _ONE_TO_ONE |= {("TIMESTAMP_NTZ", "TIMESTAMP"), ("TIMESTAMP", "TIMESTAMP_NTZ")}
-# any integer to any other; int2, int4 and float4 to float8; date to timestamp
+# any integer to any other; small ones to float8
 _EXACT = {(a, b) for a in _INTEGERS for b in _INTEGERS}
-_EXACT |= {(21, 701), (23, 701), (_REAL, 701), (1082, 1114)}
-_SPELLED_OTHERWISE = {(_REAL, 701), (1082, 1114)}  # float4 to float8, date to timestamp
-_TEXTS = frozenset({25, 1043})  # text, varchar
-# varchar, varbit, time, timetz, timestamp, timestamptz: a modifier limits a length or fraction
-_LIMITED = frozenset({1043, 1562, 1083, 1266, 1114, 1184})
+_SPELLED_OTHERWISE = {(PgType.FLOAT4, PgType.FLOAT8), (PgType.DATE, PgType.TIMESTAMP)}
+_EXACT |= {(PgType.INT2, PgType.FLOAT8), (PgType.INT4, PgType.FLOAT8), *_SPELLED_OTHERWISE}
+_TEXTS = frozenset({PgType.TEXT, PgType.VARCHAR})
+# a modifier limits a length or fraction
+_LIMITED = frozenset(
+    {PgType.VARCHAR, PgType.VARBIT, PgType.TIME, PgType.TIMETZ, PgType.TIMESTAMP, PgType.TIMESTAMPTZ}
+)
 
 
 def keeps_values(before: PostgresType, after: PostgresType) -> bool:
@@ -204,9 +196,9 @@ def keeps_values(before: PostgresType, after: PostgresType) -> bool:
     (oid, modifier), (to, limit) = before, after
     if before == after or (oid, to) in _EXACT:
         return True
-    if oid in _INTEGERS and to == _NUMERIC:
+    if oid in _INTEGERS and to == PgType.NUMERIC:
         return limit == -1 or _scale(limit) >= 0
-    if oid == to == _NUMERIC:
+    if oid == to == PgType.NUMERIC:
         return limit == -1 or (modifier != -1 and _scale(limit) >= _scale(modifier))
     if (oid in _TEXTS and to in _TEXTS) or (oid == to and oid in _LIMITED):
         return limit == -1 or -1 < modifier <= limit
@@ -218,7 +210,7 @@ def keeps_texts(before: PostgresType, after: PostgresType) -> bool:
     (oid, modifier), (to, limit) = before, after
     if not keeps_values(before, after) or (oid, to) in _SPELLED_OTHERWISE:
         return False
-    if to != _NUMERIC or limit == -1:
+    if to != PgType.NUMERIC or limit == -1:
         return True
     return _scale(limit) == (0 if oid in _INTEGERS else _scale(modifier))
 

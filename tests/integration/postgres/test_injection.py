@@ -13,7 +13,6 @@ import pytest
 from psycopg import sql
 
 from pipeline.config.config import Config
-from pipeline.key_ranges import TEXT as TEXT_OID
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.checks.source_checks import run_checks
@@ -27,6 +26,7 @@ from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Relation
+from pipeline.protocol.pg_types import PgType
 from pipeline.table_name import TableName
 from tests.support.postgres.streams import both_routes, kinds, read_through, start
 from tests.support.servers import Database
@@ -115,7 +115,7 @@ def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str)
     with target.connect() as connection:
         connection.execute(sql.SQL("CREATE PUBLICATION {0} FOR TABLE {0}.{0}").format(sql.Identifier(name)))
     conninfo = target.conninfo
-    keys = key_condition([name], [TEXT_OID], [KeyRange((name,), (name,)), KeyRange((name,), ())])
+    keys = key_condition([name], [PgType.TEXT], [KeyRange((name,), (name,)), KeyRange((name,), ())])
     shape = HashedColumns(((name, TEXT), (f"{name} 2", TEXT)), (0,))
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
         assert accepts_keys(keeper.connection, TableName(name, name), keys)

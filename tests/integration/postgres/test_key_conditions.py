@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.key_ranges import DATE, INT4, TEXT, KeyRange
+from pipeline.key_ranges import KeyRange
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
+from pipeline.protocol.pg_types import PgType
 from pipeline.table_name import TableName
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
 
-NAMES, TYPES = ("region", "No", "day"), (TEXT, INT4, DATE)
+NAMES, TYPES = ("region", "No", "day"), (PgType.TEXT, PgType.INT4, PgType.DATE)
 TABLE = 'CREATE TABLE parts (region text, "No" int, day date, PRIMARY KEY (region, "No", day))'
 
 
@@ -45,7 +46,7 @@ def test_values_are_those_of_their_columns_types(
 
 def test_a_missing_column_or_table_is_named_and_the_transaction_continues(database: Database) -> None:
     database.run(TABLE)
-    keys = key_condition(("gone",), (INT4,), [KeyRange(("1",), ("1",))])
+    keys = key_condition(("gone",), (PgType.INT4,), [KeyRange(("1",), ("1",))])
     with database.connect() as connection, connection.transaction():
         with pytest.raises(SourceError, match=r"The table public\.parts cannot be read by its key: .*gone"):
             accepts_keys(connection, TableName("public", "parts"), keys)

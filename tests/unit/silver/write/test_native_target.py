@@ -16,8 +16,9 @@ from pipeline.delta.data_files import TooLargeError
 from pipeline.delta.retry import ConflictError
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
-from pipeline.key_ranges import INT4, KeyRange
+from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
+from pipeline.protocol.pg_types import PgType
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.fold import Fold, FoldColumn
 from pipeline.silver.fold.modes import MetadataNames
@@ -90,7 +91,7 @@ def replace_keys(
     step = WriteStep(
         Identity.KEY, (1,), (0, 0), (lsn, 0), replaces=False, end_lsn=LSN(lsn), key_ranges=tuple(ranges)
     )
-    step = replace(step, copy_id=1, key_types=(INT4,))
+    step = replace(step, copy_id=1, key_types=(PgType.INT4,))
     commit = TableCommit(TXN, LSN(lsn), {"table": ["public", "t"]})
     write = Write(step, WriteKind.REPLACE_KEYS, FOLD, commit, MetadataNames(None, None), table.identifier)
     target_of(session, table).commit_rows(write, FOLD)
