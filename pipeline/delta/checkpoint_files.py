@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from pipeline.delta.store.mirror import fetch, mirror_of
+from pipeline.delta.store.mirror import fetch, files_of
 from pipeline.delta.store.store import Object
 
 if TYPE_CHECKING:
@@ -84,17 +84,9 @@ def list_log(folder: str, after: str | None = None) -> LogFiles:
     commits: list[int] = []
     whole: dict[int, list[Checkpoint]] = {}
     parts: dict[tuple[int, int], dict[int, str]] = {}
-    objects: dict[str, Object] = {}
-    names: Iterable[str]
-    if (mirror := mirror_of(folder)) is not None:
-        objects = {mirror.path(each.name): each for each in mirror.list(folder, after)}
-        names = [os.path.relpath(path, folder) for path in objects]
-    else:
-        try:
-            names = os.listdir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return LogFiles((), ())
-    for name in names:
+    listed = files_of(folder).listed(folder, after)
+    objects = {os.path.join(folder, name): each for name, each in listed.items() if each is not None}
+    for name in listed:
         match = _NAME.fullmatch(name)
         if match is None:
             continue

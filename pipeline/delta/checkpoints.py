@@ -19,8 +19,7 @@ from uuid import uuid4
 from pipeline.delta.checkpoint_files import Checkpoint, commit_name, list_log
 from pipeline.delta.log_retention import KEPT_SECONDS, LogRetention
 from pipeline.delta.native_commit import read_commit
-from pipeline.delta.store.mirror import fetch, fetch_all, mirror_of, names_in, remove_files
-from pipeline.delta.sync import sync_file, sync_folder
+from pipeline.delta.store.mirror import fetch, fetch_all, files_of, remove_files
 from pipeline.delta.txn import TxnId
 
 _INTERVAL = "delta.checkpointInterval"
@@ -85,7 +84,7 @@ def write_checkpoint(table: Path, version: int) -> None:
     log = table / "_delta_log"
     if (log / _name(version)).exists():
         return
-    mirror = mirror_of(table)
+    files = files_of(table)
     _remove_abandoned(table)
     base = _newest_checkpoint(log, version)
     shadow = table / f"{_SHADOW}{uuid4()}"
@@ -97,28 +96,17 @@ def write_checkpoint(table: Path, version: int) -> None:
         for path in map(Path, fetch_all([*commits, *(base.paths if base else ())])):
             os.link(path, links / path.name)
         if base is not None:
-            if mirror is not None:
-                mirror.fetch_all(mirror.list(str(log / "_sidecars")))
+            fetch_all(str(each.path) for each in files.below(log / "_sidecars"))
             if (log / "_sidecars").is_dir():
                 (links / "_sidecars").symlink_to(log / "_sidecars")
         DeltaTable(str(shadow), version=version).create_checkpoint()
         [made] = links.glob(f"{version:020}.checkpoint*.parquet")
-        pointer = links / _LAST
-        if mirror is not None:
-            os.link(made, log / made.name)
-            mirror.upload(str(log / made.name))
-            _replace_pointer(log, version, pointer)
-            for unneeded in (*commits[:-_MIRRORED], *(base.paths if base else ())):
-                mirror.drop(unneeded)
-            return
-        sync_file(made)
         os.chmod(made, (log / commit_name(version)).stat().st_mode & 0o777)
-        try:
-            os.link(made, log / made.name)
-        except FileExistsError:
+        if not files.place(made, log / made.name):
             return  # another writer's
-        sync_folder(log)
-        _replace_pointer(log, version, pointer)
+        _replace_pointer(log, version, links / _LAST)
+        for unneeded in (*commits[:-_MIRRORED], *(base.paths if base else ())):
+            files.drop(unneeded)
     finally:
         shutil.rmtree(shadow, ignore_errors=True)
 
@@ -156,9 +144,7 @@ def _remove_abandoned(table: Path) -> None:
 
 def read_pointer(log: Path) -> bytes:
     """Return the content of `_last_checkpoint`, the only file of a log that is overwritten."""
-    if (mirror := mirror_of(log)) is not None:
-        return mirror.store.read(mirror.name(log / _LAST))[0]
-    return (log / _LAST).read_bytes()
+    return files_of(log).read(log / _LAST)
 
 
 def _replace_pointer(log: Path, version: int, pointer: Path) -> None:
@@ -168,13 +154,7 @@ def _replace_pointer(log: Path, version: int, pointer: Path) -> None:
             return
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass
-    if (mirror := mirror_of(log)) is not None:
-        mirror.store.write(mirror.name(log / _LAST), pointer.read_bytes())
-        return
-    sync_file(pointer)
-    (log / f".{_LAST}.crc").unlink(missing_ok=True)
-    pointer.rename(log / _LAST)
-    sync_folder(log)
+    files_of(log).replace(pointer, log / _LAST)
 
 
 def remove_expired(
@@ -202,7 +182,7 @@ def expired_files(
     version needs are returned too.
     """
     log = table / "_delta_log"
-    times = names_in(str(log))
+    times = files_of(log).names_in(str(log))
     found_log = list_log(str(log))
     expired = [
         each
@@ -247,7 +227,7 @@ def superseded_checksums(table: Path, before: float, first: int = 0) -> list[Pat
     newest = max((each.version for each in list_log(str(log)).checkpoints), default=0)
     return [
         log / name
-        for name, time_of in names_in(str(log)).items()
+        for name, time_of in files_of(log).names_in(str(log)).items()
         if name.endswith(".crc")
         and (match := _VERSIONED.match(name))
         and first <= int(match[1]) < newest
@@ -264,7 +244,7 @@ def superseded_checkpoints(table: Path, before: float, first: int = 0) -> list[P
     """
     log = table / "_delta_log"
     found = []
-    times = names_in(str(log))
+    times = files_of(log).names_in(str(log))
     listed = list_log(str(log))
     commits = set(listed.commits)
     base: Checkpoint | None = None  # the newest one that is kept

@@ -24,15 +24,8 @@ from uuid import uuid4
 from pipeline.delta.checkpoint_files import commit_name, list_log
 from pipeline.delta.checkpoints import read_pointer, write_checkpoint
 from pipeline.delta.native_commit import Operation, commit_version, read_commit, vector_file
-from pipeline.delta.store.mirror import (
-    StoredFile,
-    fetch,
-    files_below,
-    mirror_of,
-    names_in,
-    remove_files,
-)
-from pipeline.delta.sync import sync_file, sync_folder
+from pipeline.delta.store.files import StoredFile
+from pipeline.delta.store.mirror import fetch, files_of, remove_files
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS
@@ -100,8 +93,7 @@ def remove_old_files(table: LakeTable, must_go: Callable[[Path], bool]) -> Remov
             empty.rmdir()
             changed.add(empty.parent)
     for each in changed:
-        if each.exists() and mirror_of(each) is None:
-            sync_folder(each)
+        files_of(each).sync_folder(each)
     return removed
 
 
@@ -111,7 +103,7 @@ def empty_folders(folder: Path) -> list[Path]:
     An object store has none: folders there are parts of names.
     """
     found: set[Path] = set()
-    if mirror_of(folder) is not None:
+    if not files_of(folder).is_local:
         return []
     for root, folders, names in os.walk(folder, topdown=False):
         path = Path(root)
@@ -156,12 +148,13 @@ def old_files(table: LakeTable, *, log_too: bool) -> Iterator[StoredFile]:
         if path.relative_to(folder).as_posix() not in kept and not _is_checksum_of(path, folder, kept):
             yield file
     if log_too:
-        yield from (f for f in files_below(folder / _LOG) if not _is_kept(f.path, snapshot.version))
+        in_log = files_of(folder).below(folder / _LOG)
+        yield from (each for each in in_log if not _is_kept(each.path, snapshot.version))
 
 
 def _files_in(folder: Path) -> Iterator[StoredFile]:
     """Yield the files of a table's folder, without those of its log."""
-    for file in files_below(folder):
+    for file in files_of(folder).below(folder):
         first = file.path.relative_to(folder).parts[0]
         if first != _LOG and not first.startswith(_SHADOW):
             yield file
@@ -199,7 +192,7 @@ def _is_cut(log: Path, version: int) -> bool:
     if actions is None or any(set(action) != {_COMMIT_INFO} for action in actions):
         return False
     is_ours = all(OURS in (a[_COMMIT_INFO].get("userMetadata") or "") for a in actions)
-    return is_ours and _checkpoint_name(version) in names_in(str(log))
+    return is_ours and _checkpoint_name(version) in files_of(log).names_in(str(log))
 
 
 def _checkpoint(table: LakeTable, version: int) -> None:
@@ -210,7 +203,7 @@ def _checkpoint(table: LakeTable, version: int) -> None:
         from pipeline.delta.spark.log import delta_log
 
         delta_log(table.spark, table.path).checkpoint()
-    if _checkpoint_name(version) not in names_in(str(log)):
+    if _checkpoint_name(version) not in files_of(log).names_in(str(log)):
         raise LakeError(
             f"The log of {table.path} got no checkpoint of version {version}, so older versions were kept. "
             "Run the same command again."
@@ -235,7 +228,7 @@ def _drop_removals(log: Path, version: int) -> None:
         kept = file.read().filter(pc.is_null(removals))
     written = path.with_name(f".{uuid4()}.tmp")
     pq.write_table(kept, written)
-    _replace(written, path)
+    files_of(path).replace(written, path)
     _correct_pointer(log, version, kept.num_rows)
 
 
@@ -250,20 +243,7 @@ def _correct_pointer(log: Path, version: int, actions: int) -> None:
     found.pop("checksum", None)  # of the pointer itself
     written = log / f".{uuid4()}.tmp"
     written.write_text(json.dumps(found), encoding="utf-8")
-    _replace(written, log / "_last_checkpoint")
-
-
-def _replace(written: Path, path: Path) -> None:
-    """Put a written file in the place of one in the log that exists."""
-    if (mirror := mirror_of(path)) is not None:
-        mirror.store.upload(written, mirror.name(path))
-        written.replace(path)
-        return
-    os.chmod(written, path.stat().st_mode & 0o777)
-    sync_file(written)
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    written.replace(path)
-    sync_folder(path.parent)
+    files_of(log).replace(written, log / "_last_checkpoint")
 
 
 def _checkpoint_name(version: int) -> str:
@@ -274,9 +254,8 @@ def _remove_before(log: Path, version: int) -> None:
     last = json.loads(read_pointer(log))
     if int(last["version"]) != version:
         raise LakeError(f"Another process writes checkpoints to {log}. Run the same command again.")
-    remove_files(sorted(each.path for each in files_below(log) if not _is_kept(each.path, version)))
-    if mirror_of(log) is None:
-        sync_folder(log)
+    remove_files(sorted(each.path for each in files_of(log).below(log) if not _is_kept(each.path, version)))
+    files_of(log).sync_folder(log)
 
 
 def _is_kept(path: Path, version: int) -> bool:

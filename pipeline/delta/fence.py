@@ -22,7 +22,7 @@ from pipeline.delta.native_commit import Reads
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.spark.log_store import is_on_class_path
 from pipeline.delta.store.lease import Lease
-from pipeline.delta.store.mirror import mirror_of
+from pipeline.delta.store.mirror import files_of
 from pipeline.delta.txn import TxnId
 from pipeline.errors import FencedError
 
@@ -109,8 +109,7 @@ def fence_of(path: str) -> Fence | None:
     """Return what fences the commits of this process to the table at a path, which may be in a mirror."""
     if not _held:
         return None
-    if (mirror := mirror_of(path)) is not None:
-        path = f"{mirror.store.url}/{mirror.name(path)}"
+    path = files_of(path).url(path)
     return next((fence for fence in reversed(_held) if fence.covers(path)), None)
 
 

@@ -11,9 +11,7 @@ transaction ids, and `ConflictError` if the write has to be made again from the 
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,9 +26,8 @@ from pipeline.delta.checksum import write_checksum
 from pipeline.delta.log import now_milliseconds
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.store.looks import is_looked_at, look_again
-from pipeline.delta.store.mirror import fetch, mirror_of, remove_files
+from pipeline.delta.store.mirror import fetch, files_of, remove_files
 from pipeline.delta.store.store import StoreError
-from pipeline.delta.sync import sync_file, sync_folder, sync_names
 from pipeline.delta.table_log import TableLog
 from pipeline.errors import LakeError
 
@@ -41,8 +38,6 @@ Action = dict[str, Any]
 """One action of Delta's log protocol as JSON: an object with one key."""
 
 ENGINE = f"pgdelta/{__version__}"
-SYNC_VARIABLE = "PGDELTA_SYNC"  # false omits syncing to disk, for measurements
-_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _ENCODED_UUID = 20  # characters; a folder may precede it
 
@@ -98,15 +93,11 @@ def commit_version(
     """
     reads = reads or Reads()
     log = table / "_delta_log"
-    mirror = mirror_of(table)
+    files = files_of(table)
     if read_version < 0:
         log.mkdir(parents=True, exist_ok=True)
     txn_id = str(uuid4())
-    syncs = mirror is None and os.environ.get(SYNC_VARIABLE) != "false"
-    if mirror is not None:
-        mirror.store.each(mirror.upload, map(str, _added_files(table, actions)))
-    elif syncs:
-        _sync_data(table, actions)
+    files.finish(table, _added_files(table, actions))
     version = read_version + 1
     while True:
         information = _commit_info(operation, txn_id, read_version)
@@ -115,21 +106,18 @@ def commit_version(
             for action in (information, *actions)
         ]
         is_known = version - 1 == read_version and is_looked_at(str(table))
-        if version > 0 and not is_known and not _is_version_there(log, version - 1):
+        if version > 0 and not is_known and not files.has_version(log, version - 1):
             raise ConflictError(f"The table in {table} was removed or replaced meanwhile. Run again.")
-        if create_version(log, version, "\n".join(lines) + "\n", syncs=syncs):
+        if create_version(log, version, "\n".join(lines) + "\n"):
             break
         look_again(str(table))
         _check(table, version, actions, reads)
         version += 1
     _read_back(table, version, txn_id)
-    if mirror is not None:
+    files.finish_commit(log, is_first=version == 0)
+    if not files.is_local:
         TableLog.of(str(table)).add_commit(version)
-    if syncs:
-        sync_folder(log)
-        if version == 0:
-            sync_names(table)
-    if mirror is None:
+    else:
         with suppress(OSError):  # the commit is made
             write_checksum(log, version, actions, txn_id)
     return version
@@ -143,12 +131,11 @@ def remove_uncommitted(table: Path, read_version: int, names: Iterable[str], err
     yet make the commit, all of them stay, and VACUUM removes them; of a store's files, this machine's copies
     are removed.
     """
-    mirror = mirror_of(table)
+    files = files_of(table)
     is_unknown = isinstance(error, (LostCommitError, StoreError))
-    if is_unknown or (mirror is not None and not isinstance(error, Exception)):  # ended amid a request
-        if mirror is not None:
-            for name in names:
-                mirror.drop(str(table / name))
+    if is_unknown or (not files.is_local and not isinstance(error, Exception)):  # ended amid a request
+        for name in names:
+            files.drop(str(table / name))
         return
     committed: set[str] = set()
     version = read_version + 1
@@ -221,53 +208,12 @@ def _commit_info(operation: Operation, txn_id: str, read_version: int) -> Action
     return {"commitInfo": information}
 
 
-def _is_version_there(log: Path, version: int) -> bool:
-    """Return whether a version is in the log; the clean-up of a log may leave its checkpoint only."""
-    if (mirror := mirror_of(log)) is not None:
-        found = next(iter(mirror.list(str(log), after=str(log / f"{version:020}"))), None)
-        return found is not None and Path(mirror.path(found.name)).name.startswith(f"{version:020}.")
-    return (log / commit_name(version)).exists() or any(log.glob(f"{version:020}.checkpoint*"))
-
-
-def create_version(log: Path, version: int, text: str, *, syncs: bool) -> bool:
+def create_version(log: Path, version: int, text: str) -> bool:
     """Create the file of a version in one step; return False if the version exists."""
-    target = log / commit_name(version)
-    if (mirror := mirror_of(log)) is not None:
-        return mirror.create(str(target), text.encode())
-    if target.exists():
-        return False
-    temporary = log / f".{target.name}.{uuid4()}.tmp"
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            if syncs:
-                os.fsync(descriptor)
-        # readers would refuse the new file by Hadoop's checksum of an earlier one of this name
-        (log / f".{target.name}.crc").unlink(missing_ok=True)
-        return _link(temporary, target)
+        return files_of(log).create(str(log / commit_name(version)), text.encode())
     except FileNotFoundError:
         raise ConflictError(f"The table in {log.parent} was removed meanwhile. Run again.") from None
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-
-
-def _link(temporary: Path, target: Path) -> bool:
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        # NFS repeats a request whose answer was lost, and then finds the link that the first request made
-        return os.path.samefile(temporary, target)
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            raise LakeError(
-                f"The file system of {target.parent} has no hard links ({error.strerror}), so two writers "
-                "could commit one version. Use a storage.root on a file system with hard links."
-            ) from error
-        raise
-    return True
 
 
 def _check(table: Path, version: int, actions: Sequence[Action], reads: Reads) -> None:
@@ -301,27 +247,10 @@ def _file_key(action: Mapping[str, Any]) -> tuple[str, str]:
 
 def _read_back(table: Path, version: int, txn_id: str) -> None:
     log = table / "_delta_log"
-    if (mirror := mirror_of(log)) is not None:
-        mirror.read_back(str(log / commit_name(version)))
+    files_of(log).read_back(str(log / commit_name(version)))
     found = read_commit(log, version)
     if not any(action.get("commitInfo", {}).get("txnId") == txn_id for action in found or ()):
         raise lost_commit(table, version)
-
-
-def _sync_data(table: Path, actions: Iterable[Action]) -> None:
-    """Sync the files that the actions add, Hadoop's checksums of them, and their folders in the table."""
-    folders: dict[Path, None] = {}
-    for path in _added_files(table, actions):
-        # a file that does not exist any more, and that is added again, was not written by this commit
-        if not sync_file(path):
-            continue
-        sync_file(path.with_name(f".{path.name}.crc"))
-        folders[path.parent] = None
-        for above in path.parents:
-            if above.is_relative_to(table):
-                folders[above] = None
-    for folder in folders:
-        sync_folder(folder)
 
 
 def _added_files(table: Path, actions: Iterable[Action]) -> list[Path]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from pipeline.delta.native_commit import Operation, Reads, remove_action, removi
 from pipeline.delta.native_write import commit_actions, is_supported
 from pipeline.delta.partitions import partition_of, physical_partition_columns
 from pipeline.delta.schema import mentions
-from pipeline.delta.store.mirror import mirror_of
+from pipeline.delta.store.mirror import files_of
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.delta.txn import TableCommit
@@ -112,14 +111,5 @@ def _file_of(add: Mapping[str, Any], partition_by: Sequence[str]) -> DataFile:
 
 def _copy_files(folder: Path, sources: Sequence[str], files: Sequence[DataFile]) -> None:
     """Give files, by their paths, the names of others in a folder."""
-    paths = [(source, folder / file.name) for source, file in zip(sources, files, strict=True)]
-    if (mirror := mirror_of(folder)) is not None:
-        store = mirror.store
-        store.each(lambda each: store.copy(mirror.name(each[0]), mirror.name(each[1])), paths)
-        return
-    for source, target in paths:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:  # the file system may have no more links of a file
-            shutil.copyfile(source, target)
+    pairs = [(source, folder / file.name) for source, file in zip(sources, files, strict=True)]
+    files_of(folder).copy_all(pairs)

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from pipeline.delta.partitions import partition_of, partition_value, physical_partition_columns
 from pipeline.delta.schema import PHYSICAL_NAME, arrow_field
-from pipeline.delta.store.mirror import mirror_of
+from pipeline.delta.store.mirror import files_of
 from pipeline.delta.table_log import Snapshot, data_file, data_path, local_path
 from pipeline.errors import LakeError
 
@@ -268,12 +268,9 @@ def _vector_masks(path: str, snapshot: Snapshot) -> dict[str, pa.Array]:
     from deltalake import DeltaTable
 
     try:
-        mirror = mirror_of(snapshot.path)
-        if mirror is None:
-            table = DeltaTable(local_path(path), version=snapshot.version)
-        else:  # the library reads the store itself
-            url = f"{mirror.store.url}/{mirror.name(snapshot.path)}"
-            table = DeltaTable(url, version=snapshot.version, storage_options=mirror.store.client_options)
+        storage = files_of(snapshot.path)  # the library reads a store itself
+        url, options = storage.url(snapshot.path), storage.client_options
+        table = DeltaTable(url, version=snapshot.version, storage_options=options)
         found = pa.table(table.deletion_vectors().read_all())
         root = f"{unquote(table.table_uri).rstrip('/')}/"
     except Exception as error:  # Rust's, of many types

@@ -273,7 +273,7 @@ class TableLog:
     def _fetch_commits(self, listed: LogFiles, first: int) -> None:
         assert self._mirror is not None
         paths = [self.commit_path(each) for each in listed.commits if each >= first]
-        self._mirror.fetch_all(listed.objects[path] for path in paths)
+        self._mirror.fetch_objects(listed.objects[path] for path in paths)
         self._newest = max(listed.commits, default=-1)
 
     def _update(self, found: LogFiles | None) -> None:

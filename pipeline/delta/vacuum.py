@@ -8,14 +8,14 @@ another writer's, whose commit is about to follow, and stays for a day at least.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.delta.checkpoint_files import list_log
 from pipeline.delta.log_retention import FILE_RETENTION, seconds_of
 from pipeline.delta.native_commit import read_commit, vector_file
-from pipeline.delta.store.mirror import mirror_of
+from pipeline.delta.store.mirror import files_of
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 
@@ -66,36 +66,19 @@ def removed_since(folder: Path, snapshot: Snapshot, since: float) -> set[str]:
     return {path for path, time in removed.items() if time >= since}
 
 
-def remove_files(files: Sequence[Path]) -> int:
-    """Remove files and Hadoop's checksums of them; return how many files there were."""
-    count = 0
-    if files and (mirror := mirror_of(files[0])) is not None:
-        mirror.remove(map(str, files))
-        return len(files)
-    for path in files:
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            continue
-        count += 1
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    return count
-
-
 def _ages(folder: Path, now: float) -> Iterator[tuple[Path, float]]:
     """Yield the files of a table, and for how many seconds each has been in its place."""
-    mirror = mirror_of(folder)
-    if mirror is None:
+    files = files_of(folder)
+    if files.is_local:
         yield from ((path, _age(path, now)) for path in _data_files(folder))
         return
     # a table below this one has a log of its own, which sorts before its files
-    objects = list(mirror.list(str(folder)))
-    own = f"{mirror.name(folder)}/"
-    inner = {each.name.split(f"/{_LOG}/")[0] + "/" for each in objects if f"/{_LOG}/" in each.name} - {own}
-    for each in objects:
-        is_hidden = any(map(_is_hidden, each.name[len(own) :].split("/")))
-        if not is_hidden and each.name.endswith(_ENDINGS) and not each.name.startswith(tuple(inner)):
-            yield Path(mirror.path(each.name)), now - each.modified / 1000
+    found = [(each.path.relative_to(folder).as_posix(), each) for each in files.below(folder)]
+    inner = {name.split(f"/{_LOG}/")[0] + "/" for name, _ in found if f"/{_LOG}/" in name}
+    for name, each in found:
+        is_hidden = any(map(_is_hidden, name.split("/")))
+        if not is_hidden and name.endswith(_ENDINGS) and not name.startswith(tuple(inner)):
+            yield each.path, now - each.modified
 
 
 def _data_files(folder: Path) -> Iterator[Path]:

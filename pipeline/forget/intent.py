@@ -8,15 +8,12 @@ folder the files are for their owner only.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from pipeline.delta.store.mirror import mirror_of, names_in
-from pipeline.delta.sync import sync_folder
+from pipeline.delta.store.mirror import files_of
 from pipeline.errors import LakeError
-from pipeline.private_files import make_private_folder, open_private
 from pipeline.table_name import TableName
 
 _SUFFIX = ".json"
@@ -37,19 +34,19 @@ class Intents:
 
     def __init__(self, root: str) -> None:
         self._folder = Path(root, "_pgdelta", "forget")
-        self._mirror = mirror_of(self._folder)
+        self._files = files_of(self._folder)
 
     def has_any(self) -> bool:
         """Return whether a run has not ended."""
-        return bool(names_in(str(self._folder)))
+        return bool(self._files.names_in(str(self._folder)))
 
     def read(self, name: TableName) -> Intent:
         """Return the unfinished intent of a table, or a new one; raise LakeError for another table's."""
         found = Intent(name)
-        for path in (self._folder / each for each in sorted(names_in(str(self._folder)))):
+        for path in (self._folder / each for each in sorted(self._files.names_in(str(self._folder)))):
             if path.suffix != _SUFFIX:
                 continue
-            row = json.loads(self._content(path))
+            row = json.loads(self._files.read(path))
             other = TableName(row["schema"], row["table"])
             if other != name:
                 raise LakeError(
@@ -70,37 +67,15 @@ class Intents:
             "keys": sorted(intent.keys),
             "commit_lsns": sorted(intent.commit_lsns),
         }
-        if self._mirror is not None:
-            self._mirror.store.write(self._mirror.name(path), json.dumps(row).encode())
-            return
-        make_private_folder(self._folder, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.unlink(missing_ok=True)
-        with open_private(temporary) as file:
-            json.dump(row, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        sync_folder(self._folder)
+        self._files.write(path, json.dumps(row).encode())
 
     def keeps_versions(self, intent: Intent) -> bool | None:
         """Return whether a store keeps what is deleted, by an intent that was written; None if not known."""
-        if self._mirror is None:
-            return False
-        return self._mirror.store.keeps_versions(self._mirror.name(self._folder / f"{intent.id}{_SUFFIX}"))
-
-    def _content(self, path: Path) -> bytes:
-        return (
-            path.read_bytes() if self._mirror is None else self._mirror.store.read(self._mirror.name(path))[0]
-        )
+        return self._files.keeps_versions(self._folder / f"{intent.id}{_SUFFIX}")
 
     def remove(self) -> None:
         """Remove all intents."""
-        if self._mirror is not None:
-            self._mirror.remove(str(self._folder / name) for name in names_in(str(self._folder)))
-            return
-        for path in self._folder.glob("*"):
-            path.unlink()
-        if self._folder.is_dir():
-            sync_folder(self._folder)
+        self._files.remove(str(self._folder / name) for name in self._files.names_in(str(self._folder)))
+        if self._files.is_local and self._folder.is_dir():
+            self._files.sync_folder(self._folder)
             self._folder.rmdir()

@@ -27,10 +27,10 @@ from pipeline.delta.log_retention import (
 from pipeline.delta.merge import merge_groups, plain_layout, plan_table
 from pipeline.delta.merge_plan import MergeLimits
 from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.store.mirror import remove_files
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS
-from pipeline.delta.vacuum import remove_files
 from pipeline.errors import report_error
 from pipeline.maintenance.write_gate import BusyError
 from pipeline.silver.write.clustering import (

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.delta import commit_files, data_files, native_commit
 from pipeline.delta.log import now_milliseconds
+from pipeline.delta.store import files
 from pipeline.delta.sync import sync_folder
 from pipeline.delta.table import LakeTable
 
@@ -65,4 +66,4 @@ def fail_to_sync_logs(monkeypatch: pytest.MonkeyPatch, under: Path = Path("/")) 
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         sync_folder(folder)
 
-    monkeypatch.setattr(native_commit, "sync_folder", fail)
+    monkeypatch.setattr(files, "sync_folder", fail)

@@ -48,10 +48,10 @@ def hold_up(moment: str) -> None:
 
     create = native_commit.create_version
 
-    def create_after_stop(log: Path, version: int, text: str, *, syncs: bool) -> bool:
+    def create_after_stop(log: Path, version: int, text: str) -> bool:
         if moment == "amid":
             stop_once()
-        return create(log, version, text, syncs=syncs)
+        return create(log, version, text)
 
     crash_steps.observer = observe
     # amid the step: the last thing before the log entry is written

@@ -116,7 +116,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "metadata",
         "partition_folders",
         "postgres",
-        "private_files",
         "protocol",
         "reading",
         "silver",

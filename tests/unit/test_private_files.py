@@ -37,7 +37,7 @@ BY_UMASK = {
     "pipeline/delta/native_commit.py": {"log.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/data_files.py": {"self._path.parent.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/filesystem.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
-    "pipeline/delta/replacement.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
+    "pipeline/delta/store/files.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
     # in a mirror's folder, which is private
     "pipeline/delta/store/hdfs_store.py": {"open(path, 'xb')"},
     "pipeline/delta/store/object_store.py": {"open(path, 'xb')"},

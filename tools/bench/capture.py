@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.config.config import Config
 from pipeline.config.load import load_config
-from pipeline.delta.native_commit import SYNC_VARIABLE
+from pipeline.delta.store.files import SYNC_VARIABLE
 from pipeline.ingest.job import run_ingest
 from pipeline.postgres.embedded import EmbeddedServer
 

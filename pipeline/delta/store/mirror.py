@@ -19,12 +19,12 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from pipeline.delta.store.files import LOCAL, LakeFiles, StoredFile
 from pipeline.delta.store.open_store import open_store
 from pipeline.delta.store.store import Object, Store, StoreError, is_store, parts_of
 from pipeline.errors import ConfigError
@@ -36,7 +36,6 @@ MAX_BYTES = 8 << 30
 CACHE_VARIABLE = "PGDELTA_CACHE"  # the folder of mirrors; by default one of temporary files
 _MAX_FILES = 20_000  # so many data files at most, small ones too
 _KEPT = 300.0  # seconds for which a file that was used stays
-_AHEAD = 16  # files that are downloaded before they are read
 _LOG = "_delta_log"
 _MIRROR = re.compile("[0-9a-f]{32}")  # the names of the folders of mirrors
 
@@ -45,8 +44,10 @@ _folders: dict[str, Mirror] = {}  # by folder
 _lock = threading.Lock()
 
 
-class Mirror:
-    """The folder of one root; `folder` is where the root's files are on this machine."""
+class Mirror(LakeFiles):
+    """The files of one root of a store; `folder` is where they are on this machine."""
+
+    is_local = False
 
     def __init__(self, store: Store, folder: Path, max_bytes: int = MAX_BYTES) -> None:
         self.store = store
@@ -72,12 +73,14 @@ class Mirror:
         return self._etags.get(path)
 
     def fetch(self, path: str) -> None:
-        """Download a file unless it is here; raise FileNotFoundError if the store does not have it."""
         if not os.path.exists(path):
             self._download(path)
         self._use(path)
 
-    def fetch_all(self, objects: Iterable[Object]) -> None:
+    def fetch_all(self, paths: Iterable[str]) -> None:
+        self.store.each(self.fetch, list(paths))
+
+    def fetch_objects(self, objects: Iterable[Object]) -> None:
         """Download objects that are not here, or have another etag here, several at once."""
         paths = {self.path(each.name): each for each in objects}
         stale = [
@@ -105,7 +108,6 @@ class Mirror:
         self._use(path)
 
     def create(self, path: str, content: bytes) -> bool:
-        """Create an object and its file; return False if the object exists with other content."""
         etag = self.store.create(self.name(path), content)
         if etag is None:
             return False
@@ -116,21 +118,69 @@ class Mirror:
         return True
 
     def read_back(self, path: str) -> None:
-        """Make the file of an object what the store has; raise FileNotFoundError if it has none."""
         content, etag = self.store.read(self.name(path))
         self._write(path, content)
         with self._lock:
             self._etags[path] = etag
 
-    def remove(self, paths: Iterable[str]) -> None:
-        """Delete objects and their files."""
+    def below(self, folder: Path) -> Iterator[StoredFile]:
+        for each in self.list(str(folder)):
+            yield StoredFile(Path(self.path(each.name)), each.size, each.modified / 1000)
+
+    def names_in(self, folder: str) -> dict[str, float]:
+        return {name: each.modified / 1000 for name, each in self.names(folder) if "/" not in name}
+
+    def listed(self, folder: str, after: str | None = None) -> Mapping[str, Object | None]:
+        return {os.path.relpath(self.path(each.name), folder): each for each in self.list(folder, after)}
+
+    def has_version(self, log: Path, version: int) -> bool:
+        begin = f"{version:020}"
+        found = next(self.list(str(log), after=str(log / begin)), None)
+        return found is not None and Path(self.path(found.name)).name.startswith(f"{begin}.")
+
+    def read(self, path: Path) -> bytes:
+        return self.store.read(self.name(path))[0]
+
+    def write(self, path: Path, content: bytes) -> None:
+        self.store.write(self.name(path), content)
+
+    def replace(self, written: Path, path: Path) -> None:
+        self.store.upload(written, self.name(path))
+        written.replace(path)
+
+    def place(self, made: Path, path: Path) -> bool:
+        os.link(made, path)
+        self.upload(str(path))
+        return True
+
+    def finish(self, table: Path, paths: Sequence[Path]) -> None:
+        self.store.each(self.upload, map(str, paths))
+
+    def finish_commit(self, log: Path, *, is_first: bool) -> None: ...
+
+    def sync_folder(self, folder: Path) -> None: ...
+
+    def copy_all(self, pairs: Sequence[tuple[str, Path]]) -> None:
+        self.store.each(lambda each: self.store.copy(self.name(each[0]), self.name(each[1])), pairs)
+
+    def remove(self, paths: Iterable[str]) -> int:
         chosen = list(paths)
         self.store.delete(map(self.name, chosen))
         for path in chosen:
             self.drop(path)
+        return len(chosen)
+
+    def url(self, path: str) -> str:
+        return f"{self.store.url}/{self.name(path)}"
+
+    @property
+    def client_options(self) -> dict[str, str] | None:
+        return self.store.client_options
+
+    def keeps_versions(self, path: Path) -> bool | None:
+        return self.store.keeps_versions(self.name(path))
 
     def drop(self, path: str) -> None:
-        """Remove a file from this machine only."""
         with suppress(FileNotFoundError):
             os.unlink(path)
         with self._lock:
@@ -246,80 +296,34 @@ def mirror_of(path: str | Path) -> Mirror | None:
     )
 
 
+def files_of(path: str | Path) -> LakeFiles:
+    """Return what the storage that a path of this machine is on does with files."""
+    return mirror_of(path) or LOCAL
+
+
 def fetch(path: str) -> str:
     """Return a path, once its file is on this machine; raise FileNotFoundError if the store lacks it."""
-    found = mirror_of(path)
-    if found is not None:
-        found.fetch(path)
+    files_of(path).fetch(path)
     return path
 
 
 def fetch_all(paths: Iterable[str]) -> list[str]:
-    """Return paths, once their files are on this machine, downloading several at once."""
+    """Return paths of one lake, once their files are on this machine, downloading several at once."""
     chosen = list(paths)
-    found = mirror_of(chosen[0]) if chosen else None
-    if found is not None:
-        found.store.each(found.fetch, chosen)
+    if chosen:
+        files_of(chosen[0]).fetch_all(chosen)
     return chosen
 
 
-def fetched(paths: Iterable[str]) -> Iterator[str]:
-    """Yield paths whose files are on this machine, in order, downloading some ahead."""
-    left = list(paths)
-    if left and mirror_of(left[0]) is None:
-        yield from left
-        return
-    for start in range(0, len(left), _AHEAD):
-        yield from fetch_all(left[start : start + _AHEAD])
+def fetched(paths: Sequence[str]) -> Iterator[str]:
+    """Yield paths of one lake whose files are on this machine, in order, downloading some ahead."""
+    return files_of(paths[0]).fetched(paths) if paths else iter(())
 
 
-def remove_files(paths: Iterable[str | Path]) -> None:
-    """Remove files of one lake that exist, in the store too."""
+def remove_files(paths: Iterable[str | Path]) -> int:
+    """Remove files of one lake that exist; return how many there were."""
     chosen = [str(path) for path in paths]
-    found = mirror_of(chosen[0]) if chosen else None
-    if found is not None:
-        found.remove(chosen)
-        return
-    for path in chosen:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file of a lake; `modified` is in seconds since 1970."""
-
-    path: Path
-    size: int
-    modified: float
-
-
-def files_below(folder: Path) -> Iterator[StoredFile]:
-    """Yield the files in a folder and in those below it; of a store the objects, also those not here."""
-    found = mirror_of(folder)
-    if found is not None:
-        for each in found.list(str(folder)):
-            yield StoredFile(Path(found.path(each.name)), each.size, each.modified / 1000)
-        return
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = Path(root, name)
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                yield StoredFile(path, status.st_size, status.st_mtime)
-
-
-def names_in(folder: str) -> dict[str, float]:
-    """Return the files in a folder by name, with their times in seconds since 1970; none if not there."""
-    found = mirror_of(folder)
-    if found is not None:
-        return {name: each.modified / 1000 for name, each in found.names(folder) if "/" not in name}
-    times: dict[str, float] = {}
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                times[entry.name] = entry.stat().st_mtime
-    return times
+    return files_of(chosen[0]).remove(chosen) if chosen else 0
 
 
 def _mirror_at(root: str, options: Mapping[str, str] | None) -> Mirror:

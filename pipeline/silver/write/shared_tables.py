@@ -31,11 +31,12 @@ from pipeline.delta.file_list import Add
 from pipeline.delta.native_commit import Action, Operation, Reads, remove_action
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.sql import literal
+from pipeline.delta.store.mirror import remove_files
 from pipeline.delta.sync import sync_names
 from pipeline.delta.table import Lake, LakeTable, path_segment
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS, TxnId, TxnKind, is_partial
-from pipeline.delta.vacuum import file_retention, find_unneeded, remove_files, removed_since
+from pipeline.delta.vacuum import file_retention, find_unneeded, removed_since
 from pipeline.errors import LakeError, report_error
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.schema.shared_schema import (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.native_commit import SYNC_VARIABLE
+from pipeline.delta.store.files import SYNC_VARIABLE
 from pipeline.delta.txn import TxnId
 from tests.support.paths import ROOT
 from tests.support.power.disk import FLUSHES, read_events

@@ -26,7 +26,7 @@ def main() -> None:
         if store is not None:
             is_written = store.create(f"{version:020}.json", f"{text}\n".encode()) is not None
         else:
-            is_written = create_version(Path(log), version, text + "\n", syncs=True)
+            is_written = create_version(Path(log), version, text + "\n")
         if is_written:
             print(version)
 

@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 from pipeline.delta.checkpoints import write_checkpoint
 from pipeline.delta.merge import merge_groups, plain_layout, plan_table
 from pipeline.delta.merge_plan import MergeLimits
+from pipeline.delta.store.mirror import remove_files
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.delta.vacuum import find_unneeded, remove_files
+from pipeline.delta.vacuum import find_unneeded
 
 DDL = "id INT, tag STRING"
 DAY = 86_400

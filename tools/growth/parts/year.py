@@ -20,7 +20,7 @@ from pipeline.apply.applier import Applier
 from pipeline.config.jobs import Maintenance
 from pipeline.delta import native_write
 from pipeline.delta.log_retention import FILE_RETENTION, LOG_RETENTION
-from pipeline.delta.native_commit import SYNC_VARIABLE
+from pipeline.delta.store.files import SYNC_VARIABLE
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.due import DueTable
 from pipeline.maintenance.job_tables import own_candidates, silver_candidates
