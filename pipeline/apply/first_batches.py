@@ -7,12 +7,22 @@ that bronze has grown. Without a query it goes on as long as the run.
 from __future__ import annotations
 
 import threading
+import time
 from types import TracebackType
 
 from pipeline.apply.applier import Applier
 
 LOOK_SECONDS = 0.5
-"""How often bronze is looked at."""
+"""How often bronze is polled on an object store, and the longest pause between two batches."""
+_LOCAL_LOOK_SECONDS = 0.05  # on this machine, where a poll costs two calls of the system
+
+
+def pause_after(seconds: float, poll_seconds: float) -> float:
+    """Return for how long to wait after a batch that took some seconds.
+
+    Under load batches so become larger, and silver's logs do not grow for nothing.
+    """
+    return max(poll_seconds, min(seconds / 2, LOOK_SECONDS))
 
 
 class FirstBatches:
@@ -49,13 +59,17 @@ class FirstBatches:
 
     def _run(self) -> None:
         bronze, applied = self._applier.bronze, None
+        poll_seconds = _LOCAL_LOOK_SECONDS if bronze.lake.local_root is not None else LOOK_SECONDS
         try:
             while True:
+                pause = poll_seconds
                 # tables that wait for another reason are tried again when they are due
                 if (end := bronze.captured_offset()) != applied:
+                    began = time.monotonic()
                     self._applier.apply_pending(end)
                     applied = end
-                if not self._goes_on or self._is_ending.wait(LOOK_SECONDS):
+                    pause = pause_after(time.monotonic() - began, poll_seconds)
+                if not self._goes_on or self._is_ending.wait(pause):
                     break
         except BaseException as error:
             self._applier.error = error

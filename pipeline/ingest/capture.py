@@ -33,7 +33,8 @@ from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.coordinator import CopyCoordinator
 
 LAND_ROWS = 250_000  # land once this many rows wait…
-LAND_SECONDS = 0.7  # …or the oldest has waited this long
+LAND_SECONDS = 0.2  # …or some wait, this long after the last landing began…
+_MAX_LAND_SECONDS = 0.7  # …or up to this, so that landings take no more than half of the time
 IDLE_SECONDS = 60.0  # record an idle offset this often…
 IDLE_BYTES = 64 << 20  # …or after so much WAL
 _READ_TIMEOUT = 0.25
@@ -82,6 +83,7 @@ class Capture:
         )
         self._sealed_at = time.monotonic()
         self._landing: tuple[StagedTransactions, Future[None]] | None = None
+        self._land_seconds = LAND_SECONDS
         self._spool_limit = config.ingest.spool_limit
         self._measured_at = 0.0  # the size of what is staged
         self._is_full = False
@@ -143,7 +145,10 @@ class Capture:
             wait([self._landing[1]], _READ_TIMEOUT)
             return []
         self._is_full = False
-        return self._stream.read(_READ_TIMEOUT)
+        timeout = _READ_TIMEOUT
+        if self._spool.pending_rows and not self._is_landing:
+            timeout = min(timeout, max(0.0, self._sealed_at + self._land_seconds - now))
+        return self._stream.read(timeout)
 
     def _interrupt(self) -> None:
         self._stream.interrupt()
@@ -167,7 +172,7 @@ class Capture:
         waited = time.monotonic() - self._sealed_at
         must_land = is_done or self._stream.needs_acknowledgement or self._is_offset_required
         pending_rows = self._spool.pending_rows
-        if not (must_land or pending_rows >= LAND_ROWS or waited >= LAND_SECONDS):
+        if not (must_land or pending_rows >= LAND_ROWS or waited >= self._land_seconds):
             return
         is_idle_due = must_land or self._is_idle_due(waited)
         staged = self._spool.seal() if pending_rows or is_idle_due else None
@@ -189,8 +194,12 @@ class Capture:
     def _submit(self, lander: ThreadPoolExecutor, staged: StagedTransactions) -> None:
         self._sealed_at = time.monotonic()
         landing = lander.submit(self._writer.land, staged, self._staging)
-        landing.add_done_callback(lambda _: self._interrupt())
+        landing.add_done_callback(partial(self._end_landing, self._sealed_at))
         self._landing = staged, landing
+
+    def _end_landing(self, began: float, _: Future[None]) -> None:
+        self._land_seconds = land_interval(time.monotonic() - began)
+        self._interrupt()
 
     def _settle(self) -> None:
         """Wait for the landing in progress and acknowledge what it committed."""
@@ -248,6 +257,11 @@ class Capture:
             self._settle()
         self._advance_idle()
         self._stream.confirm(_CONFIRM_TIMEOUT)
+
+
+def land_interval(seconds: float) -> float:
+    """Return after how long the next landing begins, given how long the last one took."""
+    return max(LAND_SECONDS, min(2 * seconds, _MAX_LAND_SECONDS))
 
 
 @contextmanager

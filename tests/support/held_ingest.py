@@ -16,7 +16,6 @@ from pathlib import Path
 from pipeline import crash_steps
 from pipeline.crash_steps import CrashStep, NamedStep
 from pipeline.delta import native_commit
-from pipeline.ingest import capture
 
 MOMENTS = ("before", "amid", "after")
 
@@ -62,5 +61,4 @@ if __name__ == "__main__":
     from pipeline.cli.main import main
 
     hold_up(sys.argv[2])
-    capture.LAND_SECONDS = 0.2
     sys.exit(main(["ingest", "--config", sys.argv[1], "--trigger", "continuous"]))
