@@ -7,7 +7,7 @@ else, so a batch always ends on a transaction boundary.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain, repeat
 from pathlib import Path
@@ -86,6 +86,66 @@ class StagedTransactions:
     commit_time: datetime | None = None
 
 
+@dataclass(slots=True)
+class _Finished:
+    """What the next seal hands over besides rows in memory."""
+
+    files: list[StagedFile] = field(default_factory=list)
+    versions: list[RelationVersion] = field(default_factory=list)
+    prepared: list[PreparedFile] = field(default_factory=list)
+    outcomes: list[PreparedOutcome] = field(default_factory=list)
+    end_lsn: LSN = INVALID
+    transaction_count: int = 0
+    change_count: int = 0
+
+    @property
+    def row_count(self) -> int:
+        files = (*self.files, *(prepared.file for prepared in self.prepared))
+        return sum(file.data.row_count for file in files) + len(self.outcomes)
+
+    def discard(self) -> None:
+        """Remove the files."""
+        for file in (*self.files, *(prepared.file for prepared in self.prepared)):
+            file.path.unlink(missing_ok=True)
+
+
+@dataclass(slots=True)
+class _OtherRows:
+    """Truncations and logical messages: rare, row by row. The first ones belong to finished transactions."""
+
+    rows: list[OtherRow] = field(default_factory=list)
+    finished: int = 0
+    byte_count: int = 0  # of the contents of messages
+
+    def finish(self, committed: Committed) -> None:
+        """Complete the rows of a transaction that ends."""
+        if len(self.rows) > self.finished:
+            values = transaction_values(committed)
+            for row in self.rows[self.finished :]:
+                row |= values
+            self.finished = len(self.rows)
+
+    def take_finished(self) -> list[OtherRow]:
+        """Return the rows of finished transactions, and keep the others."""
+        taken, self.rows, self.finished = self.rows[: self.finished], self.rows[self.finished :], 0
+        self.byte_count = sum(len(row.get("content", b"")) for row in self.rows)
+        return taken
+
+
+@dataclass(slots=True)
+class _SmallStreams:
+    """The rows of finished transactions that streamed and were small."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    row_count: int = 0
+    byte_count: int = 0
+
+    def add(self, tables: Sequence[pa.Table]) -> None:
+        self.tables += tables
+        self.row_count += sum(table.num_rows for table in tables)
+        self.byte_count += sum(table.nbytes for table in tables)
+
+
 class Spool:
     """Stages the events of one run of ingest; single-threaded.
 
@@ -100,39 +160,28 @@ class Spool:
         self._folder = folder
         self._versions = VersionIndex()
         self._recorded_version_ids = set(recorded_version_ids)
-        self._new_versions: list[RelationVersion] = []
         self.streams = OpenStreams(folder, self._versions)
         self._rows = RowMessages()
         self._finished_rows = 0  # how many of _rows belong to finished transactions: the first ones
-        self._others: list[OtherRow] = []  # truncations and logical messages: rare, row by row
-        self._finished_others = 0
-        self._other_bytes = 0
         self._transactions = Transactions()  # the finished ones in _rows
-        self._streamed: list[pa.Table] = []  # of finished transactions that streamed and were small
-        self._streamed_rows = self._streamed_bytes = 0
+        self._others = _OtherRows()
+        self._streamed = _SmallStreams()
         self._batch_file: StagedFileWriter | None = None  # of finished transactions
         self._open_file: StagedFileWriter | None = None  # of the open transaction, which outgrew a batch
-        self._files: list[StagedFile] = []
-        self._prepared: list[PreparedFile] = []
-        self._outcomes: list[PreparedOutcome] = []
+        self._next = _Finished()
         self._began: Began | BeganPrepare | None = None
-        self._end_lsn = INVALID
-        self._transaction_count = self._change_count = 0
         self._commit_time: int | None = None  # of the newest transaction, in microseconds since 2000-01-01
 
     @property
     def pending_rows(self) -> int:
         """Return how many rows and outcomes `seal` would hand over."""
-        staged = sum(file.data.row_count for file in (*self._files, *(p.file for p in self._prepared)))
-        staged += self._batch_file.row_count if self._batch_file else 0
-        return (
-            staged + self._finished_rows + self._finished_others + self._streamed_rows + len(self._outcomes)
-        )
+        in_memory = self._finished_rows + self._others.finished + self._streamed.row_count
+        return self._next.row_count + in_memory + (self._batch_file.row_count if self._batch_file else 0)
 
     @property
     def has_commits(self) -> bool:
         """Return whether a transaction ended since the last seal, even an empty one."""
-        return self._end_lsn > INVALID
+        return self._next.end_lsn > INVALID
 
     def describe(self, version: RelationVersion, xid: int | None = None) -> None:
         """Make a version the one that later changes of its relation name: all changes, or those of a stream.
@@ -173,8 +222,8 @@ class Spool:
         rows.byte_count += sum(map(len, plain.changes))
         self._transactions.extend(plain)
         self._finished_rows = len(rows.messages)
-        self._transaction_count += len(plain.xids)
-        self._change_count += len(plain.changes)
+        self._next.transaction_count += len(plain.xids)
+        self._next.change_count += len(plain.changes)
         self._commit_time = plain.commit_times[-1]
         self._extend_to(LSN(max(plain.end_lsns)))
         if rows.byte_count >= BYTE_LIMIT or len(rows.messages) >= ROW_LIMIT:
@@ -183,35 +232,31 @@ class Spool:
     def add_truncation(self, truncation: Truncation) -> None:
         """Add a Truncate: one row per relation."""
         versions = self._versions.of(truncation.relations, self._versions.in_force)
-        self._others += truncation_rows(truncation, truncation.ordinal, versions)
-        if len(self._others) >= OTHER_LIMIT:
+        self._others.rows += truncation_rows(truncation, truncation.ordinal, versions)
+        if len(self._others.rows) >= OTHER_LIMIT:
             self._relieve_memory()
 
     def add_message(self, emitted: Emitted) -> None:
         """Add a logical message; one outside any transaction is finished at once."""
-        row = message_row(emitted.message, emitted.sequence)
+        row, others = message_row(emitted.message, emitted.sequence), self._others
         if emitted.message.transactional:
-            self._others.append(row)
+            others.rows.append(row)
         else:
-            self._others.insert(self._finished_others, row)
-            self._finished_others += 1
+            others.rows.insert(others.finished, row)
+            others.finished += 1
             self._extend_to(emitted.message.lsn)
-        self._other_bytes += len(emitted.message.content)
-        if len(self._others) >= OTHER_LIMIT or self._other_bytes >= BYTE_LIMIT:
+        others.byte_count += len(emitted.message.content)
+        if len(others.rows) >= OTHER_LIMIT or others.byte_count >= BYTE_LIMIT:
             self._relieve_memory()
 
     def commit(self, committed: Committed) -> None:
         """Finish the open transaction: its changes are in the next seal."""
         if self._open_file:
             self._write_finished()
-            self._files.append(self._write_open().close().with_end_lsn(committed.end_lsn))
+            self._next.files.append(self._write_open().close().with_end_lsn(committed.end_lsn))
             self._open_file = None
         else:
-            if len(self._others) > self._finished_others:
-                values = transaction_values(committed)
-                for row in self._others[self._finished_others :]:
-                    row |= values
-                self._finished_others = len(self._others)
+            self._others.finish(committed)
             self._transactions.append(len(self._rows.messages) - self._finished_rows, committed)
             self._finished_rows = len(self._rows.messages)
         self._began = None
@@ -224,7 +269,7 @@ class Spool:
         file = self._write_open()
         file.write(others_table([prepared_row(self._began)]))
         self._open_file = self._began = None
-        self._prepared.append(PreparedFile(prepared.gid, prepared.xid, file.close()))
+        self._next.prepared.append(PreparedFile(prepared.gid, prepared.xid, file.close()))
         self._extend_to(prepared.end_lsn)
 
     def commit_stream(self, committed: StreamCommitted, described: Sequence[RelationVersion]) -> None:
@@ -235,14 +280,12 @@ class Spool:
         if stream.is_on_disk:
             file = StagedFileWriter(self._folder)
             change_count = _write(file, tables)
-            self._files.append(file.close())
+            self._next.files.append(file.close())
         else:
             small = list(tables)
             change_count = sum(map(_change_count, small))
-            self._streamed += small
-            self._streamed_rows += sum(table.num_rows for table in small)
-            self._streamed_bytes += sum(table.nbytes for table in small)
-            if self._streamed_rows >= ROW_LIMIT or self._streamed_bytes >= BYTE_LIMIT:
+            self._streamed.add(small)
+            if self._streamed.row_count >= ROW_LIMIT or self._streamed.byte_count >= BYTE_LIMIT:
                 self._write_finished()
         self._count(committed, change_count)
 
@@ -258,12 +301,12 @@ class Spool:
         file = StagedFileWriter(self._folder)
         file.write(others_table([prepared_row(prepared)]))
         _write(file, stream.finish(prepared))
-        self._prepared.append(PreparedFile(prepared.gid, prepared.xid, file.close()))
+        self._next.prepared.append(PreparedFile(prepared.gid, prepared.xid, file.close()))
         self._extend_to(prepared.end_lsn)
 
     def end_prepared(self, outcome: PreparedOutcome) -> None:
         """Add the outcome of a prepared transaction."""
-        self._outcomes.append(outcome)
+        self._next.outcomes.append(outcome)
         if isinstance(outcome, CommittedPrepared):
             self._count(outcome, 0)
         else:
@@ -276,28 +319,27 @@ class Spool:
         with crash_step(CrashStep.SEAL_CHANGES):
             self._write_finished()
             if self._batch_file:
-                self._files.append(self._batch_file.close())
+                self._next.files.append(self._batch_file.close())
                 self._batch_file = None
+        finished, self._next = self._next, _Finished()
         staged = StagedTransactions(
             start_lsn=self.offset,
-            end_lsn=max(self.offset, self._end_lsn),
-            files=tuple(self._files),
-            versions=tuple(self._new_versions),
-            prepared=tuple(self._prepared),
-            outcomes=tuple(self._outcomes),
-            transaction_count=self._transaction_count,
-            change_count=self._change_count,
+            end_lsn=max(self.offset, finished.end_lsn),
+            files=tuple(finished.files),
+            versions=tuple(finished.versions),
+            prepared=tuple(finished.prepared),
+            outcomes=tuple(finished.outcomes),
+            transaction_count=finished.transaction_count,
+            change_count=finished.change_count,
             commit_time=self._newest_commit_time(),
         )
-        self._files, self._new_versions, self._prepared, self._outcomes = [], [], [], []
-        self.offset, self._end_lsn = staged.end_lsn, INVALID
-        self._transaction_count = self._change_count = 0
+        self.offset = staged.end_lsn
         self._forget_old_versions()
         return staged
 
     def _forget_old_versions(self) -> None:
         """Forget relation versions that no change can name any more: a run may see any number of them."""
-        has_rows = bool(self._rows.messages or self._others or self._open_file or self._began)
+        has_rows = bool(self._rows.messages or self._others.rows or self._open_file or self._began)
         if not (has_rows or self.streams.has_open):
             self._versions.forget_old()
         if len(self._recorded_version_ids) > MAX_RECORDED_IDS:
@@ -317,24 +359,23 @@ class Spool:
             if writer:
                 writer.discard()
         self.streams.discard()
-        for file in (*self._files, *(prepared.file for prepared in self._prepared)):
-            file.path.unlink(missing_ok=True)
+        self._next.discard()
 
     def _record(self, versions: Iterable[RelationVersion], lsn: LSN) -> None:
         """Hand versions over with the next seal, as in force from `lsn` on, unless they are recorded."""
         for version in versions:
             if version.id not in self._recorded_version_ids:
                 self._recorded_version_ids.add(version.id)
-                self._new_versions.append(replace(version, lsn=lsn))
+                self._next.versions.append(replace(version, lsn=lsn))
 
     def _count(self, committed: Committed | StreamCommitted | CommittedPrepared, change_count: int) -> None:
-        self._transaction_count += 1
-        self._change_count += change_count
+        self._next.transaction_count += 1
+        self._next.change_count += change_count
         self._commit_time = committed.commit_time
         self._extend_to(committed.end_lsn)
 
     def _extend_to(self, lsn: LSN) -> None:
-        self._end_lsn = max(self._end_lsn, lsn)
+        self._next.end_lsn = max(self._next.end_lsn, lsn)
 
     def _newest_commit_time(self) -> datetime | None:
         if self._commit_time is None:
@@ -352,8 +393,8 @@ class Spool:
         if (
             len(rows.messages) > ROW_LIMIT // 2
             or rows.byte_count > BYTE_LIMIT // 2
-            or len(others) > OTHER_LIMIT // 2
-            or self._other_bytes > BYTE_LIMIT // 2
+            or len(others.rows) > OTHER_LIMIT // 2
+            or others.byte_count > BYTE_LIMIT // 2
         ):
             self._write_open()
 
@@ -365,15 +406,15 @@ class Spool:
             self._open_file.write(
                 changes_table(self._rows, self._versions.all, Transactions.of(count, self._began))
             )
-        if self._others:
+        if self._others.rows:
             values = transaction_values(self._began)
-            self._open_file.write(others_table([row | values for row in self._others]))
-        self._rows, self._others, self._other_bytes = RowMessages(), [], 0
+            self._open_file.write(others_table([row | values for row in self._others.rows]))
+        self._rows, self._others = RowMessages(), _OtherRows()
         return self._open_file
 
     def _write_finished(self) -> None:
         """Write the rows of finished transactions to the batch's file."""
-        if not (self._finished_rows or self._finished_others or self._streamed):
+        if not (self._finished_rows or self._others.finished or self._streamed.tables):
             self._transactions = Transactions()
             return
         self._batch_file = self._batch_file or StagedFileWriter(self._folder)
@@ -383,14 +424,12 @@ class Spool:
                 self._rows = rows.part(slice(count, None))
                 rows = rows.part(slice(count))
             self._batch_file.write(changes_table(rows, self._versions.all, self._transactions))
-        if count := self._finished_others:
-            self._batch_file.write(others_table(self._others[:count]))
-            self._others = self._others[count:]
-            self._other_bytes = sum(len(row.get("content", b"")) for row in self._others)
-        if self._streamed:
-            self._batch_file.write(pa.concat_tables(self._streamed).combine_chunks())
-            self._streamed, self._streamed_rows, self._streamed_bytes = [], 0, 0
-        self._finished_rows = self._finished_others = 0
+        if self._others.finished:
+            self._batch_file.write(others_table(self._others.take_finished()))
+        if self._streamed.tables:
+            self._batch_file.write(pa.concat_tables(self._streamed.tables).combine_chunks())
+            self._streamed = _SmallStreams()
+        self._finished_rows = 0
         self._transactions = Transactions()
 
 
