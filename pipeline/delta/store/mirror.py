@@ -146,7 +146,10 @@ class Mirror(LakeFiles):
 
     def replace(self, written: Path, path: Path) -> None:
         self.store.upload(written, self.name(path))
-        written.replace(path)
+        if path.exists():
+            written.replace(path)
+        else:
+            written.unlink()
 
     def place(self, made: Path, path: Path) -> bool:
         os.link(made, path)
