@@ -18,6 +18,7 @@ from pipeline.apply.comment_upkeep import CommentUpkeep
 from pipeline.apply.detached_tables import Archive, detached_tables
 from pipeline.apply.expected_versions import ManifestEntries
 from pipeline.apply.manifest_writer import ManifestWriter
+from pipeline.apply.new_tables import create_new_tables
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_replaced
 from pipeline.apply.sharing import Outcome, Sharing
@@ -33,7 +34,7 @@ from pipeline.delta.table import Lake
 from pipeline.delta.table_log import look_at
 from pipeline.maintenance.write_gate import WriteGate
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.registry import Records
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.progress import ApplyProgress, ApplySummary
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.decision import Step
@@ -250,6 +251,7 @@ class Applier:
         look_at(self.planner.path(job.name) for job in jobs)
         if jobs:
             self.pool.threads = configured_tables_at_once(self._config, self.lake)
+            create_new_tables(plan, self.records, partial(self._create_table, plan), self.pool.threads)
         before = self.pool.busy
         done = self.pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered, show=show)
         done = self._sharing.settle(done)
@@ -280,6 +282,10 @@ class Applier:
     def _report(self) -> None:
         if self._progress:
             self._progress(self.summary)
+
+    def _create_table(self, plan: BatchPlan, table: TablePlan) -> RegisteredTable | None:
+        with self.gate.writing(str(table.facts.name)), one_look(self._looked):
+            return self.tables.create(table, plan)
 
     def _apply_table(self, table: TablePlan, plan: BatchPlan, entries: ManifestEntries) -> Outcome:
         with self.gate.writing(str(table.facts.name)), one_look(self._looked):

@@ -19,7 +19,7 @@ from pipeline.delta.retry import describe_conflict, is_conflict
 from pipeline.delta.table import Lake
 from pipeline.errors import report_error
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.progress import TableState
 from pipeline.silver.decision import Step
 from pipeline.silver.write.native_session import NativeWriting
@@ -67,6 +67,37 @@ class TableApplier:
         """Let a table that was moved away have a new writer, should it return."""
         self._writers.pop(name, None)
 
+    def create(self, table: TablePlan, plan: BatchPlan) -> RegisteredTable | None:
+        """Create a new table; return how it is to be registered before `apply` writes its rows.
+
+        None if that is left to `apply`, which also finds what is wrong with the table.
+        """
+        facts, name, relations = table.facts, table.facts.name, self._planner.relations
+        if self._config.silver.writer == "spark":
+            return None
+        try:
+            self._planner.expected_versions.require(name)
+            self._planner.shared.claim(self._planner.path(name))
+            writer = self._writer_in(plan, name)
+            if facts.copy is not None:
+                planned = writer.plan_from_copy(facts.copy, relations, plan.end.lsn)
+            else:
+                surveys, start = [each.survey for each in table.surveys], InputStart(facts.offset)
+                planned = writer.plan(surveys, relations, None, start, plan.end.lsn)
+            created = writer.create(planned) if planned is not None else None
+            if created is not None:
+                self._planner.expected_versions.check(name, None)
+        except Exception:
+            return None
+        return created
+
+    def _writer_in(self, plan: BatchPlan, name: TableName) -> SilverTable:
+        """Return the writer of a table in a plan; raise LakeError if its folder would lie in another's."""
+        refuse_nested_folder(self._config, name, {each: self._planner.path(each) for each in plan.tables})
+        writer = self.writer(name, plan.history)
+        writer.bronze.new_files = self._bronze.new_files
+        return writer
+
     def apply(self, table: TablePlan, plan: BatchPlan, entries: ManifestEntries) -> Outcome:
         """Carry out the plan of a table; return how that went, and its entry in the manifest."""
         name, offset, planner = table.facts.name, table.facts.offset, self._planner
@@ -105,10 +136,7 @@ class TableApplier:
             self.held_by_guards.setdefault(name, 0)
         else:
             self.held_by_guards.pop(name, None)
-        refuse_nested_folder(self._config, name, {each: self._planner.path(each) for each in plan.tables})
-        writer = self.writer(name, plan.history)
-        writer.bronze.new_files = self._bronze.new_files
-        relations = self._planner.relations
+        writer, relations = self._writer_in(plan, name), self._planner.relations
         other = self.other_names.find(
             registered, plan.end, plan.names_by_oid, relations, writer, is_behind=facts.is_behind
         )

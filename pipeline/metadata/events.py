@@ -109,6 +109,8 @@ class EventLog:
 
     def record(self, events: Sequence[Event]) -> None:
         """Append the events that are not recorded yet; one commit appends those of all threads that wait."""
+        if not events:
+            return
         self._waiting.put(dict.fromkeys(events))
         with self._lock, self._waiting.taken() as waiting:
             self._note_resyncs(waiting)

@@ -142,21 +142,21 @@ class TableRegistry:
                 self._rows = {t.name: _row(t, time) for t, time in zip(tables, times, strict=True)}
         return self._registered
 
-    def register(self, table: RegisteredTable) -> None:
-        """Register a table as it is now; one commit registers all tables that wait for the lock."""
-        self._waiting.put({table.name: table})
+    def register(self, *tables: RegisteredTable) -> None:
+        """Register tables as they are now; one commit registers all tables that wait for the lock."""
+        self._waiting.put({table.name: table for table in tables})
         with self._lock, self._waiting.taken() as waiting:
             if waiting:
                 # A folder has one table: another table that is registered for it has no rows there any more.
                 paths = {table.path for table in waiting.values()}
                 others = {name: table for name, table in self._read().items() if table.path not in paths}
-                tables, time = others | waiting, now()
+                registered, time = others | waiting, now()
                 rows = self._rows | {name: _row(table, time) for name, table in waiting.items()}
-                rows = {name: rows[name] for name in tables}
+                rows = {name: rows[name] for name in registered}
                 written = _concatenated(rows.values())
                 with crash_step(CrashStep.REGISTER_TABLE):
                     retry_conflicts(lambda: self._table.overwrite_rows(written, TABLES, replaces_schema=True))
-                self._registered, self._rows = tables, rows
+                self._registered, self._rows = registered, rows
 
 
 def _row(table: RegisteredTable, updated_at: datetime) -> pa.Table:

@@ -129,7 +129,7 @@ class NativeLake:
     def _apply(self) -> None:
         end = LSN(COPIED_AT + 8)
         self.land(end, [])
-        entries = []
+        entries, tables = [], []
         for number, name in enumerate(self.names):
             table = self.lake.table("silver", *name)
             table.ensure(_DDL)
@@ -137,7 +137,7 @@ class NativeLake:
             table.append_rows(rows, _DDL, TableCommit(self.bronze.txn, COPIED_AT, {"table": list(name)}))
             version, table_id = version_and_id(table)
             entries.append(ManifestEntry(*name, table.path, version, end, False, table_id, COPIED_AT))
-            last = RegisteredTable(
+            registered = RegisteredTable(
                 *name,
                 table.path,
                 number + 1,
@@ -148,8 +148,8 @@ class NativeLake:
                 copy_id=number + 1,
                 metadata_columns=("_commit_lsn", "_commit_time"),
             )
-            self.records.tables._waiting.put({name: last})
-        self.records.tables.register(last)
+            tables.append(registered)
+        self.records.tables.register(*tables)
         self.manifests.record(Manifest(end, START, tuple(entries)))
 
     def land(self, end: LSN, rows: list[dict[str, Any]]) -> None:

@@ -47,9 +47,9 @@ class BufferedRegistry(TableRegistry):
 
     registered: RegisteredTable | None = None
 
-    def register(self, table: RegisteredTable) -> None:
+    def register(self, *tables: RegisteredTable) -> None:
         """Keep the table instead of the one that was registered before."""
-        self.registered = table
+        (self.registered,) = tables
 
 
 class BufferedEvents(EventLog):

@@ -1,7 +1,7 @@
 """Write: one table's steps become commits.
 
 - `table` applies ranges, starts from a copy, rebuilds; `batch_writer` plans a range (`range_plan`) and
-  carries it out; `writer_choice` chooses with Spark or without
+  carries it out; `writer_choice` chooses with Spark or without; `registrations`: how a table is registered
 - `schema_writer` plans columns, and changes them, with Spark or by `native_schema`
 - `step_writer` folds a step and commits it to a target: `spark_target`, or `native_target`, which resolves
   row changes from the rows of a `table_version` with an `overlay`, and has `file_committer` write them

@@ -22,7 +22,7 @@ from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.engine import DUCKDB, SPARK, Engine
-from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.fold import policies
 from pipeline.silver.fold.duckdb_sql import DuckSql
@@ -49,6 +49,7 @@ from pipeline.silver.write.native_session import (
     session_of_rows,
 )
 from pipeline.silver.write.range_plan import Evolution, RangePlan, RangeStop, WriteResult
+from pipeline.silver.write.registrations import registrations
 from pipeline.silver.write.schema_writer import SchemaWriter
 from pipeline.silver.write.step_writer import StepWriter, Target
 from pipeline.silver.write.writer_choice import (
@@ -109,6 +110,7 @@ class BatchWriter:
         )
         self._native = native
         self._is_log = rule.mode == "append"  # a row of silver is a change
+        self._created: RegisteredTable | None = None  # how `create` would have it registered
         self._missing_values = 0  # that neither the stream nor the table has
 
     def plan(
@@ -120,7 +122,7 @@ class BatchWriter:
         end_lsn: LSN,
     ) -> RangePlan:
         """Plan the range from a start up to an LSN, or up to the change before which the table is held."""
-        registered = self._current(registered)
+        registered = self._current(registered or self._registered_as_created())
         self._rule = rule_with_names(self._configured, self._table.snapshot(), registered, relations.values())
         if registered is not None and registered.mode != kept_as(self._rule):
             sentence = mode_changed(self._name, registered.mode, kept_as(self._rule))
@@ -194,6 +196,26 @@ class BatchWriter:
         numbers, place = evolution.recorded.numbers, self._table.identifier
         return plan_later_copy(table, columns, numbers, rule, commit, evolution.metadata, place)
 
+    def create(self, plan: RangePlan) -> RegisteredTable | None:
+        """Begin to carry out the plan of a new table: create it, and return how it is to be registered.
+
+        Once it is, the next plan continues. None, and nothing is done, if the plan does something else before
+        it writes rows, or needs Spark to create the table.
+        """
+        evolution = plan.evolution
+        is_whole = plan.registered is None and plan.stop is None and plan.rebuild is None
+        if evolution is None or not is_whole or self._table.exists():
+            return None
+        if not self._schema.only_creates(evolution):
+            return None
+        self._created, _ = self._evolve(plan, evolution)
+        return self._created
+
+    def _registered_as_created(self) -> RegisteredTable | None:
+        if self._created is None or self._records.tables.read().get(self._name) != self._created:
+            return None
+        return self._created
+
     def execute(self, plan: RangePlan) -> WriteResult:
         """Carry out a plan."""
         stop, evolution = plan.stop or RangeStop(""), plan.evolution
@@ -205,9 +227,7 @@ class BatchWriter:
             offset = plan.start.offset if plan.stop else plan.end_lsn
             return WriteResult(offset, held, kind=stop.kind, copy_lsn=stop.copy_lsn)
         lost_before, misfits = self._missing_values, 0
-        with crash_step(CrashStep.EVOLVE_COLUMNS):
-            columns, metadata_columns = self._schema.apply(evolution)
-        before, after = self._registrations(plan, evolution, columns, metadata_columns)
+        before, after = self._evolve(plan, evolution)
         if before != plan.registered:
             self._records.tables.register(before)
         for write in plan.writes:
@@ -220,53 +240,27 @@ class BatchWriter:
         count = _changes_of(plan.surveys)
         return WriteResult(plan.end_lsn, held, misfits, stop.kind, count, missing_values, stop.copy_lsn)
 
-    def set_comments(self, registered: RegisteredTable) -> None:
-        """Give the table the comments of the source, unless it has them or its rows are another table's."""
-        current = self._current(registered)
-        if current is not None:
-            self._schema.set_comments(current)
-
-    def _registrations(
-        self,
-        plan: RangePlan,
-        evolution: Evolution,
-        columns: tuple[RegisteredColumn, ...],
-        metadata_columns: tuple[str, ...],
-    ) -> tuple[RegisteredTable, RegisteredTable]:
-        """Return how the table is registered before its rows are written, and after.
-
-        Columns are registered before the rows, because a run after a crash must recognize them. Their names
-        at the source, and the key, are registered after the rows, which may be applied again, and so is a
-        partial copy. If the source table was created again, the first write replaces the old table's rows.
-        """
-        registered, copy = plan.registered, plan.start.copy
-        copy_before = registered.copy_id if registered else None
-        oid = evolution.recorded.relation_id
+    def _evolve(self, plan: RangePlan, evolution: Evolution) -> tuple[RegisteredTable, RegisteredTable]:
+        """Change the columns; return how the table is registered before its rows are written, and after."""
+        with crash_step(CrashStep.EVOLVE_COLUMNS):
+            columns, metadata_columns = self._schema.apply(evolution)
+        oid, rules = evolution.recorded.relation_id, evolution.recorded.protected
         after = RegisteredTable(
             *self._name,
             self._table.path,
             oid,
             columns,
-            copy_id=copy.id if copy else copy_before,
             metadata_columns=metadata_columns,
             mode=kept_as(self._rule),
-            protected=evolution.recorded.protected,
+            protected=rules,
         )
-        earlier = {c.physical_name: c for c in registered.columns} if registered else {}
-        found = [(c, earlier.get(c.physical_name)) for c in after.columns]
-        columns = tuple(
-            replace(c, name=e.name if e else c.name, is_key=e.is_key if e else None) for c, e in found
-        )
-        before = replace(after, columns=columns)
-        if copy and (copy.key_ranges or plan.start.is_later):
-            before = replace(before, copy_id=copy_before)
-        if registered and registered.relation_id != oid:
-            first_commit = plan.writes[0].commit
-            successor = Successor(
-                oid, after.columns, first_commit.txn, first_commit.lsn, after.mode, after.protected
-            )
-            before = replace(registered, successor=successor, metadata_columns=after.metadata_columns)
-        return before, after
+        return registrations(plan, after)
+
+    def set_comments(self, registered: RegisteredTable) -> None:
+        """Give the table the comments of the source, unless it has them or its rows are another table's."""
+        current = self._current(registered)
+        if current is not None:
+            self._schema.set_comments(current)
 
     def _write(self, write: Write, plan: RangePlan) -> int:
         """Carry out a write, unless an earlier run did; return the number of misfits."""

@@ -285,6 +285,13 @@ class SchemaWriter:
         if layout is not None:
             self._perform(PlannedOperation(INVALID, layout, (), layout.statements(self._table.identifier)))
 
+    def only_creates(self, evolution: Evolution) -> bool:
+        """Return whether an evolution creates the table without Spark, and at most gives it properties."""
+        operations = [planned.operation for planned in evolution.operations]
+        return self._writer != "spark" and all(
+            isinstance(each, CreateTable | SetProperties) and each.is_native for each in operations
+        )
+
     def apply(self, evolution: Evolution) -> tuple[tuple[RegisteredColumn, ...], tuple[str, ...]]:
         """Carry out an evolution without a stop; return the columns to register, and `metadata_columns`."""
         if evolution.recreated_at is not None:

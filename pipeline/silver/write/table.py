@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Relations = Mapping[int, SourceRelation]
+STARTS_FROM_COPY = "The table starts from a copy of the source's rows."
 
 
 class SilverTable:
@@ -121,6 +122,13 @@ class SilverTable:
     def choose_writer(self, write: Write, plan: RangePlan) -> Choice:
         """Return who would carry out a write of a plan, and why."""
         return self._writer.choose_writer(write, plan)
+
+    def create(self, plan: RangePlan) -> RegisteredTable | None:
+        """Create a new table as a plan has it; return how it is to be registered before the next plan.
+
+        None if the plan does something else, or needs Spark for it.
+        """
+        return self._writer.create(plan)
 
     def apply(
         self,
@@ -227,7 +235,7 @@ class SilverTable:
             written = self._or_held(lambda: self._rebuild(relations, registered, end_lsn, copy=copy))
         if written.held or written.uncompared:
             return written
-        sentence, kind = "The table starts from a copy of the source's rows.", "evolved"
+        sentence, kind = STARTS_FROM_COPY, "evolved"
         if order != CopyOrder(copy):
             sentence = "The table was rebuilt from bronze and compared with a copy of the source's rows."
         if written.missing_values and not copy.is_whole and not order.later:

@@ -1,0 +1,46 @@
+"""Create a batch's new tables before their rows are written, so that one commit registers all of them.
+
+A run that ends after that finds tables that are registered and have no rows yet, and writes them as if they
+had just been created. What cannot be created so is left to the job of its table, which reports why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from pipeline.apply.planner import BatchPlan, TablePlan
+from pipeline.metadata.events import Event
+from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.silver.decision import Step
+from pipeline.silver.write.table import STARTS_FROM_COPY
+
+
+def create_new_tables(
+    plan: BatchPlan, records: Records, create: Callable[[TablePlan], RegisteredTable | None], threads: int
+) -> None:
+    """Create the small tables of a plan that are new, register them in one commit, and record their events.
+
+    `create` returns how a table is to be registered, or None if its own job creates it; threads call it.
+    """
+    new = [
+        table
+        for name, table in plan.tables.items()
+        if table.step in (Step.START_FROM_COPY, Step.APPLY) and name not in plan.registered
+    ]
+    new = [table for table in new if not table.is_large]
+    if len(new) < 2:
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="create") as executor:
+        created = {found.name: found for found in executor.map(create, new) if found is not None}
+    if not created:
+        return
+    records.tables.register(*created.values())
+    copies = ((table.facts.name, table.facts.copy) for table in new if table.step is Step.START_FROM_COPY)
+    records.events.record(
+        [
+            Event(*name, copy.end_lsn, "evolved", STARTS_FROM_COPY)
+            for name, copy in copies
+            if copy is not None and name in created
+        ]
+    )
