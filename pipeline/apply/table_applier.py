@@ -93,7 +93,7 @@ class TableApplier:
 
     def _writer_in(self, plan: BatchPlan, name: TableName) -> SilverTable:
         """Return the writer of a table in a plan; raise LakeError if its folder would lie in another's."""
-        refuse_nested_folder(self._config, name, {each: self._planner.path(each) for each in plan.tables})
+        refuse_nested_folder(self._config, name, plan.tables, self._planner.path)
         writer = self.writer(name, plan.history)
         writer.bronze.new_files = self._bronze.new_files
         return writer

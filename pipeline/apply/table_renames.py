@@ -8,7 +8,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from pipeline.bronze.copy_states import CompleteCopy
@@ -30,14 +30,16 @@ from pipeline.table_name import TableName
 _COLUMNS = ("relation_version", "schema_name", "table_name", "commit_lsn", "end_lsn", "ordinal")
 
 
-def refuse_nested_folder(config: Config, name: TableName, paths: Mapping[TableName, str]) -> None:
+def refuse_nested_folder(
+    config: Config, name: TableName, names: Iterable[TableName], path: Callable[[TableName], str]
+) -> None:
     """Raise LakeError if a table's folder would lie in another table's: VACUUM would delete its files.
 
-    `paths` are those of all tables.
+    `names` are all tables; `path` is asked for theirs only if a rule is for several sources.
     """
     rule = config.rule_for(name)
     if any(rule.is_shared for rule in config.tables):
-        _refuse_shared_folder(name, paths)
+        _refuse_shared_folder(name, {each: path(each) for each in names})
     if rule and rule.target is None and any(name[0] == other.target for other in config.tables):
         raise LakeError(
             f"Table {name} would lie in the folder of the silver table {name[0]}, which is the target of "

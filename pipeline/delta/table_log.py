@@ -292,10 +292,11 @@ class TableLog:
 
     def _read_new_commits(self) -> None:
         while True:
-            if self._mirror is not None and self._state.version >= self._newest:
+            last = self._state.version
+            if last >= self._newest if self._mirror else not os.path.exists(self.commit_path(last + 1)):
                 return
             # a copy, so that a commit that cannot be read leaves the state as it was
-            state = replace(self._state, version=self._state.version + 1)
+            state = replace(self._state, version=last + 1)
             files: list[dict[str, Any]] | None = [] if self._store is not None else None
             try:
                 others = self._read_commit(state, files)
@@ -435,7 +436,6 @@ class TableLog:
             return Snapshot(self.path)
         metadata = state.metadata
         expires = "delta.setTransactionRetentionDuration" in (metadata.get("configuration") or {})
-        is_newest = state is self._state
         return Snapshot(
             self.path,
             state.version,
@@ -444,7 +444,7 @@ class TableLog:
             tuple(metadata.get("partitionColumns") or ()),
             metadata.get("configuration") or {},
             state.protocol,
-            self._offsets if is_newest and not expires else state.offsets(),
+            self._offsets if state is self._state and not expires else state.offsets(),
             state.timestamp,
             metadata,
             self,

@@ -20,7 +20,7 @@ def refuse(rule: TableRule, *names: TableName) -> None:
     config = Config("shop", Source(conninfo=""), Storage("/lake"), tables=(SHARED, rule))
     paths = {name: silver_path(Lake("/lake"), config, name) for name in names}
     for name in names:
-        refuse_nested_folder(config, name, paths)
+        refuse_nested_folder(config, name, paths, paths.__getitem__)
 
 
 def test_tables_of_sources_share_their_folder() -> None:
