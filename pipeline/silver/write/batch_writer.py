@@ -314,7 +314,13 @@ class BatchWriter:
         places = (plan.start, plan.end_lsn, write.step.start, write.step.end)
         with closing(DuckSql()) if is_chunked else self._native_session(*places) as session:
             target = NativeTarget(session, version, FileCommitter(version), max_bytes)
-            misfits = self._write_chunks(target, write, plan) if is_chunked else self._write_to(target, write)
+            if is_chunked:
+                misfits = self._write_chunks(target, write, plan)
+            elif write.only_adds:  # one query instead of two
+                writer = StepWriter(target, self._records, self._name)
+                misfits = writer.write_chunks(write, [None], target.adding_rows(write))
+            else:
+                misfits = self._write_to(target, write)
         compact_small_files(self._table)
         return misfits
 
