@@ -38,15 +38,6 @@ def make_console(*, stderr: bool = False) -> Console:
     return _Console(file=stream, width=None if has_width else _UNLIMITED, highlight=False)
 
 
-def is_same_output() -> bool:
-    """Return whether stdout and stderr are read together, as in a terminal or a log of both."""
-    try:
-        files = [os.fstat(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
-    except (OSError, ValueError, AttributeError):  # a stream that is closed, or not a file
-        return False
-    return os.path.samestat(*files)
-
-
 def plain(text: str, style: str = "") -> Text:
     """Return a text that is shown as it is, control characters written out."""
     return Text(one_line(text), style)

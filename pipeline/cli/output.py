@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.signals import print_error
+from pipeline.errors import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +97,12 @@ def printing() -> Iterator[None]:
 
 
 def _print(result: Page | Summary) -> None:
-    from pipeline.terminal import make_console, print_lines
+    if not hasattr(result, "print") and not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        for line in result.lines():
+            text = one_line(line.strip(" "))
+            print(" " * (len(line) - len(line.lstrip(" "))) + text)
+        return
+    from pipeline.terminal import make_console, print_lines  # need rich, which takes long to import
 
     console = make_console()
     if hasattr(result, "print"):

@@ -21,7 +21,6 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.delta.log import now_milliseconds
@@ -379,6 +378,8 @@ def _object(values: Mapping[str, str]) -> str:
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
     """Return the least and the greatest value, None if no bounds would include all values."""
+    import pyarrow.compute as pc  # takes long, and only a write needs it
+
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return None
     bounds = pc.min_max(column)

@@ -8,194 +8,55 @@ cannot be written to ends no run.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Literal
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task
-from rich.table import Column
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from pipeline.errors import one_line
-from pipeline.progress import copied_line, failed_copy_line
+from pipeline.report.copy_lines import ended_lines, list_rows, total_line
 from pipeline.table_name import TableName
-from pipeline.terminal import is_same_output, print_error_line, print_paragraph
-from pipeline.units import format_count, format_duration, format_row_rate, format_share, format_size
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from rich.console import Console
+
     from pipeline.progress import CopyProgress, IngestSummary
+    from pipeline.report.copy_bars import CopyBars
 
 LINE_SECONDS = 30.0
-MAX_BARS = 8
 MAX_COPIED_LINES = 20
 """Tables with a line of their own when they are complete; the closing lines count all."""
 _MAX_FAILED_LINES = 5  # at once in a terminal
-_MAX_NAMES = 3
 _RATE_SECONDS = 30.0
-_WIDE = 120  # columns from which on bars and sizes fit, too
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar: a table, or all tables; `share` is 0 to 1, the rest text."""
-
-    title: str
-    share: float
-    rows: str
-    size: str
-    rate: str
-    remaining: str
+def is_same_output() -> bool:
+    """Return whether stdout and stderr are read together, as in a terminal or a log of both."""
+    try:
+        files = [os.fstat(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
+    except (OSError, ValueError, AttributeError):  # a stream that is closed, or not a file
+        return False
+    return os.path.samestat(*files)
 
 
-def list_running(copies: Mapping[TableName, CopyProgress]) -> list[tuple[TableName, CopyProgress]]:
-    """Return the open copies that have begun; those that only have to land are last."""
-    running = [(name, copy) for name, copy in copies.items() if copy.is_open and copy.began is not None]
-    return sorted(running, key=lambda item: item[1].is_read)
+def _terminal() -> Console | None:
+    if not sys.stderr.isatty():
+        return None
+    from pipeline.report.copy_bars import terminal_on_stderr
 
-
-def list_rows(copies: Mapping[TableName, CopyProgress], rate: float, most: int) -> list[Bar]:
-    """Return a row for each running table, at most `most`, and one for all tables, read at `rate` rows/s."""
-    running = list_running(copies)
-    rows = [_table_row(name, copy) for name, copy in running[:most]]
-    title = _count_text(copies)
-    if len(running) > most:
-        title += f", {len(running) - most} more run"
-    size = format_size(sum(copy.bytes for copy in copies.values()))
-    return [*rows, Bar(title, _share_of(copies), _total_rows(copies), size, format_row_rate(rate), "")]
-
-
-def total_line(copies: Mapping[TableName, CopyProgress], rate: float) -> str:
-    """Return one line about all copies, which names the first tables in progress."""
-    running = list_running(copies)
-    named = [f"{_name_text(name)} {format_share(copy.share)}" for name, copy in running[:_MAX_NAMES]]
-    if len(running) > _MAX_NAMES:
-        named.append(f"{len(running) - _MAX_NAMES} more under way")
-    parts = [f"copying: {_count_text(copies)}", *named, _total_rows(copies), format_row_rate(rate)]
-    return ", ".join(parts)
-
-
-def ended_lines(ended: Sequence[tuple[TableName, CopyProgress]], most: int | None = None) -> list[str]:
-    """Return a line for each copy that is complete or failed; more than `most` that failed share one line."""
-    lines = [copied_line([item]) for item in ended if item[1].failure is None]
-    failed = [(name, copy) for name, copy in ended if copy.failure is not None]
-    if most is not None and len(failed) > most:
-        first = failed[0][1].failure
-        return [
-            *lines,
-            f"copy of {format_count(len(failed), 'table')} failed ({_names(failed)}); the first: {first}",
-        ]
-    return [*lines, *(failed_copy_line(name, copy.failure or "") for name, copy in failed)]
-
-
-def _name_text(name: TableName) -> str:
-    return one_line(str(name))
-
-
-def _table_row(name: TableName, copy: CopyProgress) -> Bar:
-    if copy.is_read:
-        remaining = "waits for capture" if copy.share == 1.0 else "landing"
-    else:
-        left = copy.seconds_remaining
-        remaining = "" if left is None else f"{format_duration(left)} left"
-    rate = copy.rows / copy.seconds if copy.seconds else 0.0
-    rows = format_count(max(copy.rows, copy.rows_landed), "row")
-    size = format_size(copy.bytes)
-    return Bar(_name_text(name), copy.share, rows, size, format_row_rate(rate), remaining)
-
-
-def _count_text(copies: Mapping[TableName, CopyProgress]) -> str:
-    complete = sum(copy.is_complete for copy in copies.values())
-    failed = sum(copy.failure is not None for copy in copies.values())
-    count = f"{complete} of {format_count(len(copies), 'table')} complete"
-    return f"{count}, {failed} failed" if failed else count
-
-
-def _share_of(copies: Mapping[TableName, CopyProgress]) -> float:
-    pages = sum(copy.pages for copy in copies.values())
-    return sum(copy.share * copy.pages for copy in copies.values()) / pages if pages else 1.0
-
-
-def _total_rows(copies: Mapping[TableName, CopyProgress]) -> str:
-    return format_count(sum(max(copy.rows, copy.rows_landed) for copy in copies.values()), "row")
-
-
-def _names(copies: Sequence[tuple[TableName, CopyProgress]]) -> str:
-    names = [_name_text(name) for name, _ in copies[:_MAX_NAMES]]
-    return ", ".join(names) + (", …" if len(copies) > _MAX_NAMES else "")
-
-
-class _TextColumn(ProgressColumn):
-    """A field of a task, shown as it is: names of the source may hold markup."""
-
-    def __init__(self, field: str, justify: Literal["left", "right"] = "right") -> None:
-        is_title = field == "title"  # the only column that gives way
-        super().__init__(Column(justify=justify, no_wrap=not is_title))
-        self._field = field
-
-    def render(self, task: Task) -> Text:
-        """Return the field as one line."""
-        return Text(task.fields[self._field], no_wrap=True, overflow="ellipsis")
-
-
-class CopyBars:
-    """A bar for each of the first running copies and one for all of them."""
-
-    def __init__(self, console: Console) -> None:
-        is_wide = console.width >= _WIDE
-        columns: list[ProgressColumn] = [_TextColumn("title", "left")]
-        columns += [BarColumn(bar_width=20)] if is_wide else []
-        names = ("share", "rows", *(["size"] if is_wide else []), "rate", "remaining")
-        columns += [_TextColumn(name) for name in names]
-        self.progress = Progress(
-            *columns, console=console, auto_refresh=False, transient=True, redirect_stdout=False
-        )
-        empty: dict[str, Any] = dict.fromkeys(("title", *names), "")
-        self._tasks = [
-            self.progress.add_task("", total=1.0, visible=False, **empty) for _ in range(MAX_BARS + 1)
-        ]
-
-    def start(self) -> None:
-        """Show the bars from now on."""
-        self.progress.start()
-        # A run that a second signal ends at once must leave the terminal with a cursor.
-        self.progress.console.show_cursor(True)
-
-    def update(self, rows: Sequence[Bar]) -> None:
-        """Show these rows and no other."""
-        for task, row in zip_longest(self._tasks, rows):
-            if row is None:
-                self.progress.update(task, visible=False)
-            else:
-                share = format_share(row.share)
-                self.progress.update(
-                    task,
-                    completed=row.share,
-                    visible=True,
-                    title=row.title,
-                    share=share,
-                    rows=row.rows,
-                    size=row.size,
-                    rate=row.rate,
-                    remaining=row.remaining,
-                )
-        self.progress.refresh()
+    return terminal_on_stderr()
 
 
 class CopyBoard:
     """Shows the copies of an ingest; with `is_quiet` only in a terminal."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
-        console = Console(stderr=True)
-        self._is_live = sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
+        self._terminal = _terminal()
+        self._is_live = self._terminal is not None
         self._is_silent = is_quiet and not self._is_live
-        self._console = console
         self._bars: CopyBars | None = None
         self._summary: IngestSummary | None = None
         self._printed: dict[TableName, CopyProgress | str] = {}
@@ -251,9 +112,11 @@ class CopyBoard:
             return
         now = time.monotonic()
         rate = self._rate(now, sum(copy.rows for copy in copies.values()))
-        if self._is_live:
+        if self._terminal is not None:
+            from pipeline.report.copy_bars import MAX_BARS, CopyBars
+
             if self._bars is None:
-                self._bars = CopyBars(self._console)
+                self._bars = CopyBars(self._terminal)
                 self._bars.start()
             self._bars.update(list_rows(copies, rate, MAX_BARS))
         elif self._line_at is None:
@@ -291,11 +154,15 @@ class CopyBoard:
 
     def _print(self, line: str) -> None:
         if self._bars is not None:
-            print_paragraph(self._console, line)
-        else:
+            self._bars.print(line)
+        elif sys.stderr.isatty():
+            from pipeline.terminal import print_error_line  # needs rich, which a run without one does without
+
             print_error_line(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
     def _end_bars(self) -> None:
         if self._bars is not None:
             bars, self._bars = self._bars, None
-            bars.progress.stop()
+            bars.stop()

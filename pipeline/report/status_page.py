@@ -2,7 +2,7 @@
 
 Tables that need attention are listed first. Lags are bytes of WAL and seconds; None means unknown. The page
 fits 80 columns without breaking a word, and shows more columns in a wider terminal. Control characters and
-markup in names of the source are escaped. Nothing here does I/O.
+markup in names of the source are escaped. Nothing here does I/O. Runs need no page, and so no `rich`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from rich.console import Console
-from rich.markup import escape as escape_markup
-from rich.text import Text
 
 from pipeline.config.schedule import NO_SCHEDULE, Schedule, ScheduledInterval
 from pipeline.delta.sql import utc_text
@@ -27,19 +23,15 @@ from pipeline.metadata.status import FAILED
 from pipeline.progress import lines_by_reason, name_tables
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
-from pipeline.terminal import plain, print_list, print_paragraph, shorten
 from pipeline.units import format_byte_rate, format_count, format_duration, format_share, format_size
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from pipeline.bronze.activity import Mark
     from pipeline.postgres.replication.slot_status import SourceStatus
     from pipeline.silver.doubts import Doubt
-
-
-def escape(text: str) -> str:
-    """Return a text that is neither markup nor a control of the terminal."""
-    return escape_markup(one_line(text))
-
 
 BEHIND, COPYING, CURRENT, DETACHED = "behind", "copying", "current", "detached"
 UNPUBLISHED, PAUSED, IN_DOUBT = "unpublished", "paused", "in doubt"
@@ -225,6 +217,10 @@ class Status:
 
     def print(self, console: Console) -> None:
         """Print totals, offsets and the slot, one line a table, and the sentences of tables to act on."""
+        from rich.text import Text
+
+        from pipeline.terminal import plain, print_list, print_paragraph
+
         tables = sorted(self.tables, key=lambda table: table.attention)
         for line in self._head_lines(tables):
             print_paragraph(console, line)
@@ -246,6 +242,10 @@ class Status:
             )
 
     def _head_lines(self, tables: Sequence[TableStatus]) -> Iterator[Text]:
+        from rich.text import Text
+
+        from pipeline.terminal import plain
+
         counts = Counter(table.state for table in tables)
         states = [Text(f"{counts[state]} {state}", _STYLES[state]) for state in STATES if counts[state]]
         total = format_count(len(tables), "table") + (": " if states else "")
@@ -284,6 +284,9 @@ class _Column(NamedTuple):
 
 def _fit(width: int, tables: Sequence[TableStatus]) -> list[_Column]:
     """Return the columns of a page of this width: those that every page has, and further ones that fit."""
+    from rich.text import Text
+
+    from pipeline.terminal import plain, shorten
 
     def column(heading: str, cells: Iterator[str], is_right: bool = False) -> _Column:
         return _Column(heading, [plain(cell) for cell in cells], is_right)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timezone
-from typing import Any
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from pipeline.metadata.catalog_entries import DONE_STATES, CatalogEntry
 from pipeline.metadata.maintenance import Maintained
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import OPERATIONS, Status, TableStatus, maintained_json
-from pipeline.terminal import plain, print_list, print_pairs, print_paragraph
 from pipeline.units import format_count, format_duration, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,10 @@ class StatusDetails:
 
 def render_table_details(console: Console, details: TableDetails, *, behind: str = "the source") -> None:
     """Print one table: facts in two columns, then its columns; `behind` names what its lag is relative to."""
+    from rich.text import Text
+
+    from pipeline.terminal import plain, print_list, print_pairs, print_paragraph
+
     table = details.table
     print_paragraph(console, Text.assemble(plain(str(table.name), "bold"), ": ", (table.state, table.style)))
     print_pairs(console, list_facts(details, behind), indent=2)

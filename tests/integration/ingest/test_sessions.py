@@ -29,7 +29,7 @@ for name in ("pyspark", "py4j", "delta"):
     sys.modules[name] = None
 from pipeline.cli.main import main
 code = main(sys.argv[1:])
-heavy = {"pandas", "deltalake", "prometheus_client", "xml.etree.ElementTree"}
+heavy = {"pandas", "deltalake", "prometheus_client", "xml.etree.ElementTree", "rich"}
 print(json.dumps(sorted(heavy & set(sys.modules))))
 sys.exit(code)
 """

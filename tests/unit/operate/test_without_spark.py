@@ -31,6 +31,8 @@ _NEVER = (
     "pipeline.silver.write.file_committer",
     "pipeline.silver.write.native_target",
 )
+# nor a run with little to write, without a terminal
+_RUN = ("pandas", "deltalake", "prometheus_client", "xml.etree.ElementTree", "rich")
 _BINARY = "pipeline.protocol.binary.converters"
 NOT_NEEDED = {
     "check": (*_NEVER, "duckdb", "pyarrow.compute"),
@@ -40,8 +42,10 @@ NOT_NEEDED = {
     "audit": (*_NEVER, _BINARY, "psycopg", "asyncio"),
     "resync": (*_NEVER, _BINARY, "duckdb"),
     "maintain": ("pandas",),
-    "apply": ("pandas", "deltalake", "prometheus_client", "xml.etree.ElementTree", "psycopg", "asyncio"),
+    "apply": (*_RUN, "psycopg", "asyncio"),
 }
+QUIET = ("duckdb", "pyarrow.compute")
+"""What apply does not need either, if bronze has nothing new."""
 
 # no program can be started, so no JVM either; Spark's packages cannot be imported
 RUN = """
@@ -65,12 +69,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> NativeLake:
     return found
 
 
-def run(lake: NativeLake, *arguments: str, code: int = 0) -> str:
+def run(lake: NativeLake, *arguments: str, code: int = 0, also_not: tuple[str, ...] = ()) -> str:
     """Run a command where there is no Java; return what it prints."""
     config = str(lake.root.parent / f"{lake.root.name}.yaml")
     environment = {**os.environ, "PATH": "/nowhere"}
-    environment.pop("JAVA_HOME", None)
-    not_needed = ",".join(NOT_NEEDED[arguments[0]])
+    for name in ("JAVA_HOME", "COLUMNS"):
+        environment.pop(name, None)
+    not_needed = ",".join((*NOT_NEEDED[arguments[0]], *also_not))
     command = [sys.executable, "-c", RUN, not_needed, *arguments, "--config", config]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == code, done.stderr
@@ -124,6 +129,7 @@ def test_apply(tmp_path: Path) -> None:
     lake = NativeLake(tmp_path / "lake", 2)
     lake.insert(lake.names, 2000, 2)
     assert run(lake, "apply").startswith("apply p: 4 changes to 2 tables;")
+    assert run(lake, "apply", also_not=QUIET).startswith("apply p: 0 changes to 0 tables;")
 
 
 def test_resync(lake: NativeLake) -> None:

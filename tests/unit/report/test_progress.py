@@ -14,15 +14,9 @@ from rich.console import Console
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.report import progress
-from pipeline.report.progress import (
-    MAX_COPIED_LINES,
-    CopyBars,
-    CopyBoard,
-    ended_lines,
-    list_rows,
-    list_running,
-    total_line,
-)
+from pipeline.report.copy_bars import CopyBars
+from pipeline.report.copy_lines import ended_lines, list_rows, list_running, total_line
+from pipeline.report.progress import MAX_COPIED_LINES, CopyBoard
 from pipeline.table_name import TableName
 
 ORDERS = TableName("public", "orders")
