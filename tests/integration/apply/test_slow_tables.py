@@ -20,11 +20,11 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import LSN
+from pipeline.reading.query import silver_as_of
 from pipeline.report.status import read_status
 from pipeline.report.status_page import BEHIND, CURRENT
 from pipeline.silver.decision import Step
 from pipeline.silver.fold.write import Write
-from pipeline.silver.read.as_of import as_of
 from pipeline.silver.write.batch_writer import BatchWriter
 from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, Pipeline, with_rules, with_writer
@@ -146,8 +146,8 @@ def let_through(gate: Gate, applier: Applier) -> None:
 
 def counts(pipeline: Pipeline, lsn: LSN) -> Mapping[str, int]:
     """Return the rows of each table as of a manifest."""
-    silver = as_of(pipeline.session, pipeline.root, lsn=lsn)
-    return {name.table: silver[name].count() for name in silver}
+    silver = silver_as_of(pipeline.config, str(lsn))
+    return {name.table: rows.count_rows() for name, rows in silver.tables.items()}
 
 
 def states(pipeline: Pipeline) -> dict[TableName, str]:
@@ -156,7 +156,6 @@ def states(pipeline: Pipeline) -> dict[TableName, str]:
     return {table.name: table.state for table in status.tables}
 
 
-@pytest.mark.spark
 @pytest.mark.promise("slow tables")
 def test_other_tables_continue_while_one_is_being_written(tables: Pipeline, gate: Gate) -> None:
     applier = continuous(tables)
@@ -305,7 +304,6 @@ def test_a_run_that_applies_what_there_is_waits_for_all(tables: Pipeline, gate: 
 
 
 @pytest.mark.sample(1)
-@pytest.mark.spark
 @pytest.mark.promise("slow tables")
 @pytest.mark.parametrize("ends", ["well", "in a crash"])
 def test_a_batch_that_must_be_whole_shows_the_others_while_it_waits(
@@ -346,7 +344,6 @@ def test_a_batch_that_must_be_whole_shows_the_others_while_it_waits(
 
 
 @pytest.mark.sample(1)
-@pytest.mark.spark
 @pytest.mark.promise("slow tables")
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_a_crash_while_a_table_is_being_written_leaves_the_others_right(
@@ -389,7 +386,6 @@ def test_a_resync_of_the_table_meanwhile_follows(tables: Pipeline, gate: Gate) -
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 @pytest.mark.promise("slow tables")
 def test_the_copy_of_a_large_table_does_not_delay_the_others(tables: Pipeline, gate: Gate) -> None:
     source = replace(tables.config.source, copy="initial")
