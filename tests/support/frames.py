@@ -7,7 +7,8 @@ Spark. A frame reads when it counts, or collects its rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -15,6 +16,9 @@ from pyspark.sql import Row
 from pipeline.delta.table import LakeTable
 from tests.support.comparable import delta_rs
 from tests.support.comparable.mapped import MappedTable
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,7 @@ class Frame:
 
     def arrow(self) -> pa.Table:
         """Return the rows as Arrow."""
-        import duckdb
-
-        with duckdb.connect() as session:
+        with _database().cursor() as session:
             session.register("rows", _read(self.path))
             return session.sql(self.sql.replace("`", '"')).to_arrow_table()
 
@@ -103,6 +105,14 @@ class _Groups:
         names = ", ".join(map(_quoted, self.columns))
         sql = f"SELECT {names}, count(*) AS count FROM ({self.frame.sql}) GROUP BY {names}"
         return replace(self.frame, sql=sql)
+
+
+@cache
+def _database() -> DuckDBPyConnection:
+    """Return the database of all frames: to open one takes longer than most queries."""
+    import duckdb
+
+    return duckdb.connect()
 
 
 def _read(path: str) -> pa.Table:
