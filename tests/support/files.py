@@ -34,12 +34,23 @@ def places_of(folder: Path, word: str) -> list[str]:
     found = []
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        texts = [name, unquote(unquote(name))]
-        if path.is_file():
-            texts += [path.read_bytes().decode("latin-1"), *_contents(path)]
-        if any(word in text for text in texts):
+        if word in name or word in unquote(unquote(name)) or (path.is_file() and _has_word(path, word)):
             found.append(name)
     return found
+
+
+_searched: set[tuple[Path, str, int, int]] = set()  # files without a word, by size and time of modification
+
+
+def _has_word(path: Path, word: str) -> bool:
+    state = path.stat()
+    key = (path, word, state.st_size, state.st_mtime_ns)
+    if key in _searched:
+        return False
+    if word in path.read_bytes().decode("latin-1") or any(word in text for text in _contents(path)):
+        return True
+    _searched.add(key)
+    return False
 
 
 def _contents(path: Path) -> list[str]:
