@@ -31,7 +31,7 @@ def check(
     session: SqlSession, shape: Shape, seeds: range, *, evolves: bool, cuts: int, count: int = 60
 ) -> Folding:
     if not isinstance(session, DuckSql):  # Spark compiles each query: the rounds take its time, not the rows
-        seeds = seeds[: len(seeds) // 6]
+        seeds, cuts, count = seeds[: len(seeds) // 6], max(cuts - 1, 1), count // 2
     lineages = []
     for seed in seeds:
         rng = Random(seed)
