@@ -101,16 +101,16 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
     first = entry(pipeline)
     assert first.copied_version is not None  # the table's first rows are a copy
     assert described(pipeline)[1]["delta.enableChangeDataFeed"] == "true"
-    pipeline.run("INSERT INTO t VALUES (0, 'plan')")
-    pipeline.ingest()
-    steps = [step for table in make_plan(pipeline.config).tables for step in table.steps]
-    assert [step.cost for step in steps] == [ONE_WRITE]
-    pipeline.apply()
-    versions = [entry(pipeline)]
+    versions = [first]
     for batch in range(2):
         for _ in range(rng.randrange(1, 4)):
             pipeline.transact(*(statement(rng, range(40)) for _ in range(rng.randrange(1, 12))))
-        if batch == 1:
+        if batch == 0:
+            pipeline.run("INSERT INTO t VALUES (5000, 'plan')")
+            pipeline.ingest()
+            steps = [step for table in make_plan(pipeline.config).tables for step in table.steps]
+            assert [step.cost for step in steps] == [ONE_WRITE]
+        else:
             pipeline.run("TRUNCATE t", "INSERT INTO t VALUES (5, 'after')")
         pipeline.catch_up()
         versions.append(entry(pipeline))
@@ -131,9 +131,6 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
         copied = entry(pipeline)
         assert copied.copied_version is not None
         assert before.version < copied.copied_version <= copied.version
-    pipeline.run("UPDATE t SET v = v || '.'")
-    pipeline.catch_up()
-    assert entry(pipeline).copied_version == copied.copied_version
     pipeline.assert_equal("t")
 
 
