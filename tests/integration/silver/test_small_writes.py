@@ -13,7 +13,7 @@ from pipeline.silver.fold.fold import Fold
 from pipeline.silver.fold.write import Write
 from pipeline.silver.write import writer_choice
 from pipeline.silver.write.spark_target import SparkTarget
-from tests.support.pipelines import MakePipeline, with_writer
+from tests.support.pipelines import Crash, MakePipeline, with_writer
 
 pytestmark = pytest.mark.postgres
 
@@ -33,22 +33,23 @@ def test_only_a_small_write_has_the_settings(
 
     def recorded(target: SparkTarget, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
         found.append({key: target.session.spark.conf.get(key) for key in KEYS})
+        if len(found) < 3:
+            raise Crash
         merge(target, write, fold, aggregates)
 
     monkeypatch.setattr(SparkTarget, "commit_merge", recorded)
-    limits: tuple[dict[str, int], ...] = ({}, {"SMALL_CHANGES": 2}, {"SMALL_BYTES": 1})
-    for number, limit in enumerate(limits, 2):
-        pipeline.run(
-            "UPDATE t SET v = v || 'c' WHERE id = 1",
-            f"DELETE FROM t WHERE id = {number}",
-            f"INSERT INTO t VALUES ({number + 1})",
-        )
+    pipeline.run(
+        "UPDATE t SET v = v || 'c' WHERE id = 1", "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3)"
+    )
+    pipeline.ingest()
+    for limit, value in (("SMALL_CHANGES", 2), ("SMALL_BYTES", 1)):
         with monkeypatch.context() as patch:
-            for name, value in limit.items():
-                patch.setattr(writer_choice, name, value)
-            pipeline.catch_up()
+            patch.setattr(writer_choice, limit, value)
+            with pytest.raises(Crash):  # before it commits
+                pipeline.apply()
+    pipeline.catch_up()
     pipeline.assert_equal("t")
-    assert [each == SMALL_WRITE_SETTINGS for each in found] == [True, False, False]
+    assert [each == SMALL_WRITE_SETTINGS for each in found] == [False, False, True]
 
 
 @pytest.mark.spark
