@@ -32,7 +32,7 @@ FIXED_SEED = 20_271
 @pytest.mark.promise("live reads")
 @pytest.mark.spark
 def test_live_is_the_same_with_and_without_spark(make_pipeline: MakePipeline) -> None:
-    tables = Random(seed_of_run()).sample(WORKLOAD, 3)
+    tables = Random(seed_of_run()).sample(WORKLOAD, 2)
     prove(make_pipeline, FIXED_SEED, mode="mirror", schemas=1, cuts=1, tables=tables)
 
 
