@@ -1,8 +1,8 @@
 """What a run of the tests runs, and in which of its processes.
 
-Only tests marked `spark` may start the JVM of their process, and they share two processes: any other one that
-started Spark would spend a minute on it. Their groups come first, because they are the longest. Other tests
-go to the processes file by file, for fixtures that a module shares.
+Only tests marked `spark` may start the JVM of their process, and they share one process: any other one that
+started Spark would spend a minute of a processor on it. They come first, because they take the longest. Other
+tests go to the processes file by file, for fixtures that a module shares.
 
 `sample(n)` leaves n cases of a parametrized test in the default tier and marks the others `slow`. The seed
 that chooses cases, and what random tests draw, is $PGDELTA_SEED; the header of a run shows it.
@@ -21,7 +21,6 @@ from collections.abc import Generator, Iterable
 from functools import cache
 from pathlib import Path
 from random import Random, SystemRandom
-from zlib import crc32
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -30,7 +29,6 @@ from tests.support.postgres import templates
 
 SEED = "PGDELTA_SEED"
 GROUPS = "PGDELTA_TEST_GROUPS"
-SPARK_PROCESSES = 2
 SLOW_PARTS = {
     **dict.fromkeys(("bronze", "demo", "forget", "ingest", "postgres", "verify", "web"), 1),
     **dict.fromkeys(("apply", "reading", "table_copy"), 2),
@@ -44,7 +42,7 @@ SLOW_TIMEOUT = 3 * 3600
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Give each process the tests of a file, and two processes those that use Spark."""
+    """Give each process the tests of a file, and one process those that use Spark."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _groups().get(nodeid, nodeid.partition("::")[0])
@@ -113,7 +111,7 @@ def _group_of(item: pytest.Item) -> str | None:
     if "hdfs" in {*getattr(item, "fixturenames", ()), *map(str, parameters.values())}:
         return "hdfs"  # which starts once
     if item.get_closest_marker("spark"):
-        return f"spark-{crc32(item.nodeid.partition('::')[0].encode()) % SPARK_PROCESSES}"
+        return "spark"
     return None
 
 
