@@ -17,7 +17,7 @@ from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
 pytestmark = pytest.mark.postgres
 
-TABLES = [f"t{number}" for number in range(12)]
+TABLES = [f"t{number}" for number in range(8)]
 CHANGES = 20
 
 
