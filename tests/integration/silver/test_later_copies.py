@@ -165,7 +165,7 @@ def prove(
 
 
 @pytest.mark.promise("modes")
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_later_copies_leave_the_rows_of_the_model(database: Database, tmp_path: Path, mode: str) -> None:
     prove(database, None, tmp_path, FIXED_SEED, [mode], rounds=1)
