@@ -92,13 +92,18 @@ def test_a_run_starts_spark_only_for_a_query(filled: Pipeline, monkeypatch: pyte
 
 
 @pytest.mark.spark
-def test_small_tables_are_written_while_spark_starts(
+def test_small_tables_and_columns_are_written_while_spark_starts(
     filled: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
         wait_until(lambda: silver_offset(filled) is not None)
         before = silver_offset(filled)
-        filled.run("INSERT INTO t VALUES (3)", "DELETE FROM t WHERE id = 1")
+        filled.run("INSERT INTO t VALUES (5)", "DELETE FROM t WHERE id = 1")
+        filled.transact(
+            "ALTER TABLE t ADD v text",
+            "ALTER TABLE t ADD n int DEFAULT 7",
+            "INSERT INTO t VALUES (3, 'a', 8)",
+        )
         filled.ingest()
         wait_until(lambda: silver_offset(filled) != before)
         assert not running.done()
@@ -109,25 +114,6 @@ def test_small_tables_are_written_while_spark_starts(
         wait_until(lambda: silver_offset(filled) != end)
         stop.set()
         assert running.result(120).exit_code(strict=True) == 0
-    filled.assert_equal("t")
-
-
-@pytest.mark.spark
-def test_columns_are_added_while_spark_starts(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
-        wait_until(lambda: silver_offset(filled) is not None)
-        before = silver_offset(filled)
-        filled.transact(
-            "ALTER TABLE t ADD v text",
-            "ALTER TABLE t ADD n int DEFAULT 7",
-            "INSERT INTO t VALUES (3, 'a', 8)",
-        )
-        filled.ingest()
-        wait_until(lambda: silver_offset(filled) != before)
-        assert not running.done()
-        stop.set()
-        may_start.set()
-        assert running.result(60).exit_code(strict=True) == 0
     filled.assert_equal("t")
 
 
