@@ -85,7 +85,7 @@ def test_every_type_reads_odd_texts_alike(
 ) -> None:
     seed = seed_of_run()
     print(f"PGDELTA_SEED={seed}")
-    texts = [None, *odd_texts(Random(seed), 3_000)]
+    texts = [None, *odd_texts(Random(seed), 1_500)]
     with_value = agree(spark, tmp_path, kinds, texts)
     assert min(with_value.values()) > len(texts) / 500, with_value
 
