@@ -13,6 +13,7 @@ test of faults. SLOW_PARTS says into how many parts, so that none takes more tha
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import tempfile
@@ -136,6 +137,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     gets_session = "spark" in getattr(item, "fixturenames", ()) and "spark" not in parameters
     if gets_session or "spark" in parameters.values():
         item.add_marker(pytest.mark.spark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let no search for garbage go through what all tests keep, neither while it grows nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
