@@ -23,7 +23,6 @@ from pipeline.delta.schema import mentions
 from pipeline.delta.store.mirror import files_of
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
-from pipeline.delta.txn import TableCommit
 
 if TYPE_CHECKING:
     from pipeline.delta.data_files import DataFile
@@ -38,18 +37,27 @@ def may_replace(old: Snapshot, new: Snapshot) -> bool:
     return not old.exists or is_supported(old, removes=True)
 
 
-def replace_table(table: LakeTable, new: LakeTable, commit: TableCommit) -> bool:
+def replace_table(
+    table: LakeTable,
+    new: LakeTable,
+    versions: Mapping[str, int],
+    user_metadata: str,
+    properties: Mapping[str, str] | None = None,
+) -> bool:
     """Replace what a table has by what another one has, in one commit, unless the table records it.
 
-    Returns False, with nothing done, if only Spark can do it. Raises ConflictError or SameWriteError if
-    another commit changed the table meanwhile.
+    The commit records `versions` by application id, and sets properties. Returns False, with nothing done, if
+    only Spark can do it. Raises ConflictError or SameWriteError if another commit changed the table
+    meanwhile.
     """
     if table.local_path is None or new.local_path is None:
+        return False
+    if mirror_of(table.folder) is not mirror_of(new.folder):
         return False
     before, built = table.snapshot(), new.snapshot()
     if not may_replace(before, built):
         return False
-    if before.offsets.get(str(commit.txn), -1) >= commit.lsn:
+    if any(before.offsets.get(app_id, -1) >= version for app_id, version in versions.items()):
         return True
     sources = [data_path(built.path, add["path"]) for add in built.files.values()]
     divides = physical_partition_columns(built)
@@ -61,15 +69,15 @@ def replace_table(table: LakeTable, new: LakeTable, commit: TableCommit) -> bool
     }
     columns = json.dumps(built.partition_columns)
     parameters = {"mode": "Overwrite", "partitionBy": columns}
-    operation = Operation("WRITE", parameters, metrics, commit.user_metadata)
+    operation = Operation("WRITE", parameters, metrics, user_metadata)
+    definition = _definition(before, built).with_properties(properties or {})
     with removing_uncommitted(table.folder, before.version, files):
         _copy_files(table.folder, sources, files)
         actions = [
-            *_definition(before, built).actions(Definition.of(before) if before.exists else None),
+            *definition.actions(Definition.of(before) if before.exists else None),
             *map(remove_action, before.files.values()),
             *(file.action() for file in files),
         ]
-        versions = {str(commit.txn): int(commit.lsn)}
         commit_actions(table.folder, before, actions, versions, operation, Reads(whole_table=True))
     return True
 

@@ -7,6 +7,7 @@ of the lake is written, and no lock is held; jobs go on meanwhile.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,11 +21,14 @@ from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.crash_steps import RebuildStep, crash_step
+from pipeline.delta import native_write
 from pipeline.delta.filesystem import is_within, path_exists
+from pipeline.delta.replacement import replace_table
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.sql import literal, to_microseconds
 from pipeline.delta.store.store import is_store
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.delta.txn import metadata_settings
+from pipeline.delta.txn import OURS, metadata_settings
 from pipeline.errors import ConfigError, LakeError
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import Records
@@ -236,19 +240,28 @@ def _lsn_at(bronze: Bronze, name: TableName, time: datetime, captured_lsn: LSN) 
 def _publish(target: LakeTable, built: LakeTable, pipeline: str, name: TableName, lsn: LSN) -> None:
     """Replace the columns and rows of the target in one commit, which records whose they are.
 
-    A run that ends early leaves a target without the property of the LSN, which the next run replaces.
+    A run that ends early leaves what was there, or a target without the property of the LSN; the next run
+    replaces either.
     """
-    table, owner = target.identifier, f"'{PIPELINE}' = {literal(pipeline)}, '{TABLE}' = {literal(str(name))}"
-    if target.exists():
-        target.run(f"ALTER TABLE {table} UNSET TBLPROPERTIES IF EXISTS ('{SHOWN}')")
-    else:
-        target.run(f"CREATE TABLE {table} (_commit_lsn BIGINT) USING delta TBLPROPERTIES ({owner})", "create")
+    table, owner = target.identifier, {PIPELINE: pipeline, TABLE: str(name)}
     metadata = {
         "operation": REBUILD,
         "pipeline": pipeline,
         "table": [name.schema, name.table],
         "end_lsn": str(lsn),
     }
-    with crash_step(RebuildStep.PUBLISH_TABLE), metadata_settings(target.spark, metadata):
-        target.replace_with(built, None)
-    target.run(f"ALTER TABLE {table} SET TBLPROPERTIES ('{SHOWN}' = '{lsn}')")
+    user_metadata = json.dumps({OURS: 1, **metadata})
+    if not target.exists():
+        if target.local_path is not None:
+            schema = TableSchema.of_ddl("_commit_lsn BIGINT")
+            native_write.create(target.folder, schema, owner, user_metadata, by_statement=True)
+        else:
+            properties = ", ".join(f"'{key}' = {literal(value)}" for key, value in owner.items())
+            target.run(f"CREATE TABLE {table} (_commit_lsn BIGINT) USING delta TBLPROPERTIES ({properties})")
+    with crash_step(RebuildStep.PUBLISH_TABLE):
+        if replace_table(target, built, {}, user_metadata, {SHOWN: str(lsn)}):
+            return
+        target.run(f"ALTER TABLE {table} UNSET TBLPROPERTIES IF EXISTS ('{SHOWN}')")
+        with metadata_settings(target.spark, metadata):
+            target.replace_with(built, None)
+        target.run(f"ALTER TABLE {table} SET TBLPROPERTIES ('{SHOWN}' = '{lsn}')")

@@ -128,7 +128,8 @@ def swap_in(
     before = registered or replace(entry, columns=(), copy_id=None, metadata_columns=())
     records.tables.register(replace(before, successor=successor))
     with crash_step(CrashStep.SWAP_TABLE):
-        if by_spark or not replace_table(table, new, commit):
+        versions = {str(commit.txn): int(commit.lsn)}
+        if by_spark or not replace_table(table, new, versions, commit.user_metadata):
             table.replace_with(new, commit)
     physical = table.physical_names()
     columns = tuple(replace(c, physical_name=physical[c.silver_name]) for c in entry.columns)

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 import pgdelta
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.crash_steps import RebuildStep
+from pipeline.delta import native_write
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import ConfigError, LakeError
 from pipeline.metadata.manifests import Manifests
@@ -28,7 +29,7 @@ from tests.support.oracle import table_faults
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 from tests.support.seeds import seed_of_run
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 BIG = "repeat(md5(id::text), 300)"
 SCHEMA = (
@@ -83,7 +84,7 @@ def assert_shows(pipeline: Pipeline, table: str, moment: Moment, into: Path) -> 
     """Assert that a result at `…/silver/<name>` has the rows of a moment."""
     columns, rows = moment.rows[table]
     root = str(into.parent.parent)
-    faults = [*table_faults(pipeline.spark, root, "public", table, columns, rows, into.name, {}, True, True)]
+    faults = [*table_faults(None, root, "public", table, columns, rows, into.name, {}, True, True)]
     assert not faults, f"{table} at {moment.lsn}: {faults}"
 
 
@@ -218,3 +219,19 @@ def test_a_result_replaces_only_an_earlier_one_and_survives_a_crash(
     earlier = (before.time - timedelta(days=9)).isoformat()
     with pytest.raises(LakeError, match="cannot be built as of"):
         built(pipeline, "keyed", into, time=earlier)
+
+
+@pytest.mark.spark
+def test_spark_replaces_a_result_that_nothing_else_can(make_pipeline: MakePipeline, tmp_path: Path) -> None:
+    pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
+    pipeline.run("CREATE TABLE keyed (id int PRIMARY KEY, n int)", "INSERT INTO keyed VALUES (1, 1)")
+    pipeline.catch_up()
+    table = LakeTable(str(tmp_path / "built"))
+    first = built(pipeline, "keyed", tmp_path / "built")
+    native_write.set_properties(table.folder, table.snapshot(), {"delta.enableChangeDataFeed": "true"}, "{}")
+    pipeline.run("ALTER TABLE keyed ADD more text", "UPDATE keyed SET n = 2, more = 'm'")
+    pipeline.catch_up()
+    second = built(pipeline, "keyed", tmp_path / "built")
+    assert [(row["n"], row["more"]) for row in table.rows().to_pylist()] == [(2, "m")]
+    assert table.snapshot().configuration["pgdelta.lsn"] == str(second.lsn)
+    assert second.lsn > first.lsn

@@ -55,6 +55,10 @@ def tables(tmp_path: Path) -> tuple[LakeTable, LakeTable]:
     return old, new
 
 
+def replaces(old: LakeTable, new: LakeTable, lsn: LSN = COMMIT.lsn) -> bool:
+    return replace_table(old, new, {str(COMMIT.txn): int(lsn)}, COMMIT.user_metadata, {"shop.kind": "new"})
+
+
 def parquet_files(table: LakeTable) -> set[str]:
     return {str(path.relative_to(table.folder)) for path in table.folder.rglob("*.parquet")}
 
@@ -74,7 +78,7 @@ def test_rows_columns_and_partitions_are_replaced(
             link(source, target)
 
         monkeypatch.setattr(os, "link", refuse)
-    assert replace_table(old, new, COMMIT)
+    assert replaces(old, new)
     new_names = parquet_files(new)
     new.remove()
     after = old.snapshot()
@@ -86,7 +90,10 @@ def test_rows_columns_and_partitions_are_replaced(
     ]
     assert (after.schema_string, after.partition_columns) == (built.schema_string, ("region",))
     assert after.row_count == 3
-    assert (after.table_id, after.configuration) == (before.table_id, {"delta.checkpointInterval": "99"})
+    assert (after.table_id, after.configuration) == (
+        before.table_id,
+        {"delta.checkpointInterval": "99", "shop.kind": "new"},
+    )
     assert old.offset(COMMIT.txn) == LSN(7)
     assert {os.path.dirname(path) for path in parquet_files(old)} > {"region=a%2Fb"}
     assert not new_names & parquet_files(old)
@@ -111,7 +118,7 @@ def test_names_in_data_files_are_those_of_the_new_ones(tmp_path: Path, before: b
     )
     add(old, dict(zip(old.schema().names, (1, "one"), strict=True)))
     add(new, dict(zip(new.schema().names, (2, "two"), strict=True)))
-    assert replace_table(old, new, COMMIT)
+    assert replaces(old, new)
     assert old.schema().names == new.schema().names
     assert old.rows().to_pylist() == new.rows().to_pylist()
     found = MappedTable.open(old.path)
@@ -126,23 +133,23 @@ def test_names_in_data_files_are_those_of_the_new_ones(tmp_path: Path, before: b
 @pytest.mark.parametrize("kind", ["TIMESTAMP_NTZ", "ARRAY<TIMESTAMP_NTZ>"])
 def test_the_table_gets_the_features_of_its_new_columns(tmp_path: Path, kind: str) -> None:
     old, new = make(tmp_path / "old", OLD), make(tmp_path / "new", f"id INT, at {kind}")
-    assert replace_table(old, new, COMMIT)
+    assert replaces(old, new)
     assert old.snapshot().feature_names() == {"timestampNtz"}
 
 
 def test_a_table_that_does_not_exist_is_created(tmp_path: Path) -> None:
     _, new = tables(tmp_path)
     gone = LakeTable(str(tmp_path / "gone"))
-    assert replace_table(gone, new, COMMIT)
+    assert replaces(gone, new)
     assert gone.rows().num_rows == 3
     assert gone.snapshot().table_id != new.snapshot().table_id
 
 
 def test_a_commit_that_is_recorded_is_not_made_again(tmp_path: Path) -> None:
     old, new = tables(tmp_path)
-    assert replace_table(old, new, COMMIT)
+    assert replaces(old, new)
     version, files = old.version(), parquet_files(old)
-    assert replace_table(old, new, replace(COMMIT, lsn=LSN(6)))
+    assert replaces(old, new, LSN(6))
     assert (old.version(), parquet_files(old)) == (version, files)
 
 
@@ -156,7 +163,7 @@ def test_a_change_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(module, "_copy_files", copy_late)
     with pytest.raises(ConflictError):
-        replace_table(old, new, COMMIT)
+        replaces(old, new)
     assert sorted(row["id"] for row in old.rows().to_pylist()) == [1, 2, 9]
     assert len(parquet_files(old)) == 2
 
