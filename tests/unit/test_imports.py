@@ -365,7 +365,7 @@ def test_the_name_of_a_class_means_one_thing() -> None:
     classes = [
         (node.name, of_package(path))
         for path in FILES
-        for node in ast.walk(tree_of(path))
+        for node in statements(tree_of(path))
         if isinstance(node, ast.ClassDef)
     ]
     counts = Counter(name for name, _ in classes)

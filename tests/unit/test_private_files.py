@@ -6,6 +6,7 @@ import ast
 import errno
 import fcntl
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,9 @@ BY_UMASK = {
     # in a data folder of mode 0700
     "pipeline/postgres/embedded.py": {"(data / 'postgresql.conf').open('a', encoding='utf-8')"},
 }
+
+
+MAKERS = ("mkdir", "makedirs", "write_text", "write_bytes", "touch")
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
@@ -224,7 +228,9 @@ def test_a_link_in_the_place_of_the_staging_folder_is_refused(tmp_path: Path) ->
 
 def made_by(path: Path) -> set[str]:
     """Return the calls of a file that make a folder or open a file to write."""
-    found = set()
+    found: set[str] = set()
+    if not re.search(rf"\b(?:open|{'|'.join(MAKERS)})\(", path.read_text(encoding="utf-8")):
+        return found
     for node in ast.walk(tree_of(path)):
         if not isinstance(node, ast.Call):
             continue
@@ -232,7 +238,7 @@ def made_by(path: Path) -> set[str]:
         modes = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
         writes = name == "open" and any(set(mode) & set("wax") and len(mode) < 4 for mode in modes)
         explicit = any(keyword.arg == "mode" for keyword in node.keywords)
-        if (writes or name in ("mkdir", "makedirs", "write_text", "write_bytes", "touch")) and not explicit:
+        if (writes or name in MAKERS) and not explicit:
             text = ast.unparse(node)
             found.add("settings.write_text" if len(text) > 120 else text)
     return found

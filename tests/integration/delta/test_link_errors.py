@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.spark.jars import check_java, spark_folder
 from pipeline.delta.spark.settings import LOG_STORES
 from tests.support.paths import ROOT
+from tests.support.races.racer import java_command
 
 SOURCE = ROOT / "tests" / "support" / "races" / "link_errors.c"
 NO_LINKS = [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV]
@@ -31,8 +31,7 @@ def failing_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def error_of_commit(racer: Path, library: Path, log: Path, number: int) -> str:
-    class_path = f"{racer}:{spark_folder() / 'jars'}/*"
-    command = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m", "-cp", class_path, "FencedWrites"]
+    command = java_command(str(racer), "FencedWrites")
     command += [LOG_STORES["file"], "s3a://another/lake", "s3a://another/lease", "token"]
     done = subprocess.run(
         command,

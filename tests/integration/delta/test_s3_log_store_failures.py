@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.spark.jars import check_java, spark_folder
 from pipeline.delta.spark.settings import LOG_STORES
 from tests.support.paths import ROOT
+from tests.support.races.racer import java_command
 
 
 @pytest.mark.sample(1)
@@ -19,8 +19,6 @@ from tests.support.paths import ROOT
 def test_an_upload_that_fails_is_aborted_and_not_completed(
     racer: Path, mode: str, stream: str, called: list[str]
 ) -> None:
-    class_path = f"{racer}:{spark_folder() / 'jars'}/*"
-    command = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m", "-cp", class_path, "BrokenUpload"]
-    command += [LOG_STORES["s3a"], mode, stream]
+    command = [*java_command(str(racer), "BrokenUpload"), LOG_STORES["s3a"], mode, stream]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.splitlines() == [*called, "no space for a buffer"]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.spark.jars import check_java, spark_folder
 from pipeline.delta.spark.settings import LOG_STORES
 from pipeline.delta.store.lease import Lease
 from pipeline.delta.store.open_store import open_store
 from pipeline.delta.store.store import Store
 from tests.support.paths import ROOT
 from tests.support.processes import ended
+from tests.support.races.racer import java_command
 from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.s3 import BUCKET, s3_server
 
@@ -63,8 +63,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def test_a_commit_after_another_process_has_taken_over_is_refused(place: Place, racer: Path) -> None:
     lease = place.lease()
     lease.acquire()
-    class_path = f"{place.class_path}{racer}:{spark_folder() / 'jars'}/*"
-    command = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m", "-cp", class_path, "FencedWrites"]
+    command = java_command(f"{place.class_path}{racer}", "FencedWrites")
     scheme = place.hadoop.partition(":")[0]
     command += [LOG_STORES[scheme], place.hadoop, lease.place, lease.token]
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A data directory of each installation, made once a run and copied for every server.
+"""What the processes of a run share: data directories of PostgreSQL, and JARs that tests need.
 
 A copy is a system of its own: it gets another system identifier, which is in `global/pg_control`, guarded
 by a CRC-32C, and in the first page of the WAL.
@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -36,18 +37,28 @@ def remove_folder() -> None:
     shutil.rmtree(os.environ.pop(FOLDER), ignore_errors=True)
 
 
+def made_once(name: str, fill: Callable[[Path], None]) -> Path:
+    """Return a folder of the run, which the first process that needs it fills."""
+    folder = Path(os.environ[FOLDER], name)
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            scratch = folder.with_suffix(".new")
+            scratch.mkdir(mode=0o700)
+            fill(scratch)
+            scratch.rename(folder)
+    return folder
+
+
 def copy_template(binaries: Path, data: Path, account: str | None) -> None:
     """Fill a data directory with that of a new server of an installation."""
-    template = Path(os.environ[FOLDER], sha256(str(binaries).encode()).hexdigest()[:16])
-    with open(f"{template}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not template.exists():
-            scratch = template.with_suffix(".new")
-            scratch.mkdir(mode=0o700)
-            shutil.copystat(data, scratch)
-            os.chown(scratch, data.stat().st_uid, data.stat().st_gid)
-            embedded.initialize(binaries, scratch, account)
-            scratch.rename(template)
+
+    def fill(folder: Path) -> None:
+        shutil.copystat(data, folder)
+        os.chown(folder, data.stat().st_uid, data.stat().st_gid)
+        embedded.initialize(binaries, folder, account)
+
+    template = made_once(sha256(str(binaries).encode()).hexdigest()[:16], fill)
     subprocess.run(["cp", "-a", f"{template}/.", str(data)], check=True)
     _identify(data, SystemRandom().randrange(1, 2**62))
 

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.delta.spark.jars import check_java, spark_folder
 from tests.support.paths import ROOT
 from tests.support.processes import ended
+from tests.support.races.racer import java_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,7 @@ class Race:
     def run(self) -> dict[int, list[str]]:
         """Race; return by version the transaction ids of the processes that it was acknowledged to."""
         self.meeting.write_bytes(bytes(64 * self.processes))
-        java = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m"]
-        java += ["-cp", f"{self.class_path}:{spark_folder() / 'jars'}/*", "Race", self.store, self.log]
+        java = [*java_command(self.class_path, "Race"), self.store, self.log]
         python = [sys.executable, "-m", "tests.support.races.native", self.log.removeprefix("file:")]
         told: dict[int, list[str]] = defaultdict(list)
         with ExitStack() as ending:
