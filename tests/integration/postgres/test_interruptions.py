@@ -37,14 +37,9 @@ LITTLE_WAL = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_
 
 
 def outgrow(database: Database) -> None:
-    """Write so much that a server with little WAL removes what its slots have not read."""
+    """Write so many segments that a server with little WAL removes what its slots have not read."""
     for _ in range(4):
-        database.run(
-            "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 30000) n",
-            "TRUNCATE item",
-            "SELECT pg_switch_wal()",
-            "CHECKPOINT",
-        )
+        database.run("INSERT INTO item VALUES (1)", "TRUNCATE item", "SELECT pg_switch_wal()", "CHECKPOINT")
 
 
 @both_routes
