@@ -37,7 +37,10 @@ def read_tests(root: Path = ROOT) -> list[PromiseTest]:
 
 
 def _tests_of(file: Path, root: Path) -> Iterator[PromiseTest]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    text = file.read_text(encoding="utf-8")
+    if "mark.promise(" not in text:
+        return
+    tree = ast.parse(text)
     of_module = [
         ast.unparse(node.value)
         for node in tree.body
@@ -46,21 +49,22 @@ def _tests_of(file: Path, root: Path) -> Iterator[PromiseTest]:
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef):
             continue
-        marks = [ast.unparse(mark) for mark in node.decorator_list]
         promises = [
             ast.literal_eval(argument)
             for mark in node.decorator_list
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise"
             for argument in mark.args
         ]
+        if not promises:
+            continue
+        marks = [ast.unparse(mark) for mark in node.decorator_list]
         # a mark of some parameters leaves the others in the default tier
         is_slow = any(
             re.search(r"mark\.slow\b(?!.*for m in)", mark)
             for mark in [*marks, *of_module]
             if "parametrize" not in mark
         )
-        if promises:
-            yield PromiseTest(str(file.relative_to(root)), node.name, is_slow, tuple(promises))
+        yield PromiseTest(str(file.relative_to(root)), node.name, is_slow, tuple(promises))
 
 
 def table(text: str, tests: list[PromiseTest]) -> str:
