@@ -86,11 +86,12 @@ def submit_line(job: str, config: str, *, s3: bool = False) -> str:
 def build_dist(folder: Path, *, with_packages: bool = True, s3_jars: Path | None = None) -> str:
     """Empty and fill the folder; return the text of its README.
 
-    The client for S3 comes from `s3_jars`, by default from Spark's JARs if it is there.
+    The client for S3 comes from `s3_jars`, by default from Spark's JARs if it is there. Without
+    `with_packages` the wheel is left out too: the driver's environment has it.
     """
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "jobs").mkdir(parents=True)
-    wheel = build_wheel(folder)
+    wheel = build_wheel(folder).name if with_packages else "pgdelta-*.whl"
     with zipfile.ZipFile(folder / "pipeline.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for path in (CHECKOUT / "pgdelta.py", *sorted((CHECKOUT / "pipeline").rglob("*.py"))):
             archive.write(path, path.relative_to(CHECKOUT))
@@ -115,7 +116,7 @@ def build_dist(folder: Path, *, with_packages: bool = True, s3_jars: Path | None
         line=submit_line("ingest", "/etc/pgdelta/pipeline.yaml", s3=bool(client)),
         s3=(_HAS_S3 if client else lacking).rstrip(),
         python=".".join(map(str, sys.version_info[:2])),
-        wheel=wheel.name,
+        wheel=wheel,
         packages=PACKAGES,
         platform=sys.platform,
     )
