@@ -50,8 +50,13 @@ def typed_rows(columns: list[str], values: dict[str, list[str]]) -> Iterator[str
         yield f"({', '.join(cells)})"
 
 
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
-@pytest.mark.parametrize("streaming", ["off", "on"])
+@pytest.mark.parametrize(
+    ("identity", "streaming"),
+    [
+        *(("DEFAULT", "on"), ("FULL", "off")),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("DEFAULT", "off"), ("FULL", "on"))),
+    ],
+)
 def test_every_type_lands_as_in_text_format(
     any_database: Database, tmp_path: Path, identity: str, streaming: str
 ) -> None:

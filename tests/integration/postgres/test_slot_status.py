@@ -71,8 +71,8 @@ def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServe
     assert polled.lsn >= after.wal_lsn
     assert polled.retained_size == pytest.approx(after.retained_size, abs=1 << 20)
     assert polled.safe_size == pytest.approx(safe, abs=1 << 20)
-    for _ in range(8):
-        database.run("TRUNCATE item", fill, "SELECT pg_switch_wal()", "CHECKPOINT")
+    for _ in range(8):  # segments of 16 MB
+        database.run("INSERT INTO item VALUES (0)", "TRUNCATE item", "SELECT pg_switch_wal()", "CHECKPOINT")
     lost = read_source_status(config)
     assert slot_of(lost).is_lost
     assert lost.retained_size is None
