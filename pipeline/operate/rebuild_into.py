@@ -252,7 +252,7 @@ def _publish(target: LakeTable, built: LakeTable, pipeline: str, name: TableName
     }
     user_metadata = json.dumps({OURS: 1, **metadata})
     if not target.exists():
-        if target.local_path is not None:
+        if target.local_path is not None and not is_store(target.path):
             schema = TableSchema.of_ddl("_commit_lsn BIGINT")
             native_write.create(target.folder, schema, owner, user_metadata, by_statement=True)
         else:
