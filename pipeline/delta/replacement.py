@@ -52,7 +52,7 @@ def replace_table(
     """
     if table.local_path is None or new.local_path is None:
         return False
-    if mirror_of(table.folder) is not mirror_of(new.folder):
+    if files_of(table.folder) is not files_of(new.folder):
         return False
     before, built = table.snapshot(), new.snapshot()
     if not may_replace(before, built):
