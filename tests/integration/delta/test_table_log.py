@@ -156,14 +156,7 @@ def test_column_mapping_and_columns_that_files_lack(spark: SparkSession, tmp_pat
     agree(spark, path)
 
 
-def test_partitions(spark: SparkSession, tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    query = "SELECT id, IF(id = 1, NULL, concat('a b/', id)) AS p, DATE'2020-01-02' AS q FROM range(3)"
-    spark.sql(query).write.format("delta").partitionBy("p", "q").save(str(path))
-    agree(spark, path)
-
-
-def test_a_table_that_is_removed_and_created_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_is_created_again_with_partitions(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
     log = TableLog.of(str(path))
     assert log.snapshot().version == -1
@@ -173,7 +166,9 @@ def test_a_table_that_is_removed_and_created_again(spark: SparkSession, tmp_path
     shutil.rmtree(path)
     assert not log.snapshot().exists
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    write(spark, path, "SELECT 'x' AS m", txnAppId="b", txnVersion="2")
+    query = "SELECT id, IF(id = 1, NULL, concat('a b/', id)) AS p, DATE'2020-01-02' AS q FROM range(3)"
+    options = {"txnAppId": "b", "txnVersion": "2"}
+    spark.sql(query).write.format("delta").partitionBy("p", "q").options(**options).save(str(path))
     second = log.snapshot()
     assert second.table_id != first.table_id
     assert (second.version, second.offsets) == (0, {"b": 2})
@@ -183,19 +178,16 @@ def test_a_table_that_is_removed_and_created_again(spark: SparkSession, tmp_path
 def test_forgotten_offsets_are_those_that_spark_forgets(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
     write(spark, path, "SELECT 1 AS n", txnAppId="a", txnVersion="1")
-    run(
-        spark,
-        path,
-        "ALTER TABLE {t} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 0 days')",
-    )
-    agree(spark, path)
-    run(
-        spark,
-        path,
-        "ALTER TABLE {t} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 day')",
-    )
-    agree(spark, path)
-    assert TableLog.of(str(path)).snapshot().offsets == {"a": 1}
+    for days, offsets in ((0, {}), (1, {"a": 1})):
+        run(
+            spark,
+            path,
+            "ALTER TABLE {t} SET TBLPROPERTIES "
+            f"('delta.setTransactionRetentionDuration' = 'interval {days} days')",
+        )
+        theirs = offsets_in(spark, newest_snapshot(spark, f"file:{path}"))
+        assert TableLog.of(str(path)).snapshot().offsets == TableLog(str(path)).snapshot().offsets == theirs
+        assert theirs == offsets
 
 
 def test_commit_timestamps(spark: SparkSession, tmp_path: Path) -> None:
