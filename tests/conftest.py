@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from pipeline.cli.arrow import use_lean_arrow
+
+use_lean_arrow()  # as the commands do: pandas takes a second to import
 pytest.register_assert_rewrite("tests.support")
 pytest_plugins = [  # those that others import come first
     "tests.support.tiers",
