@@ -44,7 +44,7 @@ NOT_NEEDED = {
     "maintain": ("pandas",),
     "apply": (*_RUN, "psycopg", "asyncio"),
 }
-QUIET = ("duckdb", "pyarrow.compute")
+QUIET = ("duckdb",)
 """What apply does not need either, if bronze has nothing new."""
 
 # no program can be started, so no JVM either; Spark's packages cannot be imported
