@@ -36,10 +36,10 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
     with _lock:
         if not _databases:
-            _databases.append(duckdb.connect(":memory:", config=SETTINGS))
-        connection = _databases[0].cursor()
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
+            database = duckdb.connect(":memory:", config=SETTINGS)
+            database.execute("SET GLOBAL TimeZone = 'UTC'")
+            _databases.append(database)
+        return _databases[0].cursor()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
