@@ -150,16 +150,16 @@ class TableLog:
         self._store: FileStore | None = None
         self._mirror = mirror_of(path)
         self._newest = -1  # version that the store has, if the log is on one
+        self._accepted: Mapping[str, Any] | None = None  # the protocol whose features were checked last
 
     @classmethod
     def of(cls, path: str) -> TableLog:
         """Return the log of the table at a path or a `file:` URL; the table need not exist."""
+        if (known := cls._logs.get(path)) is not None:  # without a look at what the path is
+            return known
         path = os.path.abspath(local_path(path))
         with cls._logs_lock:
-            found = cls._logs.get(path)
-            if found is None:
-                found = cls._logs[path] = cls(path)
-            return found
+            return cls._logs.setdefault(path, cls(path))
 
     @classmethod
     def forget(cls, path: str) -> None:
@@ -288,7 +288,9 @@ class TableLog:
             self._offsets = self._state.offsets()
             return
         self._read_new_commits()
-        self._refuse_features(self._state.protocol)
+        if self._state.protocol is not self._accepted:
+            self._refuse_features(self._state.protocol)
+            self._accepted = self._state.protocol
 
     def _read_new_commits(self) -> None:
         while True:
