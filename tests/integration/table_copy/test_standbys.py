@@ -37,7 +37,7 @@ def synced_standby_of(primary: Pipeline) -> Iterator[EmbeddedServer]:
     with syncing_standby_of(primary.database.server) as standby:
         primary.run("UPDATE orders SET n = -1 WHERE id < 9")
         primary.catch_up()
-        wait_for_slot(standby, primary.config.source.slot, primary.source)
+        wait_for_slot(standby, primary.config.source.slot, primary.source, primary.ingest)
         yield standby
 
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,18 @@ def syncing_standby_of(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
         yield standby
 
 
-def wait_for_slot(standby: EmbeddedServer, slot: str, source: psycopg.Connection[Any]) -> None:
-    """Wait until the standby keeps the slot, at any LSN; `source` is a session of the primary."""
+def wait_for_slot(
+    standby: EmbeddedServer,
+    slot: str,
+    source: psycopg.Connection[Any],
+    move: Callable[[], object] = lambda: None,
+) -> None:
+    """Wait until the standby keeps the slot, at any LSN; `source` is a session of the primary.
+
+    `move` moves the slot, which the standby refuses while it needs rows of the catalog that are gone there.
+    """
     deadline = time.monotonic() + 180
+    moved = time.monotonic()
     with psycopg.connect(standby.conninfo, autocommit=True) as session:
         while True:
             row = session.execute(
@@ -63,3 +72,6 @@ def wait_for_slot(standby: EmbeddedServer, slot: str, source: psycopg.Connection
             assert time.monotonic() < deadline
             source.execute("SELECT pg_log_standby_snapshot()")
             time.sleep(0.5)
+            if time.monotonic() - moved > 5:
+                move()
+                moved = time.monotonic()
