@@ -290,7 +290,6 @@ class TableLog:
         self._read_new_commits()
         if self._state.protocol is not self._accepted:
             self._refuse_features(self._state.protocol)
-            self._accepted = self._state.protocol
 
     def _read_new_commits(self) -> None:
         while True:
@@ -413,6 +412,7 @@ class TableLog:
                 f"The table in {self.path} has version {found} of Delta's protocol (reader, writer), and "
                 f"pgdelta supports up to {_NEWEST_PROTOCOL}. Another writer raised it: restore the table."
             )
+        self._accepted = protocol
 
     def _is_unchanged(self) -> bool:
         """Return whether the file that was read last is still in its place."""
@@ -478,12 +478,8 @@ class TableLog:
 
 
 def look_at(paths: Iterable[str]) -> None:
-    """Look at tables on object stores at once; in a block of `one_look` the thread then knows them.
-
-    What is wrong with a table is left to who reads it.
-    """
-    logs = [TableLog.of(path) for path in paths if is_store(path)]
-    logs = [log for log in logs if not is_looked_at(log.path)]
+    """Look at tables on object stores at once, for `one_look`; what is wrong is left to their readers."""
+    logs = [log for log in map(TableLog.of, filter(is_store, paths)) if not is_looked_at(log.path)]
     if logs and (mirror := mirror_of(logs[0].path)) is not None:
         for log, has_succeeded in zip(logs, mirror.store.each(_try_look, logs), strict=True):
             if has_succeeded:
