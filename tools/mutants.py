@@ -27,8 +27,13 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "silver/fold/fold.py": (f"{UNIT}/silver", f"{INTEGRATION}/silver/test_native_workloads.py"),
     "silver/fold/fold_sql.py": (f"{UNIT}/silver", f"{INTEGRATION}/silver/test_native_workloads.py"),
     **dict.fromkeys(
-        ("silver/fold/row_changes.py", "silver/write/file_committer.py", "silver/write/native_target.py"),
-        (f"{UNIT}/silver/write", f"{INTEGRATION}/silver/test_native_workloads.py"),
+        (
+            "silver/fold/merge.py",
+            "silver/fold/row_changes.py",
+            "silver/write/file_committer.py",
+            "silver/write/native_target.py",
+        ),
+        (f"{UNIT}/silver/write", f"{UNIT}/silver/fold", f"{INTEGRATION}/silver/test_native_workloads.py"),
     ),
     "silver/decision.py": (f"{UNIT}/silver/test_decision.py", f"{UNIT}/apply"),
     "silver/schema/schema_evolution.py": (
