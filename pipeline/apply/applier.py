@@ -251,7 +251,7 @@ class Applier:
         look_at(self.planner.path(job.name) for job in jobs)
         if jobs:
             self.pool.threads = configured_tables_at_once(self._config, self.lake)
-            create_new_tables(plan, self.records, partial(self._create_table, plan), self.pool.threads)
+            create_new_tables(plan, self.records.tables, partial(self._create_table, plan), self.pool.threads)
         before = self.pool.busy
         done = self.pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered, show=show)
         done = self._sharing.settle(done)

@@ -10,16 +10,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from pipeline.apply.planner import BatchPlan, TablePlan
-from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.metadata.registry import RegisteredTable, TableRegistry
 from pipeline.silver.decision import Step
-from pipeline.silver.write.table import STARTS_FROM_COPY
 
 
 def create_new_tables(
-    plan: BatchPlan, records: Records, create: Callable[[TablePlan], RegisteredTable | None], threads: int
+    plan: BatchPlan,
+    registry: TableRegistry,
+    create: Callable[[TablePlan], RegisteredTable | None],
+    threads: int,
 ) -> None:
-    """Create the small tables of a plan that are new, register them in one commit, and record their events.
+    """Create the small tables of a plan that are new, and register them in one commit.
 
     `create` returns how a table is to be registered, or None if its own job creates it; threads call it.
     """
@@ -32,15 +33,6 @@ def create_new_tables(
     if len(new) < 2:
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="create") as executor:
-        created = {found.name: found for found in executor.map(create, new) if found is not None}
-    if not created:
-        return
-    records.tables.register(*created.values())
-    copies = ((table.facts.name, table.facts.copy) for table in new if table.step is Step.START_FROM_COPY)
-    records.events.record(
-        [
-            Event(*name, copy.end_lsn, "evolved", STARTS_FROM_COPY)
-            for name, copy in copies
-            if copy is not None and name in created
-        ]
-    )
+        created = [found for found in executor.map(create, new) if found is not None]
+    if created:
+        registry.register(*created)

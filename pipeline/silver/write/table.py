@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Relations = Mapping[int, SourceRelation]
-STARTS_FROM_COPY = "The table starts from a copy of the source's rows."
 
 
 class SilverTable:
@@ -235,7 +234,7 @@ class SilverTable:
             written = self._or_held(lambda: self._rebuild(relations, registered, end_lsn, copy=copy))
         if written.held or written.uncompared:
             return written
-        sentence, kind = STARTS_FROM_COPY, "evolved"
+        sentence, kind = "The table starts from a copy of the source's rows.", "evolved"
         if order != CopyOrder(copy):
             sentence = "The table was rebuilt from bronze and compared with a copy of the source's rows."
         if written.missing_values and not copy.is_whole and not order.later:

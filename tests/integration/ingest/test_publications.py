@@ -171,7 +171,7 @@ def test_a_delete_without_the_key_holds_the_table_with_the_reason(make_pipeline:
         for table, sentence in found.items():
             reason = "an update or delete has no key, because a partition has another replica identity"
             assert reason in (sentence or "")
-            assert ("held", sentence) in pipeline.events(table)
+            assert pipeline.events(table)[-1] == ("held", sentence)
 
     pipeline.run("DELETE FROM starts WHERE id = 2")  # follows its copy in the batch in which it starts
     held("starts")
