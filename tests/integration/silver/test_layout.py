@@ -131,6 +131,9 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
         copied = entry(pipeline)
         assert copied.copied_version is not None
         assert before.version < copied.copied_version <= copied.version
+    pipeline.run("UPDATE t SET v = v || '.'")
+    pipeline.catch_up()
+    assert entry(pipeline).copied_version == copied.copied_version
     pipeline.assert_equal("t")
 
 
