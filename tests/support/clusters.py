@@ -28,9 +28,8 @@ from pipeline.delta.spark.jars import spark_folder
 from pipeline.delta.spark.log_store import JAR_NAME
 from pipeline.delta.spark.releases import installed_release
 from tests.support.processes import in_own_session
+from tests.support.spark_sessions import SHORT_LIFE
 
-# short lives: the second compiler and a second collecting thread would cost more than they bring
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _MAX_SECONDS = 900  # for a job or a command
 _SHARED_UMASK = 0o002
 """What dist's README.txt asks for where driver and workers are different users of a shared folder."""
@@ -77,7 +76,7 @@ class Cluster:
         """Start a master or a worker as an account; its log is in the folder `logs`."""
         host = "127.0.0.1" if role == "Master" else f"127.0.0.{number + 2}"
         environ = {"SPARK_HOME": str(self.spark_home), "SPARK_LOCAL_IP": host, "HOME": "/"}
-        environ |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _JAVA_OPTIONS}
+        environ |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIFE}
         environ |= {key: os.environ[key] for key in ("PATH", "JAVA_HOME") if key in os.environ}
         command = [
             str(self.spark_home / "bin" / "spark-class"),
@@ -150,7 +149,7 @@ class Driver:
         return shlex.split(submit_line(job, str(self.config), s3=has_s3))
 
     def _sizes(self) -> list[str]:
-        return ["--executor-memory", "640m", "--conf", f"spark.executor.extraJavaOptions={_JAVA_OPTIONS}"]
+        return ["--executor-memory", "640m", "--conf", f"spark.executor.extraJavaOptions={SHORT_LIFE}"]
 
     def _run(
         self, command: Sequence[str], environ: Mapping[str, str] | None = None
@@ -163,7 +162,7 @@ class Driver:
             "PYTHONPATH": _packages(),
             "SPARK_HOME": str(self.cluster.spark_home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_SUBMIT_OPTS": _JAVA_OPTIONS,
+            "SPARK_SUBMIT_OPTS": SHORT_LIFE,
         }
         given |= {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
         with in_own_session(

@@ -1,7 +1,8 @@
 """The one Spark session of the test process, which starts when a test or a job that it runs needs it.
 
 Tests run hundreds of small queries once each: compiling them, in Spark and in the JVM, would take most of the
-time. The jobs that tests start as processes of their own run as users run them.
+time. The jobs that tests start as processes of their own run as users run them, but for the JVM's second
+compiler and its second collecting thread, which cost more than they bring in a short life.
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ _SMALL_QUERIES = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 
+# with one tier the JVM would reserve 48 MB for compiled code, and stop compiling once that is full
+SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+
+
+def pytest_configure() -> None:
+    """Let Spark's JVMs, also those of processes that tests start, be those of a short life."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIFE)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def session_settings(run_store: RunStore | None) -> Iterator[None]:
@@ -36,8 +45,6 @@ def session_settings(run_store: RunStore | None) -> Iterator[None]:
 
     stored = run_store.spark_settings if run_store else {}
     settings = " ".join(f"--conf {key}={value}" for key, value in {**_SMALL_QUERIES, **stored}.items())
-    # with one tier the JVM would reserve 48 MB for compiled code, and stop compiling once that is full
-    java = '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"'
     launch_gateway = sessions._launch_gateway
 
     def launch() -> Any:
@@ -45,7 +52,7 @@ def session_settings(run_store: RunStore | None) -> Iterator[None]:
         if run_store is None and not os.environ.get("PGDELTA_WRITER") and not may_use_spark():
             raise RuntimeError("This test starts Spark. Mark it with pytest.mark.spark.")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYSPARK_SUBMIT_ARGS", f"{settings} {java} pyspark-shell")
+            patch.setenv("PYSPARK_SUBMIT_ARGS", f"{settings} pyspark-shell")
             return launch_gateway()
 
     with pytest.MonkeyPatch.context() as patch:

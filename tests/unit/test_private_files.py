@@ -60,6 +60,7 @@ BY_UMASK = {
         "settings.write_text(_IVY_SETTINGS)",
         "module.write_text(_IVY_MODULE.format(''.join((_IVY_DEPENDENCY.format(*jar) for jar in jars))))",
     },
+    "pipeline/delta/spark/class_archive.py": {"_conf(spark_home).mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/spark/dist.py": {
         "(folder / 'jobs').mkdir(parents=True)",
         "(folder / S3_FOLDER).mkdir(exist_ok=True)",

@@ -1,7 +1,8 @@
 """Prepare the environment's Spark for Delta: `pgdelta setup`, and `make setup` by `python -m` this module.
 
 Adds Delta's two JARs and the compiled log store to Spark's JARs, writes Spark's `conf/spark-defaults.conf`
-and `conf/log4j2.properties`, and lets `bin/spark-submit` find this environment without activating it. The
+and `conf/log4j2.properties`, lets `bin/spark-submit` find this environment without activating it, and
+archives Spark's classes (`class_archive`). The
 JARs, and the compiler of the log store, come from Maven Central by the Ivy that Spark ships. Idempotent: only
 what is missing or different is written. Never changes a Spark outside this environment. The first session of
 an environment that was not prepared does the same.
@@ -22,6 +23,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from pipeline.delta.spark.class_archive import make_archive
 from pipeline.delta.spark.log_store import COMPILER, JAR_NAME, build_jar, is_current
 from pipeline.delta.spark.releases import SparkRelease, installed_release
 from pipeline.delta.spark.settings import LOG4J_PROPERTIES, SPARK_SETTINGS
@@ -121,16 +123,19 @@ def retrieved(spark_home: Path, jars: Sequence[tuple[str, str, str]]) -> Iterato
         )
 
 
-def prepare_environment(*, with_s3: bool = False) -> list[str]:
+def prepare_environment(*, with_s3: bool = False, with_archive: bool = True) -> list[str]:
     """Prepare the Spark of this environment; return one line for each change that was necessary.
 
-    Raises LakeError if something cannot be fetched or written.
+    Raises LakeError if something cannot be fetched or written, or Spark cannot run.
     """
     spark_home, release = spark_folder(), installed_release()
     try:
         with _alone(spark_home):
             changes = prepare_spark(spark_home, Path(sys.prefix, "bin"), release)
-            return changes + (add_s3_client(spark_home, release) if with_s3 else [])
+            changes += add_s3_client(spark_home, release) if with_s3 else []
+            if with_archive and make_archive(spark_home, check_java()):
+                changes.append("Spark's classes archived: its JVM starts in half the time")
+            return changes
     except PermissionError as error:
         raise LakeError(
             f"{error.filename} cannot be written. Run pgdelta setup as the owner of this environment."
@@ -152,7 +157,7 @@ def prepare_at_first_need() -> None:
     ]
     if not all(_is_jar(spark_home / "jars" / name) for name in names):
         NOTICES.info("Fetching Delta's JARs into this environment, once. `pgdelta setup` does the same.")
-        prepare_environment()
+        prepare_environment(with_archive=False)
 
 
 def spark_folder() -> Path:

@@ -14,7 +14,8 @@ import pyspark
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark.jars import check_java, prepare_at_first_need
+from pipeline.delta.spark.class_archive import used_archive
+from pipeline.delta.spark.jars import check_java, prepare_at_first_need, spark_folder
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.spark.log_store import is_on_class_path
 from pipeline.delta.spark.releases import release_of
@@ -62,7 +63,8 @@ def _launch_gateway() -> Any:
     read_end, write_end = os.pipe()
     threading.Thread(target=_forward, args=(read_end,), name="spark-stderr", daemon=True).start()
     try:
-        return launch(popen_kwargs={"stdout": write_end, "stderr": write_end})
+        with used_archive(spark_folder()):
+            return launch(popen_kwargs={"stdout": write_end, "stderr": write_end})
     except Exception:
         check_java()  # pyspark does not name what is missing
         raise

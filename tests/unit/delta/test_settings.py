@@ -79,7 +79,7 @@ def test_the_first_session_prepares_its_environment_but_no_other_spark(
 ) -> None:
     prepared: list[None] = []
     monkeypatch.setattr(jars, "spark_folder", lambda: spark_home)
-    monkeypatch.setattr(jars, "prepare_environment", lambda: prepared.append(None))
+    monkeypatch.setattr(jars, "prepare_environment", lambda **_: prepared.append(None))
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     jars.prepare_at_first_need()
