@@ -1,9 +1,10 @@
 """An archive of classes with which Spark's JVM starts in half the time: `pgdelta setup` makes it.
 
 A cold JVM spends most of its first half minute on loading and checking the classes of Spark and Delta. While
-the archive is made, a JVM does what `main` says and writes all classes that it has loaded into one file
-beside Spark's JARs; the JVMs that pgdelta starts later map that file. Java itself passes over an archive of
-another Java, of other JARs or of another kind of heap, and starts as it does without one.
+the archive is made, a JVM does what `_train` says and writes all classes that it has loaded into one file
+beside Spark's JARs. The JVMs that pgdelta and this environment's spark-submit start later map that file. Java
+itself passes over an archive of another Java, of other JARs or of another kind of heap, and starts as it does
+without one.
 
 Java also passes over it while a folder on the class path has files, and the first entry of Spark's class path
 is its `conf/`. So these JVMs get an empty folder instead, and options that name the two files which setup
@@ -17,7 +18,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OWN_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
-_OWN_OPTIONS = ("--jars", "--packages", "--driver-class-path", "--properties-file", "extraClassPath")
+_OWN_OPTIONS = (
+    *("--jars", "--packages", "--driver-class-path", "--properties-file", "extraClassPath"),
+    *("--master", "spark.master", "--deploy-mode"),  # a cluster may get files of conf/
+)
 _QUIET = "-Xlog:cds*=off"  # that an archive is passed over is no news
 _DEFAULTS, _LOGGING = "spark-defaults.conf", "log4j2.properties"
 
@@ -51,7 +55,7 @@ def make_archive(spark_home: Path, java: Path) -> bool:
         done = subprocess.run(
             [
                 *(str(spark_home / "bin" / "spark-submit"), "--properties-file"),
-                *(str(spark_home / "conf" / _DEFAULTS), __file__, str(Path(scratch, "table"))),
+                *(str(spark_home / "conf" / _DEFAULTS), __file__, "train", str(Path(scratch, "table"))),
             ],
             env={**os.environ, **_environment(spark_home, options), "PYSPARK_PYTHON": sys.executable},
             capture_output=True,
@@ -72,19 +76,12 @@ def make_archive(spark_home: Path, java: Path) -> bool:
 @contextmanager
 def used_archive(spark_home: Path) -> Iterator[None]:
     """Let the JVM that pyspark starts in the block use the archive, if there is one that it can use."""
-    archive = next(_folder(spark_home).glob("classes-*.jsa"), None)
     arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
-    if archive is None or not _is_plain(spark_home, arguments):
-        yield
-        return
-    options = f"{_options(spark_home)} -XX:SharedArchiveFile={archive}"
-    defaults = shlex.quote(str(spark_home / "conf" / _DEFAULTS))
-    changed = {
-        **_environment(spark_home, options),
-        "PYSPARK_SUBMIT_ARGS": f"--properties-file {defaults} {arguments}",
-    }
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
+    variables, options = _additions(spark_home, arguments)
+    if options:
+        variables["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(options)} {arguments}"
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -93,6 +90,22 @@ def used_archive(spark_home: Path) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def shell_lines(spark_home: Path, arguments: Sequence[str]) -> list[str]:
+    """Return the lines of a shell by which its spark-submit with these arguments uses the archive."""
+    variables, options = _additions(spark_home, shlex.join(arguments))
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return [*lines, f'set -- {shlex.join(options)} "$@"'] if options else []
+
+
+def _additions(spark_home: Path, arguments: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables and options with which a spark-submit uses the archive; none if it cannot."""
+    archive = next(_folder(spark_home).glob("classes-*.jsa"), None)
+    if archive is None or not _is_plain(spark_home, arguments):
+        return {}, []
+    variables = _environment(spark_home, f"{_options(spark_home)} -XX:SharedArchiveFile={archive}")
+    return variables, ["--properties-file", str(spark_home / "conf" / _DEFAULTS)]
 
 
 def _is_plain(spark_home: Path, arguments: str) -> bool:
@@ -130,7 +143,7 @@ def _digest(spark_home: Path, java: Path) -> str:
     return sha256(repr((version, jars)).encode()).hexdigest()[:16]
 
 
-def main(table: str) -> None:
+def _train(table: str) -> None:
     """Do once, on a small Delta table, what jobs do with Spark."""
     from delta.tables import DeltaTable
 
@@ -152,5 +165,13 @@ def main(table: str) -> None:
     silver.optimize().executeCompaction()
 
 
+def main(task: str, place: str, *arguments: str) -> None:
+    """`train`: run what is archived, with a new table; `shell`: print lines for a Spark's spark-submit."""
+    if task == "train":
+        _train(place)
+    else:
+        print("\n".join(shell_lines(Path(place), arguments)))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -48,6 +48,10 @@ if [ -z "${SPARK_HOME}" ]; then
   export PYSPARK_PYTHON="${PYSPARK_PYTHON:-${PGDELTA_BIN}/python}"
   SPARK_HOME="$("${PGDELTA_BIN}/python" "${PGDELTA_BIN}/find_spark_home.py")" || exit 1
   export SPARK_HOME
+  if [ "${0##*/}" = spark-submit ]; then
+    PGDELTA_ARCHIVE=(-I -m pipeline.delta.spark.class_archive shell "${SPARK_HOME}")
+    eval "$("${PGDELTA_BIN}/python" "${PGDELTA_ARCHIVE[@]}" "$@" || true)"
+  fi
 fi
 """
 

@@ -55,6 +55,7 @@ def test_a_wheel_in_an_empty_environment_replicates_and_proves_it(tmp_path: Path
     assert "Fetching Delta's JARs into this environment, once." in said
     assert list(jars.glob("delta-spark*"))
     assert list(jars.glob("pgdelta-log-store.jar"))
+    assert "Spark's classes archived" in run("pgdelta", "setup")
     assert "everything is in place" in run("pgdelta", "setup")
 
     with database.connect() as source:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from pipeline.delta.spark.class_archive import used_archive
+from pipeline.delta.spark.class_archive import shell_lines, used_archive
 
 NAMES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_SUBMIT_OPTS")
 
@@ -59,6 +60,19 @@ def test_a_class_path_of_the_user_s_own_is_left_alone(
     before = dict(os.environ)
     with used_archive(spark_home):
         assert dict(os.environ) == before
+    if "SUBMIT" not in name:
+        assert shell_lines(spark_home, ["job.py"]) == []
+
+
+def test_spark_submit_runs_what_was_asked_with_the_archive(spark_home: Path) -> None:
+    arguments = ["--name", "it's mine", "job.py", "--master"]
+    lines = shell_lines(spark_home, arguments[:3])
+    script = "\n".join([*lines, 'printf "%s\\n" "$SPARK_SUBMIT_OPTS" "$@"'])
+    done = subprocess.run(["sh", "-c", script, "sh", *arguments], capture_output=True, text=True, check=True)
+    options, *submitted = done.stdout.splitlines()
+    assert f"-XX:SharedArchiveFile={spark_home}/pgdelta/classes-0123.jsa" in options
+    assert submitted == ["--properties-file", f"{spark_home}/conf/spark-defaults.conf", *arguments]
+    assert shell_lines(spark_home, arguments) == []  # on a cluster
 
 
 @pytest.mark.parametrize("change", ["a file of the user in conf", "no archive"])
