@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.delta.txn import TxnId, TxnKind
+from pipeline.delta.txn import TxnId, TxnKind, is_partial
+from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 ids = st.builds(
@@ -76,3 +77,16 @@ def test_each_kind_has_its_text(txn: TxnId, text: str) -> None:
 )
 def test_what_is_not_in_the_grammar_is_not_ours(text: str) -> None:
     assert TxnId.parse(text) is None
+
+
+def test_a_table_is_partial_until_its_offset_reaches_that_of_its_parts() -> None:
+    whole = TxnId("shop")
+    for kind in TxnKind:
+        is_part = kind in (TxnKind.PART, TxnKind.COPIED)
+        assert kind.is_part is is_part
+        part = whole.of(kind, *range(kind.value.count("{}")))
+        assert is_partial({part: LSN(7)}) is is_part
+        assert is_partial({part: LSN(7), whole: LSN(6)}) is is_part
+        assert not is_partial({part: LSN(7), whole: LSN(7)})
+    other = TxnId("shop", 2)
+    assert is_partial({whole.of(TxnKind.PART, 1): LSN(7), other: LSN(9)})
