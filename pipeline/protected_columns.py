@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from pipeline.protocol.pg_types import Int4
 
 EXCLUDE, HMAC_SHA256 = "exclude", "hmac-sha256"
 MISSING, POSSIBLE = "missing", "possible"
@@ -25,10 +26,10 @@ class ProtectedColumn:
 
     name: str | None
     configured_name: str
-    attribute_number: int | None
+    attribute_number: Int4 | None
     rule: str
     type_oid: int | None = None
-    type_modifier: int | None = None
+    type_modifier: Int4 | None = None
 
     @property
     def is_guess(self) -> bool:
@@ -47,11 +48,6 @@ class ProtectedColumn:
         if number is None or self.attribute_number is None:
             return self.name == name
         return self.attribute_number == number
-
-
-def read_protected(rows: Iterable[Mapping[str, Any]] | None) -> tuple[ProtectedColumn, ...]:
-    """Return the columns of a row of `bronze/relations` or of the registry."""
-    return tuple(ProtectedColumn(**row) for row in rows or ())
 
 
 def find_protected(

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.metadata.events import RecordedEvent
 from pipeline.report.web.facts import PageFacts
 from pipeline.report.web.history import Sample
 from tests.support.browser import Browser, find_browser
@@ -37,7 +36,7 @@ def shop_facts() -> PageFacts:
     ]
     first = replace(shown[0], state="copying", copy_share=0.62, sentence="31 of 50 chunks are copied.")
     shown = [first, *shown[1:]]
-    events = [RecordedEvent(table.event, NOON) for table in shown if table.event]
+    events = [replace(table.event, recorded_at=NOON) for table in shown if table.event]
     return PageFacts(replace(status, tables=tuple(shown)), NOON, events=events)
 
 

@@ -8,7 +8,7 @@ finds an incomplete copy resumes it under another snapshot; a copy of some keys 
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -33,10 +33,11 @@ from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import NewRows, add_columns
+from pipeline.delta.record_table import record_of, row_of
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
-from pipeline.key_ranges import ColumnRange, KeyRange
+from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -70,7 +71,7 @@ def reading_row(state: CopyState, snapshot: SnapshotChunks) -> CopyRow:
         "lsn": snapshot.lsn,
         "running": list(snapshot.running),
         "chunks_before": snapshot.chunks_before,
-        "chunks": [asdict(chunk) for chunk in snapshot.chunks],
+        "chunks": [row_of(chunk) for chunk in snapshot.chunks],
         "key_ranges": _key_range_rows(state.key_ranges),
         "requests": list(state.requests),
     }
@@ -160,21 +161,11 @@ def _copy_key(state: CopyState, now: str) -> CopyRow:
 
 
 def _key_range_rows(ranges: Sequence[KeyRange]) -> list[dict[str, Any]] | None:
-    return [
-        {"first": list(each.first), "last": list(each.last), "columns": [asdict(c) for c in each.columns]}
-        for each in ranges
-    ] or None
+    return [row_of(each) for each in ranges] or None
 
 
 def _key_ranges(rows: Sequence[Mapping[str, Any]] | None) -> tuple[KeyRange, ...]:
-    return tuple(
-        KeyRange(
-            tuple(row["first"]),
-            tuple(row["last"]),
-            tuple(ColumnRange(**column) for column in row.get("columns") or ()),
-        )
-        for row in rows or ()
-    )
+    return tuple(record_of(KeyRange, row) for row in rows or ())
 
 
 def _states(rows: Sequence[Mapping[str, Any]]) -> dict[TableName, list[CopyState]]:

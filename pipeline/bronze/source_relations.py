@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.protected_columns import ProtectedColumn, read_protected
+from pipeline.protected_columns import ProtectedColumn
 from pipeline.table_name import TableName
 
 PostgresType = tuple[int, int]  # oid and modifier, of the type beneath domains
@@ -101,7 +101,7 @@ def source_relation(row: Mapping[str, Any]) -> SourceRelation:
         table_name=row["table_name"],
         replica_identity=row["replica_identity"],
         lsn=row["lsn"],
-        protected=read_protected(row.get("protected")),
+        protected=tuple(ProtectedColumn(**each) for each in row.get("protected") or ()),
         columns=tuple(
             SourceColumn(
                 name=column["name"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.delta import native_write
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
@@ -51,10 +50,7 @@ def add_columns(table: LakeTable, ddl: str) -> None:
     def replace() -> None:
         snapshot = table.snapshot()
         rows = table.rows(snapshot=snapshot).to_pylist()
-        if table.writes_natively(snapshot, removes=True):
-            native_write.overwrite(table.folder, snapshot, rows, None, schema)
-        else:
-            table.overwrite_rows(rows, ddl, replaces_schema=True)
+        table.overwrite_rows(rows, ddl, replaces_schema=True, snapshot=snapshot)
 
     if table.exists() and table.schema().fields != schema.fields:
         retry_conflicts(replace)

@@ -335,14 +335,15 @@ class LakeTable:
         commit: TableCommit | None = None,
         *,
         replaces_schema: bool = False,
+        snapshot: Snapshot | None = None,
     ) -> None:
         """Replace all rows by a few, in one commit, and with `replaces_schema` the columns by those of `ddl`.
 
-        Creates the table, with a short log, if it does not exist.
+        Without a snapshot that the commit follows, creates the table, with a short log, unless it exists.
         """
-        if self.local_path is not None:
+        if self.local_path is not None and snapshot is None:
             self.ensure(ddl, short_log())
-        snapshot = self.snapshot()
+        snapshot = snapshot or self.snapshot()
         if not self.writes_natively(snapshot, removes=True):
             frame = local_frame(self.spark, _as_rows(rows), ddl)
             self.overwrite(frame, commit, replaces_schema=replaces_schema)

@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
-from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.record_table import RecordTable
 from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
 from pipeline.key_ranges import ColumnRange, KeyRange
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
-CATALOG = (
-    "kind STRING, schema_name STRING, table_name STRING, relation_id BIGINT, row_xmin BIGINT, "
-    "root_id BIGINT, parent_id BIGINT, filenode BIGINT, lsn BIGINT, oldest_xid BIGINT, "
-    "recorded_at TIMESTAMP, bounds STRING"
-)
 _PUBLICATION, _ROOT, _PARTITION = "publication", "root", "partition"
 _TABLE, _GENERATED = "table", "generated"
 _TYPE, _PART = "type", "part"
+_TOP = (_PUBLICATION, _ROOT, _TABLE, _TYPE)  # kinds of rows that are not below another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,64 +106,63 @@ class CatalogState:
     next_xid: int = field(default=0, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogRow:
+    """A row of the table; what a column is of each kind of row, `_rows` has."""
+
+    kind: str
+    schema_name: str
+    table_name: str
+    relation_id: int
+    row_xmin: int = 0
+    root_id: int = 0
+    parent_id: int = 0
+    filenode: int = 0
+    lsn: LSN = INVALID
+    oldest_xid: int = 0
+    recorded_at: datetime = EPOCH
+    bounds: str | None = None
+
+    @property
+    def name(self) -> TableName:
+        return TableName(self.schema_name, self.table_name)
+
+
 class CatalogTable:
     """Reads and writes `_pgdelta/catalog`."""
 
     def __init__(self, lake: Lake) -> None:
-        self._table = lake.table("_pgdelta", "catalog")
+        self._rows = RecordTable(lake, "catalog", CatalogRow)
 
     def read(self) -> CatalogState | None:
         """Return what was recorded last, None if nothing was."""
-        return _state(self._table.rows().to_pylist()) if self._table.exists() else None
+        return _state(self._rows.read())
 
     def replace(self, state: CatalogState, publication: str) -> None:
         """Record a state in place of the last one."""
-        rows = _rows(state, publication)
+        time = now()
         with crash_step(CrashStep.RECORD_CATALOG):
-            retry_conflicts(  # apply maintains the table
-                lambda: self._table.overwrite_rows(rows, CATALOG, replaces_schema=True)
+            self._rows.replace(
+                replace(row, lsn=state.lsn, oldest_xid=state.oldest_xid, recorded_at=time)
+                for row in _rows(state, publication)
             )
 
 
-def _rows(state: CatalogState, publication: str) -> list[dict[str, object]]:
-    seen = {"lsn": state.lsn, "oldest_xid": state.oldest_xid, "recorded_at": now()}
-    rows = [_row(_PUBLICATION, TableName("", publication), state.publication_id, state.publication_xmin)]
+def _rows(state: CatalogState, publication: str) -> Iterator[CatalogRow]:
+    yield CatalogRow(_PUBLICATION, "", publication, state.publication_id, state.publication_xmin)
     for root_id, root in state.roots.items():
-        rows.append(_row(_ROOT, root.name, root_id))
-        rows += [
-            _row(_PARTITION, each.name, oid, each.attached_by, root_id, each.parent_id, each.filenode)
-            | {"bounds": _bounds(each.ranges)}
-            for oid, each in root.partitions.items()
-        ]
+        yield CatalogRow(_ROOT, *root.name, root_id)
+        for oid, each in root.partitions.items():
+            numbers = oid, each.attached_by, root_id, each.parent_id, each.filenode
+            yield CatalogRow(_PARTITION, *each.name, *numbers, bounds=_bounds(each.ranges))
     for oid, table in state.tables.items():
-        rows.append(_row(_TABLE, table.name, oid, table.writers_xid, filenode=table.filenode))
-        rows += [_row(_GENERATED, table.name, number, root_id=oid) for number in sorted(table.generated)]
-    for oid, each in state.types.items():
-        rows.append(_row(_TYPE, each.name, oid))
-        rows += [_row(_PART, each.name, number, mark, oid) for number, mark in sorted(each.parts.items())]
-    return [row | seen for row in rows]
-
-
-def _row(
-    kind: str,
-    name: TableName,
-    relation_id: int,
-    row_xmin: int = 0,
-    root_id: int = 0,
-    parent_id: int = 0,
-    filenode: int = 0,
-) -> dict[str, object]:
-    return {
-        "kind": kind,
-        "schema_name": name.schema,
-        "table_name": name.table,
-        "relation_id": relation_id,
-        "row_xmin": row_xmin,
-        "root_id": root_id,
-        "parent_id": parent_id,
-        "filenode": filenode,
-        "bounds": None,
-    }
+        yield CatalogRow(_TABLE, *table.name, oid, table.writers_xid, filenode=table.filenode)
+        for number in sorted(table.generated):
+            yield CatalogRow(_GENERATED, *table.name, number, root_id=oid)
+    for oid, kind in state.types.items():
+        yield CatalogRow(_TYPE, *kind.name, oid)
+        for number, mark in sorted(kind.parts.items()):
+            yield CatalogRow(_PART, *kind.name, number, mark, oid)
 
 
 def _bounds(ranges: tuple[KeyRange, ...] | None) -> str | None:
@@ -183,51 +177,24 @@ def _ranges(bounds: str | None) -> tuple[KeyRange, ...] | None:
     return tuple(KeyRange((), (), each) for each in columns)
 
 
-def _state(rows: list[dict[str, Any]]) -> CatalogState | None:
-    partitions: dict[int, dict[int, SourcePartition]] = {}
-    for row in rows:
-        if row["kind"] == _PARTITION:
-            partitions.setdefault(row["root_id"], {})[row["relation_id"]] = SourcePartition(
-                _name(row),
-                row["parent_id"],
-                row["row_xmin"],
-                row["filenode"],
-                ranges=_ranges(row.get("bounds")),
-            )
-    roots = {
-        row["relation_id"]: Root(_name(row), partitions.get(row["relation_id"], {}))
-        for row in rows
-        if row["kind"] == _ROOT
-    }
+def _state(rows: Sequence[CatalogRow]) -> CatalogState | None:
+    partitions: dict[int, dict[int, SourcePartition]] = defaultdict(dict)
     below: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for row in rows:
-        if row["kind"] in (_GENERATED, _PART):
-            below[row["kind"], row["root_id"]][row["relation_id"]] = row["row_xmin"]
+        if row.kind == _PARTITION:
+            numbers = row.parent_id, row.row_xmin, row.filenode
+            found = SourcePartition(row.name, *numbers, ranges=_ranges(row.bounds))
+            partitions[row.root_id][row.relation_id] = found
+        elif row.kind in (_GENERATED, _PART):
+            below[row.kind, row.root_id][row.relation_id] = row.row_xmin
+    of_kind = {kind: {row.relation_id: row for row in rows if row.kind == kind} for kind in _TOP}
+    roots = {oid: Root(row.name, partitions[oid]) for oid, row in of_kind[_ROOT].items()}
     tables = {
-        oid: TableFile(_name(row), row["filenode"], frozenset(below[_GENERATED, oid]), row["row_xmin"])
-        for row in rows
-        if row["kind"] == _TABLE
-        for oid in [row["relation_id"]]
+        oid: TableFile(row.name, row.filenode, frozenset(below[_GENERATED, oid]), row.row_xmin)
+        for oid, row in of_kind[_TABLE].items()
     }
-    types = {
-        row["relation_id"]: SourceType(_name(row), below[_PART, row["relation_id"]])
-        for row in rows
-        if row["kind"] == _TYPE
-    }
-    for row in rows:
-        if row["kind"] == _PUBLICATION:
-            return CatalogState(
-                row["relation_id"],
-                row["row_xmin"],
-                roots,
-                LSN(row["lsn"]),
-                row["oldest_xid"],
-                tables,
-                row["recorded_at"],
-                types,
-            )
+    types = {oid: SourceType(row.name, below[_PART, oid]) for oid, row in of_kind[_TYPE].items()}
+    for oid, row in of_kind[_PUBLICATION].items():
+        state = CatalogState(oid, row.row_xmin, roots, row.lsn, row.oldest_xid)
+        return replace(state, tables=tables, recorded_at=row.recorded_at, types=types)
     return None
-
-
-def _name(row: Mapping[str, Any]) -> TableName:
-    return TableName(row["schema_name"], row["table_name"])

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.record_table import RecordTable, TableRecord
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import Lake
 from pipeline.table_name import TableName
 
-CATALOG_ENTRIES = (
-    "schema_name STRING, table_name STRING, catalog_schema STRING, catalog_table STRING, path STRING, "
-    "state STRING, sentence STRING, recorded_at TIMESTAMP"
-)
 PENDING, REGISTERED, FOUND, REFUSED, FAILED = "pending", "registered", "found", "refused", "failed"
 OWN_STATES = (PENDING, REGISTERED)
 """The states of entries that pgdelta created, or may have."""
@@ -42,7 +38,7 @@ class CatalogName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogEntry:
+class CatalogEntry(TableRecord):
     """The entry of a silver table: its name in the catalog, and the path that it points to.
 
     `state` is registered, found (another session had created the same entry), refused (the name has another
@@ -50,8 +46,6 @@ class CatalogEntry:
     sentence says why a table is not registered.
     """
 
-    schema_name: str
-    table_name: str
     catalog_schema: str
     catalog_table: str
     path: str
@@ -68,11 +62,6 @@ class CatalogEntry:
         """Return whether a later entry says the same, and this one was recorded lately."""
         return self.recorded_at > oldest and self == replace(other, recorded_at=self.recorded_at)
 
-    @property
-    def name(self) -> TableName:
-        """The source table."""
-        return TableName(self.schema_name, self.table_name)
-
     def as_json(self) -> dict[str, Any]:
         """Return the entry as data."""
         return {"name": str(self.catalog_name), "state": self.state, "sentence": self.sentence}
@@ -82,20 +71,12 @@ class CatalogEntries:
     """Reads and writes `_pgdelta/catalog_entries`."""
 
     def __init__(self, lake: Lake) -> None:
-        self._table = lake.table("_pgdelta", "catalog_entries")
+        self._entries = RecordTable(lake, "catalog_entries", CatalogEntry)
 
     def read(self) -> dict[TableName, CatalogEntry]:
         """Return the recorded entries by source table."""
-        if not self._table.exists():
-            return {}
-        entries = (_entry(row) for row in self._table.rows().to_pylist())
-        return {entry.name: entry for entry in entries}
+        return {entry.name: entry for entry in self._entries.read()}
 
     def replace(self, entries: Iterable[CatalogEntry]) -> None:
         """Record entries in place of all others, in one commit."""
-        rows = [asdict(entry) for entry in sorted(entries, key=lambda entry: entry.name)]
-        retry_conflicts(lambda: self._table.overwrite_rows(rows, CATALOG_ENTRIES))
-
-
-def _entry(row: dict[str, Any]) -> CatalogEntry:
-    return CatalogEntry(**row)
+        self._entries.replace(sorted(entries, key=lambda entry: entry.name))

@@ -5,20 +5,17 @@ An event is recorded once, whichever process records it again: ingest and apply 
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple
 
+from pipeline.delta.record_table import TableRecord, ddl_of, record_of, row_of
 from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.sql import now
+from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
 from pipeline.metadata.waiting import Waiting
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
-EVENTS = (
-    "schema_name STRING, table_name STRING, lsn BIGINT, kind STRING, sentence STRING, recorded_at TIMESTAMP"
-)
 NEEDS_RESYNC = ("resync", "diverged")
 """Kinds of events after which only a resync makes silver equal to the source."""
 MAINTENANCE_FAILED = "maintenance"
@@ -40,22 +37,20 @@ _IDENTITY = ["schema_name", "table_name", "lsn", "kind", "sentence"]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One event of a table.
+class Event(TableRecord):
+    """One event of a table; events are equal whenever they were recorded.
 
     `kind` is evolved, refused, held, resync, diverged, published, unpublished, detached, partial, whole,
     paused, resumed, maintenance, catalog or info.
     """
 
-    schema_name: str
-    table_name: str
     lsn: LSN
     kind: str
     sentence: str
+    recorded_at: datetime = field(default=EPOCH, compare=False)
 
-    @property
-    def name(self) -> TableName:
-        return TableName(self.schema_name, self.table_name)
+
+EVENTS = ddl_of(Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +66,8 @@ class NewestEvents:
     partial: Mapping[TableName, str]
 
 
-class RecordedEvent(NamedTuple):
-    """An event and the time at which it was recorded."""
-
-    event: Event
-    recorded_at: datetime
-
-
-def newest_events(recorded: Iterable[RecordedEvent]) -> NewestEvents:
+def newest_events(events: Sequence[Event]) -> NewestEvents:
     """Return the newest of the events of each table, which are in the order in which they were recorded."""
-    events = [each.event for each in recorded]
     membership = {event.name: event for event in events if event.kind in _MEMBERSHIP}
     rows = {event.name: event for event in events if event.kind in _ROWS}
     left_out = (MAINTENANCE_FAILED, CATALOG, PAUSED, RESUMED, *_MEMBERSHIP, *_ROWS)
@@ -121,11 +108,9 @@ class EventLog:
             def append() -> None:
                 before = self._table.version()
                 self._read()
-                rows = [
-                    asdict(event) | {"recorded_at": now()} for event in new if event not in self._recorded
-                ]
-                if rows:
-                    self._table.append_rows(rows, EVENTS, compacts=True)
+                events = [replace(each, recorded_at=now()) for each in new if each not in self._recorded]
+                if events:
+                    self._table.append_rows(list(map(row_of, events)), EVENTS, compacts=True)
                     self._skip_own(before)
 
             retry_conflicts(append)  # ingest writes events too
@@ -167,13 +152,11 @@ class EventLog:
         """Return the newest events of each table, by one read."""
         return newest_events(self.history())
 
-    def history(self) -> list[RecordedEvent]:
+    def history(self) -> list[Event]:
         """Return all events, in the order in which they were recorded."""
-        if not self._table.exists():
-            return []
-        rows = self._table.rows().to_pylist()
-        rows.sort(key=lambda row: (row["recorded_at"], row["lsn"]))
-        return [RecordedEvent(_event(row), row["recorded_at"]) for row in rows]
+        rows = self._table.rows().to_pylist() if self._table.exists() else ()
+        events = (record_of(Event, row) for row in rows)
+        return sorted(events, key=lambda event: (event.recorded_at, event.lsn))
 
     def _read(self) -> None:
         """Read the events that are recorded, on this machine only from files that were not read yet."""
@@ -189,8 +172,4 @@ class EventLog:
             new = {path: add for path, add in snapshot.files.items() if path not in read}
             rows = self._table.rows(_IDENTITY, snapshot=snapshot.with_files(new))
             self._files = (snapshot.table_id, frozenset(snapshot.files))
-        self._recorded.update(_event(row) for row in rows.to_pylist())
-
-
-def _event(row: Mapping[str, Any]) -> Event:
-    return Event(row["schema_name"], row["table_name"], LSN(row["lsn"]), row["kind"], row["sentence"])
+        self._recorded.update(record_of(Event, row) for row in rows.to_pylist())

@@ -4,17 +4,11 @@ One row a table. Ingest and apply both write here, each for the tables that it m
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 
-from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.record_table import RecordTable
 from pipeline.delta.table import Lake
-
-MAINTENANCE = (
-    "table_name STRING, maintained_at TIMESTAMP, version BIGINT, files_before BIGINT, files_after BIGINT, "
-    "bytes BIGINT, removed_files BIGINT, removed_log_files BIGINT, seconds DOUBLE, is_failed BOOLEAN, "
-    "sentence STRING"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +36,17 @@ class MaintenanceTable:
     """Reads and writes `_pgdelta/maintenance`."""
 
     def __init__(self, lake: Lake) -> None:
-        self._table = lake.table("_pgdelta", "maintenance")
-        self._read: tuple[int, dict[str, Maintained]] = (-1, {})
+        self._records = RecordTable(lake, "maintenance", Maintained)
 
     def read(self) -> Mapping[str, Maintained]:
         """Return the last maintenance of each table; rows are read only if the table has a new version."""
-        snapshot = self._table.snapshot()
-        if snapshot.exists and snapshot.version != self._read[0]:
-            rows = self._table.rows(snapshot=snapshot).to_pylist()
-            self._read = snapshot.version, {row["table_name"]: Maintained(**row) for row in rows}
-        return self._read[1] if snapshot.exists else {}
+        return {each.table_name: each for each in self._records.read()}
 
     def record(self, done: Sequence[Maintained]) -> None:
         """Replace the rows of some tables, in one commit."""
-        if not done:
-            return
-
-        def write() -> None:
-            rows = dict(self.read()) | {each.table_name: each for each in done}
-            self._table.overwrite_rows([asdict(rows[name]) for name in sorted(rows)], MAINTENANCE)
-
-        retry_conflicts(write)
+        new = {each.table_name: each for each in done}
+        self._records.change(
+            lambda before: sorted(
+                ({each.table_name: each for each in before} | new).values(), key=lambda each: each.table_name
+            )
+        )

@@ -7,12 +7,13 @@ table that was held may have caught up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.record_table import TableRecord, ddl_of, record_of, row_of
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.rows import Where
 from pipeline.delta.sql import from_microseconds, now, to_microseconds
@@ -21,15 +22,9 @@ from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
-MANIFESTS = (
-    "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, tables ARRAY<STRUCT<schema_name: STRING, "
-    "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN, "
-    "table_id: STRING, offset: BIGINT, copied_version: BIGINT>>"
-)
-
 
 @dataclass(frozen=True, slots=True)
-class ManifestEntry:
+class ManifestEntry(TableRecord):
     """One silver table as of a manifest's LSN; if `is_behind`, it only shows `applied_lsn`.
 
     `version` is -1 and `table_id` empty if the table does not exist yet. `table_id` is Delta's id, which
@@ -38,8 +33,6 @@ class ManifestEntry:
     was made of copied rows or by a rebuild, not of changes, None if there is none.
     """
 
-    schema_name: str
-    table_name: str
     path: str
     version: int
     applied_lsn: LSN
@@ -48,9 +41,11 @@ class ManifestEntry:
     offset: LSN | None = None
     copied_version: int | None = None
 
-    @property
-    def name(self) -> TableName:
-        return TableName(self.schema_name, self.table_name)
+
+MANIFESTS = (
+    "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, "
+    f"tables ARRAY<STRUCT<{ddl_of(ManifestEntry, ':')}>>"
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ class Manifests:
             "lsn": manifest.lsn,
             "commit_time": manifest.commit_time and manifest.commit_time.astimezone(timezone.utc),
             "written_at": now(),
-            "tables": [asdict(entry) for entry in manifest.entries],
+            "tables": [row_of(entry) for entry in manifest.entries],
         }
         with crash_step(CrashStep.RECORD_MANIFEST):
             retry_conflicts(lambda: self._table.append_rows([row], MANIFESTS, compacts=True))
@@ -165,22 +160,8 @@ class Manifests:
 
         rows = self._table.rows(["tables"], Where(("lsn", "written_at"), is_last)).to_pylist()
         time = None if committed is None else from_microseconds(committed)
-        return Manifest(LSN(lsn), time, tuple(_entry(entry) for entry in rows[0]["tables"]))
+        return Manifest(LSN(lsn), time, tuple(record_of(ManifestEntry, row) for row in rows[0]["tables"]))
 
 
 _Mark = tuple[int, int, int | None]
 """What is read of every manifest: LSN, when it was written, commit time (microseconds since 1970)."""
-
-
-def _entry(row: Mapping[str, Any]) -> ManifestEntry:
-    return ManifestEntry(
-        row["schema_name"],
-        row["table_name"],
-        row["path"],
-        row["version"],
-        LSN(row["applied_lsn"]),
-        row["is_behind"],
-        row["table_id"],
-        None if row["offset"] is None else LSN(row["offset"]),
-        row.get("copied_version"),
-    )

@@ -6,39 +6,26 @@ One row a table. `pgdelta pause` and `pgdelta resume` write here, and apply read
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
 
-from pipeline.delta.log_retention import short_log
-from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.record_table import RecordTable, TableRecord
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
-PAUSES = (
-    "schema_name STRING, table_name STRING, relation_id BIGINT, lsn BIGINT, reason STRING, "
-    "paused_at TIMESTAMP"
-)
-
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(TableRecord):
     """A table that is paused, and up to where bronze was then.
 
     `relation_id` is its OID, by which it stays paused when it is renamed.
     """
 
-    schema_name: str
-    table_name: str
     relation_id: int | None
     lsn: LSN
     reason: str | None
     paused_at: datetime
-
-    @property
-    def name(self) -> TableName:
-        return TableName(self.schema_name, self.table_name)
 
     def sentence(self, name: TableName) -> str:
         """Return what is said of the table, under its present name."""
@@ -54,50 +41,34 @@ class PauseTable:
     """Reads and writes `_pgdelta/pauses`."""
 
     def __init__(self, lake: Lake) -> None:
-        self._table = lake.table("_pgdelta", "pauses")
-        self._read: tuple[int, tuple[Pause, ...]] = (-1, ())
+        self._pauses = RecordTable(lake, "pauses", Pause)
 
     def read(self) -> Sequence[Pause]:
         """Return the paused tables; rows are read only if the table has a new version."""
-        version = self._table.version()
-        if version >= 0 and version != self._read[0]:
-            self._read = version, tuple(map(_pause, self._table.rows().to_pylist()))
-        return self._read[1] if version >= 0 else ()
+        return self._pauses.read()
 
     def pause(self, pauses: Collection[Pause]) -> list[Pause]:
         """Add tables in one commit; return those that were not paused before."""
-        self._table.ensure(PAUSES, short_log())
         added: list[Pause] = []
 
-        def write() -> None:
-            nonlocal added
-            before = self.read()
+        def add(before: Sequence[Pause]) -> list[Pause]:
             names = {each.name for each in before}
-            added = [each for each in pauses if each.name not in names]
-            if added:
-                self._table.overwrite_rows([asdict(each) for each in (*before, *added)], PAUSES)
+            added[:] = [each for each in pauses if each.name not in names]
+            return [*before, *added]
 
-        retry_conflicts(write)
+        self._pauses.change(add)
         return added
 
     def resume(self, names: Collection[TableName]) -> list[Pause]:
         """Remove tables in one commit; return those that were paused."""
         removed: list[Pause] = []
 
-        def write() -> None:
-            nonlocal removed
-            before = self.read()
-            removed = [each for each in before if each.name in names]
-            if removed:
-                kept = [asdict(each) for each in before if each.name not in names]
-                self._table.overwrite_rows(kept, PAUSES)
+        def remove(before: Sequence[Pause]) -> list[Pause]:
+            removed[:] = [each for each in before if each.name in names]
+            return [each for each in before if each.name not in names]
 
-        retry_conflicts(write)
+        self._pauses.change(remove)
         return removed
-
-
-def _pause(row: Mapping[str, Any]) -> Pause:
-    return Pause(**{**row, "lsn": LSN(row["lsn"])})
 
 
 def paused_names(

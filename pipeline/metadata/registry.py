@@ -7,17 +7,18 @@ record of silver tables: the registry, the events and the misfits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.log_retention import short_log
+from pipeline.delta.record_table import TableRecord, ddl_of, record_of, row_of
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.schema import TableSchema
-from pipeline.delta.sql import now
+from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
 from pipeline.metadata.events import EventLog
@@ -25,28 +26,13 @@ from pipeline.metadata.misfits import MisfitLog
 from pipeline.metadata.pauses import PauseTable
 from pipeline.metadata.source_comments import CommentTable
 from pipeline.metadata.waiting import Waiting
-from pipeline.protected_columns import ProtectedColumn, read_protected
+from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.lsn import LSN
+from pipeline.protocol.pg_types import Int4
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_COLUMNS = (
-    "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING, "
-    "type_oid: BIGINT, type_modifier: INT, is_key: BOOLEAN>>"
-)
-_PROTECTED = (
-    "ARRAY<STRUCT<name: STRING, configured_name: STRING, attribute_number: INT, rule: STRING, "
-    "type_oid: BIGINT, type_modifier: INT>>"
-)
-TABLES = (
-    "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
-    f"columns {_COLUMNS}, updated_at TIMESTAMP, "
-    f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT, "
-    f"mode: STRING, protected: {_PROTECTED}>, copy_id BIGINT, metadata_columns ARRAY<STRING>, mode STRING, "
-    f"protected {_PROTECTED}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +47,10 @@ class RegisteredColumn:
 
     name: str
     silver_name: str
-    attribute_number: int | None
+    attribute_number: Int4 | None
     physical_name: str
     type_oid: int | None = None
-    type_modifier: int | None = None
+    type_modifier: Int4 | None = None
     is_key: bool | None = None
 
 
@@ -74,14 +60,14 @@ class Successor:
 
     relation_id: int
     columns: tuple[RegisteredColumn, ...]
-    txn: TxnId
+    app_id: TxnId
     lsn: LSN
     mode: str = "mirror"
     protected: tuple[ProtectedColumn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RegisteredTable:
+class RegisteredTable(TableRecord):
     """A silver table as it is registered.
 
     `relation_id` is the oid of the source table whose rows it shows, `copy_id` the table copy that it started
@@ -89,24 +75,22 @@ class RegisteredTable:
     `protected` are the columns of the source that are left out, hashed or masked in its rows.
     """
 
-    schema_name: str
-    table_name: str
     path: str
     relation_id: int
     columns: tuple[RegisteredColumn, ...]
+    updated_at: datetime = field(default=EPOCH, compare=False, kw_only=True)
     successor: Successor | None = None
     copy_id: int | None = None
     metadata_columns: tuple[str, ...] = ()
     mode: str = "mirror"
     protected: tuple[ProtectedColumn, ...] = ()
 
-    @property
-    def name(self) -> TableName:
-        return TableName(self.schema_name, self.table_name)
-
     def detached(self, path: str) -> RegisteredTable:
         """Return the table at another path, without a copy from which it could continue."""
         return replace(self, path=path, copy_id=None)
+
+
+TABLES = ddl_of(RegisteredTable)
 
 
 class TableRegistry:
@@ -132,14 +116,12 @@ class TableRegistry:
     def _read(self) -> dict[TableName, RegisteredTable]:
         if self._registered is None:
             read = self._table.rows() if self._table.exists() else _arrow_schema().empty_table()
-            rows = read.to_pylist()
-            tables = [_registered_table(row) for row in rows]
+            tables = [record_of(RegisteredTable, row) for row in read.to_pylist()]
             self._registered = {table.name: table for table in tables}
             if read.schema == _arrow_schema():
                 self._rows = {table.name: read.slice(n, 1) for n, table in enumerate(tables)}
             else:
-                times = [row["updated_at"].astimezone(timezone.utc) for row in rows]
-                self._rows = {t.name: _row(t, time) for t, time in zip(tables, times, strict=True)}
+                self._rows = {table.name: _row(table) for table in tables}
         return self._registered
 
     def register(self, *tables: RegisteredTable) -> None:
@@ -151,7 +133,7 @@ class TableRegistry:
                 paths = {table.path for table in waiting.values()}
                 others = {name: table for name, table in self._read().items() if table.path not in paths}
                 registered, time = others | waiting, now()
-                rows = self._rows | {name: _row(table, time) for name, table in waiting.items()}
+                rows = self._rows | {n: _row(replace(t, updated_at=time)) for n, t in waiting.items()}
                 rows = {name: rows[name] for name in registered}
                 written = _concatenated(rows.values())
                 with crash_step(CrashStep.REGISTER_TABLE):
@@ -159,14 +141,10 @@ class TableRegistry:
                 self._registered, self._rows = registered, rows
 
 
-def _row(table: RegisteredTable, updated_at: datetime) -> pa.Table:
+def _row(table: RegisteredTable) -> pa.Table:
     import pyarrow as pa
 
-    row = asdict(table) | {"updated_at": updated_at}
-    if table.successor is not None:
-        del row["successor"]["txn"]
-        row["successor"]["app_id"] = str(table.successor.txn)
-    return pa.Table.from_pylist([row], schema=_arrow_schema())
+    return pa.Table.from_pylist([row_of(table)], schema=_arrow_schema())
 
 
 def _concatenated(rows: Iterable[pa.Table]) -> pa.Table:
@@ -178,39 +156,6 @@ def _concatenated(rows: Iterable[pa.Table]) -> pa.Table:
 @cache
 def _arrow_schema() -> pa.Schema:
     return TableSchema.of_ddl(TABLES).arrow
-
-
-def _registered_table(row: Mapping[str, Any]) -> RegisteredTable:
-    successor = row["successor"]
-    return RegisteredTable(
-        row["schema_name"],
-        row["table_name"],
-        row["path"],
-        row["relation_id"],
-        _columns(row["columns"]),
-        successor and _successor(successor),
-        row["copy_id"],
-        tuple(row["metadata_columns"]),
-        row.get("mode") or "mirror",
-        read_protected(row.get("protected")),
-    )
-
-
-def _successor(row: Mapping[str, Any]) -> Successor:
-    txn = TxnId.parse(row["app_id"])
-    assert txn is not None, row["app_id"]
-    return Successor(
-        row["relation_id"],
-        _columns(row["columns"]),
-        txn,
-        LSN(row["lsn"]),
-        row.get("mode") or "mirror",
-        read_protected(row.get("protected")),
-    )
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
-    return tuple(RegisteredColumn(**row) for row in rows)
 
 
 class Records:

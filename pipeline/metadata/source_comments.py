@@ -8,47 +8,38 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
-from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.sql import now
+from pipeline.delta.record_table import RecordTable, TableRecord
+from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
+from pipeline.protocol.pg_types import Int4
 from pipeline.table_name import TableName
-
-COMMENTS = (
-    "schema_name STRING, table_name STRING, relation_id BIGINT, attribute_number INT, column_name STRING, "
-    "comment STRING, recorded_at TIMESTAMP"
-)
 
 
 @dataclass(frozen=True, slots=True)
-class SourceComment:
+class SourceComment(TableRecord):
     """The comment on a table, if `attribute_number` is 0, or on a column; None is a removed one.
 
     The number is None for a column of a table that was created again without the comment.
     """
 
-    schema_name: str
-    table_name: str
     relation_id: int
-    attribute_number: int | None
+    attribute_number: Int4 | None
     column_name: str | None
     comment: str | None
-
-    @property
-    def name(self) -> TableName:
-        return TableName(self.schema_name, self.table_name)
+    recorded_at: datetime = field(default=EPOCH, compare=False)
 
 
 Comments = Mapping[TableName, Sequence[SourceComment]]
-_COLUMNS = tuple(each.name for each in fields(SourceComment))
 
 
 class CommentTable:
     """Reads and writes `_pgdelta/comments`; threads may share it."""
 
     def __init__(self, lake: Lake) -> None:
-        self._table = lake.table("_pgdelta", "comments")
+        self._comments = RecordTable(lake, "comments", SourceComment)
         self._lock = threading.Lock()
         self._found: Comments | None = None
         self._version = -1
@@ -56,7 +47,7 @@ class CommentTable:
     @property
     def has_changed(self) -> bool:
         """Whether the table has another version than was read."""
-        return self._table.version() != self._version
+        return self._comments.table.version() != self._version
 
     def read(self) -> Comments:
         """Return the comments by table as they were read last; the first call reads them."""
@@ -72,18 +63,16 @@ class CommentTable:
                 self._read()
 
     def _read(self) -> None:
-        self._version = self._table.version()
+        snapshot = self._comments.table.snapshot()
         found: dict[TableName, list[SourceComment]] = {}
-        for row in self._table.rows(_COLUMNS).to_pylist() if self._version >= 0 else ():
-            comment = SourceComment(**row)
+        for comment in self._comments.read(snapshot):
             found.setdefault(comment.name, []).append(comment)
-        self._found = found
+        self._found, self._version = found, snapshot.version
 
     def replace(self, comments: Iterable[SourceComment]) -> None:
         """Record these comments in place of all others."""
         recorded_at = now()
-        rows = [asdict(each) | {"recorded_at": recorded_at} for each in comments]
-        retry_conflicts(lambda: self._table.overwrite_rows(rows, COMMENTS))  # apply maintains the table
+        self._comments.replace(replace(each, recorded_at=recorded_at) for each in comments)
         self.refresh()
 
 

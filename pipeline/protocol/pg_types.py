@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Annotated
+
+Int4 = Annotated[int, "INT"]
+"""A number of 32 bits, such as an attribute number or a type modifier."""
 
 
 class PgType(IntEnum):

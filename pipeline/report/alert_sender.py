@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, EndpointError, report_error
-from pipeline.metadata.alerts import AlertTable, RecordedAlert
+from pipeline.metadata.alerts import RecordedAlert, alert_table
 from pipeline.report.alert_log import alert_of, is_due, record_found, record_sent, with_job
 from pipeline.report.alert_rules import RULES, Alerts
 from pipeline.report.alerts import read_alerts
@@ -59,7 +59,7 @@ class AlertSender:
         self._ingest: IngestSummary | None = None
         self._sender = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         application = f"pgdelta alerts {config.pipeline}"
-        self._table = AlertTable(Lake.for_writing(config.storage, application=application))
+        self._table = alert_table(Lake.for_writing(config.storage, application=application))
         self._pause = 0.0  # until the next attempt, after a failure
         self._retry_at = 0.0
         self._notice: str | None = None

@@ -110,7 +110,7 @@ def read_page_facts(
         status,
         datetime.now(timezone.utc),
         details,
-        [recorded for recorded in reversed(records.events.history()) if is_wanted(recorded.event.name)],
+        [event for event in reversed(records.events.history()) if is_wanted(event.name)],
         {name: list_schema_versions(rows[name]) for name in details.keys() & rows.keys()},
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pipeline.bronze.copy_states import CopyHistory
-from pipeline.metadata.events import NEEDS_RESYNC, RecordedEvent
+from pipeline.metadata.events import NEEDS_RESYNC, Event
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -22,7 +22,7 @@ class Doubt:
 
 
 def find_doubts(
-    events: Iterable[RecordedEvent], history: CopyHistory, verified: Mapping[TableName, LSN]
+    events: Iterable[Event], history: CopyHistory, verified: Mapping[TableName, LSN]
 ) -> dict[TableName, Doubt]:
     """Return the tables in doubt by the events of all tables, oldest first.
 
@@ -32,13 +32,13 @@ def find_doubts(
     """
     found: dict[TableName, Doubt] = {}
     settled: dict[TableName, LSN] = {}
-    for event, recorded_at in events:
+    for event in events:
         name = event.name
         if event.kind not in NEEDS_RESYNC or history.is_dropped(name):
             continue
         if name not in settled:
             settled[name] = max(history.settled(name), verified.get(name, INVALID))
         if settled[name] < event.lsn:
-            since = found[name].since if name in found else recorded_at
+            since = found[name].since if name in found else event.recorded_at
             found[name] = Doubt(since, event.lsn, event.sentence)
     return found

@@ -12,7 +12,7 @@ from datetime import timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
 
-from pipeline.metadata.events import Event, RecordedEvent
+from pipeline.metadata.events import Event
 from pipeline.postgres.embedded import find_free_port
 from pipeline.protocol.lsn import LSN
 from pipeline.report.endpoint import Endpoint
@@ -192,11 +192,9 @@ def page_facts() -> PageFacts:
         )
         details[table.name] = TableDetails(table, columns, f"/lake/silver/{number}", 16_000, LSN(5), "native")
         if table.event is not None:
-            events.append(RecordedEvent(table.event, NOON))
+            events.append(replace(table.event, recorded_at=NOON))
         if table.name in HOSTILE:
-            event = Event(
-                *table.name, LSN(0x500000000 + number), "evolved", f"Table {table.name} has column <b>."
-            )
-            events.append(RecordedEvent(event, NOON - timedelta(minutes=number)))
+            sentence, at = f"Table {table.name} has column <b>.", NOON - timedelta(minutes=number)
+            events.append(Event(*table.name, LSN(0x500000000 + number), "evolved", sentence, at))
     versions = (SchemaVersion(LSN(5), ("First version: id int8, <b> text.",)),)
     return PageFacts(status, NOON, details, events, dict.fromkeys(details, versions))

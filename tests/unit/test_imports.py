@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "private_files": set(),
     "key_ranges": {"protocol"},
     "partition_folders": set(),
-    "protected_columns": set(),
+    "protected_columns": {"protocol"},
     "units": set(),
     "terminal": set(),
     "config": set(),

@@ -10,18 +10,19 @@ from pipeline.bronze.bases import BASES
 from pipeline.bronze.copies import COPIES, REQUESTS
 from pipeline.bronze.erasures import ERASURES
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
+from pipeline.delta.record_table import ddl_of
 from pipeline.maintenance.job_tables import OWN_TABLES
-from pipeline.metadata.alerts import ALERTS
-from pipeline.metadata.catalog import CATALOG
-from pipeline.metadata.catalog_entries import CATALOG_ENTRIES
+from pipeline.metadata.alerts import RecordedAlert
+from pipeline.metadata.catalog import CatalogRow
+from pipeline.metadata.catalog_entries import CatalogEntry
 from pipeline.metadata.events import EVENTS
-from pipeline.metadata.maintenance import MAINTENANCE
+from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import MANIFESTS
 from pipeline.metadata.misfits import MISFITS
-from pipeline.metadata.pauses import PAUSES
+from pipeline.metadata.pauses import Pause
 from pipeline.metadata.reconciliations import DIFFERENCES, RECONCILIATIONS
 from pipeline.metadata.registry import TABLES
-from pipeline.metadata.source_comments import COMMENTS
+from pipeline.metadata.source_comments import SourceComment
 from pipeline.metadata.status import STATUS
 from tests.support.paths import ROOT
 
@@ -36,15 +37,15 @@ SCHEMAS = {
     "_pgdelta/misfits": MISFITS,
     "_pgdelta/status": STATUS,
     "_pgdelta/requests": REQUESTS,
-    "_pgdelta/pauses": PAUSES,
-    "_pgdelta/alerts": ALERTS,
-    "_pgdelta/maintenance": MAINTENANCE,
+    "_pgdelta/pauses": ddl_of(Pause),
+    "_pgdelta/alerts": ddl_of(RecordedAlert),
+    "_pgdelta/maintenance": ddl_of(Maintained),
     "_pgdelta/reconciliations": RECONCILIATIONS,
     "_pgdelta/differences": DIFFERENCES,
     "_pgdelta/erasures": ERASURES,
-    "_pgdelta/catalog": CATALOG,
-    "_pgdelta/catalog_entries": CATALOG_ENTRIES,
-    "_pgdelta/comments": COMMENTS,
+    "_pgdelta/catalog": ddl_of(CatalogRow),
+    "_pgdelta/catalog_entries": ddl_of(CatalogEntry),
+    "_pgdelta/comments": ddl_of(SourceComment),
     "bronze/bases": BASES,
 }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pipeline.metadata.events import RecordedEvent
+from pipeline.metadata.events import Event
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import Status, TableStatus
 from pipeline.report.table_details import TableDetails
@@ -42,7 +42,7 @@ class PageFacts:
     status: Status
     read_at: datetime
     details: Mapping[TableName, TableDetails] = field(default_factory=dict)
-    events: Sequence[RecordedEvent] = ()
+    events: Sequence[Event] = ()
     schemas: Mapping[TableName, Sequence[SchemaVersion]] = field(default_factory=dict)
 
     @property
@@ -50,9 +50,9 @@ class PageFacts:
         """The tables in the order in which they need attention."""
         return sorted(self.status.tables, key=lambda table: table.attention)
 
-    def events_of(self, name: TableName, most: int) -> list[RecordedEvent]:
+    def events_of(self, name: TableName, most: int) -> list[Event]:
         """Return the newest events of a table."""
-        return [recorded for recorded in self.events if recorded.event.name == name][:most]
+        return [event for event in self.events if event.name == name][:most]
 
 
 def list_schema_versions(rows: Sequence[Mapping[str, Any]]) -> tuple[SchemaVersion, ...]:

@@ -14,7 +14,7 @@ from datetime import timezone
 from typing import TYPE_CHECKING
 
 from pipeline import __version__
-from pipeline.metadata.events import RecordedEvent
+from pipeline.metadata.events import Event
 from pipeline.report.status_page import (
     BEHIND,
     COPYING,
@@ -318,17 +318,17 @@ def _misfits(tables: Sequence[TableStatus], frame: PageFrame) -> Html:
     return _table(caption, ("table", "column", "values"), rows, numbers=("values",))
 
 
-def _events(events: Sequence[RecordedEvent], caption: str, frame: PageFrame | None) -> Html:
+def _events(events: Sequence[Event], caption: str, frame: PageFrame | None) -> Html:
     if not events:
         return NOTHING
     named = ("table",) if frame is not None else ()
     rows = [
         (
-            *((_linked(each.event.name, frame),) if frame is not None else ()),
-            tag("span", each.event.kind, class_="whole"),
+            *((_linked(each.name, frame),) if frame is not None else ()),
+            tag("span", each.kind, class_="whole"),
             time_text(each.recorded_at),
-            _lsn(each.event.lsn),
-            sentence_text(each.event.sentence),
+            _lsn(each.lsn),
+            sentence_text(each.sentence),
         )
         for each in events
     ]

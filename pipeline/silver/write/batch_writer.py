@@ -450,7 +450,7 @@ class BatchWriter:
         if registered is None or not self._table.exists():
             return None
         successor = registered.successor
-        if successor is None or (self._table.offset(successor.txn) or INVALID) < successor.lsn:
+        if successor is None or (self._table.offset(successor.app_id) or INVALID) < successor.lsn:
             return registered
         has_physical_names = all(column.physical_name for column in successor.columns)
         return replace(

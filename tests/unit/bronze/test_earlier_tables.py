@@ -8,10 +8,11 @@ from pipeline.bronze.copies import COPIES, REQUESTS, Copies
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import NewRows, add_columns
+from pipeline.delta.record_table import ddl_of
 from pipeline.delta.sql import EPOCH
 from pipeline.delta.table import Lake
 from pipeline.key_ranges import ColumnRange, KeyRange
-from pipeline.metadata.catalog import CATALOG, CatalogState, CatalogTable, Root, SourcePartition
+from pipeline.metadata.catalog import CatalogRow, CatalogState, CatalogTable, Root, SourcePartition
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -59,7 +60,7 @@ def test_a_catalog_of_an_earlier_version_has_no_bounds(tmp_path: Path) -> None:
     CatalogTable(lake).replace(state, "p")
     table = lake.table("_pgdelta", "catalog")
     rows = [{k: v for k, v in row.items() if k != "bounds"} for row in table.rows().to_pylist()]
-    table.overwrite_rows(rows, CATALOG.removesuffix(", bounds STRING"), replaces_schema=True)
+    table.overwrite_rows(rows, ddl_of(CatalogRow).removesuffix(", bounds STRING"), replaces_schema=True)
     found = CatalogTable(lake).read()
     assert found is not None
     assert found.roots[9].partitions[8].ranges is None

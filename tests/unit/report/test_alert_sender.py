@@ -19,7 +19,7 @@ from pipeline.config.alerts import Alerting
 from pipeline.config.config import Config, Source, Storage
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, EndpointError, LakeError
-from pipeline.metadata.alerts import AlertTable
+from pipeline.metadata.alerts import alert_table
 from pipeline.report import alert_log, alert_sender
 from pipeline.report.alert_rules import Alert, Alerts
 from pipeline.report.alert_sender import AlertSender
@@ -113,7 +113,7 @@ def test_repeated_jobs_send_an_alert_once_and_once_more_when_it_is_over(
     assert (began["schema"], began["kind"], began["sentence"]) == ("public", "held", HELD.sentence)
     assert began["began_at"].endswith("Z") or "+00:00" in began["began_at"]
     assert began["ended_at"] is None
-    assert AlertTable(Lake(shop.storage)).read() == []
+    assert alert_table(Lake(shop.storage)).read() == ()
 
 
 def test_what_is_not_known_now_is_not_over(tmp_path: Path, found: Found, hook: Receiver) -> None:
@@ -165,7 +165,7 @@ def test_what_a_dead_receiver_missed_the_next_run_sends(
     sender(shop).finish(None)
     assert "Connection refused" in notices[0]
     assert PATH not in "".join(notices)
-    [row] = AlertTable(Lake(shop.storage)).read()
+    [row] = alert_table(Lake(shop.storage)).read()
     assert row.sent_at is None
     with receiver() as hook:
         again = sender(config(tmp_path, hook))
@@ -252,7 +252,7 @@ def test_an_alert_that_is_over_before_it_was_sent_is_never_sent(
         mine.check()
     hook.code, found.alerts = 200, []
     mine.check()
-    assert (hook.alerts(), AlertTable(Lake(shop.storage)).read()) == ([], [])
+    assert (hook.alerts(), alert_table(Lake(shop.storage)).read()) == ([], ())
 
 
 def test_slack_gets_lines_of_text_with_its_signs_escaped(

@@ -18,7 +18,7 @@ from pipeline.bronze.copy_states import (
     SnapshotChunks,
 )
 from pipeline.key_ranges import KeyRange
-from pipeline.metadata.events import Event, RecordedEvent
+from pipeline.metadata.events import Event
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.doubts import Doubt, find_doubts
 from pipeline.table_name import TableName
@@ -30,9 +30,9 @@ REPAIR = CopyRequest.repair(NAME, KEYS)
 OF_A_PERSON = CopyRequest.of(NAME, "it was requested", KEYS)
 
 
-def event(lsn: int, kind: str, minute: int = 0) -> RecordedEvent:
+def event(lsn: int, kind: str, minute: int = 0) -> Event:
     recorded_at = NOON + timedelta(minutes=minute)
-    return RecordedEvent(Event(*NAME, LSN(lsn), kind, f"{kind} at {lsn}."), recorded_at)
+    return Event(*NAME, LSN(lsn), kind, f"{kind} at {lsn}.", recorded_at)
 
 
 def copy(lsn: int, state: str = COMPLETE, request: CopyRequest | None = None) -> CopyState:
