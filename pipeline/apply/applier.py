@@ -19,7 +19,7 @@ from pipeline.apply.detached_tables import Archive, detached_tables
 from pipeline.apply.expected_versions import ManifestEntries
 from pipeline.apply.manifest_writer import ManifestWriter
 from pipeline.apply.new_tables import create_new_tables
-from pipeline.apply.planner import BatchPlan, Planner, TablePlan
+from pipeline.apply.planner import BatchPlan, Planner
 from pipeline.apply.resync_requests import request_after_events, request_replaced
 from pipeline.apply.sharing import Outcome, Sharing
 from pipeline.apply.stopped_tables import gap_events, stopped_tables
@@ -32,9 +32,8 @@ from pipeline.delta.retry import ATTEMPTS
 from pipeline.delta.store.looks import one_look
 from pipeline.delta.table import Lake
 from pipeline.delta.table_log import look_at
-from pipeline.maintenance.write_gate import WriteGate
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.metadata.registry import Records
 from pipeline.progress import ApplyProgress, ApplySummary
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.decision import Step
@@ -48,7 +47,10 @@ RETRY_SECONDS = 10.0
 
 
 class Applier:
-    """Runs one batch at a time."""
+    """Runs one batch at a time.
+
+    Most of its 17 fields are collaborators; the others are what one batch, or thread, leaves for the next.
+    """
 
     def __init__(
         self, spark: SparkSession | None, config: Config, progress: ApplyProgress | None = None
@@ -57,27 +59,21 @@ class Applier:
         self.lake = Lake.for_writing(config.storage, spark, application=f"pgdelta apply {config.pipeline}")
         self.bronze = Bronze(self.lake, config.pipeline)
         self.records = Records(self.lake)
-        self.manifests = Manifests(self.lake)
         self.planner = Planner(config, self.bronze, self.records)
-        self.tables = TableApplier(config, self.lake, self.bronze, self.records, self.planner)
+        self.tables = TableApplier(self.planner)
         self.summary = ApplySummary(config.pipeline)
         self.error: BaseException | None = None
         self.has_work = threading.Event()  # a plan had something to do
-        self.gate = WriteGate()
         self.pool: TablePool[Outcome] = TablePool()
-        self._config = config
         self._progress = progress
         self._lock = threading.RLock()
         self._is_closed = False
         self._is_ready = False
-        self._is_continuous = False
-        shared = self.planner.shared
-        self._sharing = Sharing(shared, self.records.events, self.summary, self.planner.path)
-        self.shown = ManifestWriter(self.manifests, self._sharing, self.summary)
-        self._comments = CommentUpkeep(config, self.records, self.planner, self.gate, self.tables.writer)
+        sharing = Sharing(self.planner.shared, self.records.events, self.summary, self.planner.path)
+        self.shown = ManifestWriter(Manifests(self.lake), sharing, self.summary)
+        self._comments = CommentUpkeep(self.planner, self.tables)
         self._archive = Archive(config, self.records, self.planner.path)
         self._batch_at = 0.0
-        self._looked: set[str] = set()  # tables that the last batch has looked at, on an object store
 
     def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Apply what bronze holds; the micro-batch is only the trigger. After `close` do nothing."""
@@ -105,7 +101,7 @@ class Applier:
 
         A batch does not wait for slow tables, and writes no table again before its `min_interval` has passed.
         """
-        self._is_continuous = self.planner.keeps_intervals = True
+        self.planner.keeps_intervals = True
 
     def close(self) -> None:
         """Wait for the batch that runs and for busy tables, and run no other batch.
@@ -143,7 +139,7 @@ class Applier:
                     # Whatever lies before a gap is applied to all tables before anything beyond it.
                     if (self.manifest or Manifest(INVALID)).lsn <= gap.start < end.lsn:
                         self._apply_until(BronzeOffset(end.version, gap.start), is_whole=True)
-                self._apply_until(end, is_whole=not self._is_continuous)
+                self._apply_until(end, is_whole=not self.planner.keeps_intervals)
         return self.summary
 
     def plan(self) -> BatchPlan | None:
@@ -152,13 +148,13 @@ class Applier:
         if end is None:
             return None
         with self._lock:
-            manifest = self.manifests.last() or Manifest(INVALID)
+            manifest = self.shown.manifests.last() or Manifest(INVALID)
             return self.planner.plan(end, manifest, self.shown.written_at)
 
     def _prepare(self) -> None:
         if not self._is_ready:
             self.records.ensure()
-            self.manifests.ensure()
+            self.shown.manifests.ensure()
             self.shown.read()
             tables = self.records.tables.read()
             paths = {n: resolve_path(t.path, n, self.lake.root) for n, t in tables.items()}
@@ -171,7 +167,7 @@ class Applier:
         A batch that `is_whole` waits for all tables.
         """
         for _ in range(ATTEMPTS):
-            with one_look() as self._looked:
+            with one_look() as self.tables.looked:
                 has_conflicts = self._run_batch(end, is_whole=is_whole)
             if not has_conflicts:
                 return
@@ -203,7 +199,7 @@ class Applier:
         self.shown.record(plan, entries, applied, detached)
         self.planner.shared.withdraw({name: path(name) for name in plan.registered}, detached)
         self.records.events.record(gap_events(plan.tables.values(), plan.history))
-        request_after_events(self._config, self.records, self.bronze.copies)
+        request_after_events(self.planner.config, self.records, self.bronze.copies)
         request_replaced(plan, self.bronze.copies)
         unfinished = self.pool.busy | {n for n in detached if n in applied and applied[n].is_behind}
         unfinished |= {
@@ -226,7 +222,7 @@ class Applier:
         Returns their entries in the manifest, and whether a conflict prevented the write of one.
         """
         jobs = [
-            Job(name, table.oldest_lsn, table.is_large, partial(self._apply_table, table, plan, entries))
+            Job(name, table.oldest_lsn, table.is_large, partial(self.tables.apply, table, plan, entries))
             for name, table in plan.tables.items()
             if table.step.writes or (table.is_guarded and table.facts.last_stop is None)
         ]
@@ -250,18 +246,19 @@ class Applier:
         self._count_held(plan)
         look_at(self.planner.path(job.name) for job in jobs)
         if jobs:
-            self.pool.threads = configured_tables_at_once(self._config, self.lake)
-            create_new_tables(plan, self.records.tables, partial(self._create_table, plan), self.pool.threads)
+            self.pool.threads = configured_tables_at_once(self.planner.config, self.lake)
+            create_new_tables(plan, self.records.tables, partial(self.tables.create, plan), self.pool.threads)
         before = self.pool.busy
         done = self.pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered, show=show)
-        done = self._sharing.settle(done)
+        done = self.shown.sharing.settle(done)
         self.shown.stay_busy(self.pool.busy - before, plan.end.lsn)
         for name, outcome in done.items():
             self.shown.show(name, outcome.state)
         return entries_with(done), any(outcome.is_conflict for outcome in done.values())
 
     def _detached(self, end: BronzeOffset) -> Mapping[TableName, str]:
-        return detached_tables(self._config, self.bronze.copies.read(), self.records.tables.read(), end)
+        history, tables = self.bronze.copies.read(), self.records.tables.read()
+        return detached_tables(self.planner.config, history, tables, end)
 
     def _count_held(self, plan: BatchPlan) -> None:
         """Show what waits for the tables that their guards still hold, and whose next attempt is not due."""
@@ -275,21 +272,13 @@ class Applier:
 
         The newest manifest has to be recorded then.
         """
-        ended = self._sharing.settle(self.pool.take_ended())
+        ended = self.shown.sharing.settle(self.pool.take_ended())
         self.shown.take(ended)
         return bool(ended)
 
     def _report(self) -> None:
         if self._progress:
             self._progress(self.summary)
-
-    def _create_table(self, plan: BatchPlan, table: TablePlan) -> RegisteredTable | None:
-        with self.gate.writing(str(table.facts.name)), one_look(self._looked):
-            return self.tables.create(table, plan)
-
-    def _apply_table(self, table: TablePlan, plan: BatchPlan, entries: ManifestEntries) -> Outcome:
-        with self.gate.writing(str(table.facts.name)), one_look(self._looked):
-            return self.tables.apply(table, plan, entries)
 
     def _show_stopped(self, manifest: Manifest) -> None:
         """Put tables that cannot be read or written into the summary, and record why they are held."""

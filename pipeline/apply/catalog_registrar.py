@@ -136,10 +136,8 @@ class CatalogRegistrar:
         self._config = config
         self._compares_at_start = compares_at_start
         self._applier = applier
-        self._lake = applier.lake
         self._metastore = Metastore(applier.lake.sessions.new())
         self._entries = CatalogEntries(applier.lake)
-        self._progress = applier.summary.catalog
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._recorded: dict[TableName, CatalogEntry] | None = None
@@ -200,7 +198,7 @@ class CatalogRegistrar:
         """
         if self._recorded is None:
             self._recorded = self._entries.read()
-        known, root = self._shown() | self._recorded.keys(), self._lake.root
+        known, root = self._shown() | self._recorded.keys(), self._applier.lake.root
         paths = {
             name: resolve_path(table.path, name, root)
             for name, table in self._applier.records.tables.read().items()
@@ -217,7 +215,7 @@ class CatalogRegistrar:
         is_attempted = paths == self._attempted
         if is_attempted and time.monotonic() < self._retry_at:
             return False
-        if self._has_failed or (self._lake.sessions.started is not None and self._must_compare()):
+        if self._has_failed or (self._applier.lake.sessions.started is not None and self._must_compare()):
             return True
         if is_attempted:
             return False
@@ -228,7 +226,7 @@ class CatalogRegistrar:
         )
         if not is_due:
             self._attempted = paths
-            self._progress.failures = _failures(recorded)
+            self._applier.summary.catalog.failures = _failures(recorded)
         return is_due
 
     def _must_compare(self) -> bool:
@@ -275,7 +273,7 @@ class CatalogRegistrar:
         return {
             name: path
             for name, path in paths.items()
-            if name in shown or self._is_compared or self._lake.table_at(path).exists()
+            if name in shown or self._is_compared or self._applier.lake.table_at(path).exists()
         }
 
     def _call(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -307,7 +305,7 @@ class CatalogRegistrar:
             there = found.get(entry.catalog_name)
             if there is not None and entry.state in OWN_STATES and self._may_drop(entry, there):
                 self._call(self._metastore.drop_table, *entry.catalog_name)
-                self._progress.removed += 1
+                self._applier.summary.catalog.removed += 1
                 del found[entry.catalog_name]
             del after[entry.name]
         creates = []
@@ -335,8 +333,8 @@ class CatalogRegistrar:
         if not there.points_to(entry.path):
             return False
         # Only one lake writes below a shared root.
-        is_here = entry.path.startswith(f"{self._lake.root}/") or f"/{OUTSIDE}/" in entry.path
-        return is_here or not self._lake.table_at(entry.path).exists()
+        is_here = entry.path.startswith(f"{self._applier.lake.root}/") or f"/{OUTSIDE}/" in entry.path
+        return is_here or not self._applier.lake.table_at(entry.path).exists()
 
     def _create(
         self,
@@ -356,7 +354,7 @@ class CatalogRegistrar:
                     created.add(schema)
                 self._call(self._metastore.create_table, schema, table, target.path)
                 after[source] = target.entry(source, REGISTERED)
-                self._progress.registered += 1
+                self._applier.summary.catalog.registered += 1
                 failures = 0
             except Exception as error:
                 failures += 1
@@ -395,7 +393,7 @@ class CatalogRegistrar:
         self._record_failures(failures)
 
     def _record_failures(self, failures: Mapping[str, list[TableName]]) -> None:
-        self._progress.failures = dict(failures)
+        self._applier.summary.catalog.failures = dict(failures)
         events = [
             Event(*name, INVALID, CATALOG, sentence)
             for sentence, names in failures.items()

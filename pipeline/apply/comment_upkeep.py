@@ -6,38 +6,25 @@ has changed, and once when a run starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from pipeline.apply.planner import Planner
-from pipeline.bronze.copy_states import CopyHistory
-from pipeline.config.config import Config
+from pipeline.apply.table_applier import TableApplier
 from pipeline.delta.retry import is_conflict
 from pipeline.errors import report_error
-from pipeline.maintenance.write_gate import WriteGate
-from pipeline.metadata.registry import Records
 from pipeline.metadata.source_comments import Comments, changed_tables
 from pipeline.progress import ApplySummary
 from pipeline.silver.decision import STOPPED
-from pipeline.silver.write.table import SilverTable
 from pipeline.table_name import TableName
 
 
 class CommentUpkeep:
-    """Sets comments for one run of apply; `writer` returns the writer of a table."""
+    """Sets comments for one run of apply."""
 
-    def __init__(
-        self,
-        config: Config,
-        records: Records,
-        planner: Planner,
-        gate: WriteGate,
-        writer: Callable[[TableName, CopyHistory], SilverTable],
-    ) -> None:
-        self._config = config
-        self._records = records
+    def __init__(self, planner: Planner, tables: TableApplier) -> None:
         self._planner = planner
-        self._gate = gate
-        self._writer = writer
+        self._records = planner.records
+        self._tables = tables
         self._seen: Comments = {}
         self._due: set[TableName] = set()
 
@@ -75,9 +62,9 @@ class CommentUpkeep:
         self._due = waiting
 
     def _set(self, name: TableName) -> None:
-        registered, rule = self._records.tables.read().get(name), self._config.rule_for(name)
+        registered, rule = self._records.tables.read().get(name), self._planner.config.rule_for(name)
         if registered is None or rule is None or not rule.source_comments:
             return
-        with self._gate.writing(str(name)):
+        with self._tables.gate.writing(str(name)):
             self._planner.expected_versions.require(name)
-            self._writer(name, self._planner.bronze.copies.read()).set_comments(registered)
+            self._tables.writer(name, self._planner.bronze.copies.read()).set_comments(registered)

@@ -91,7 +91,7 @@ def _maintenance(
             progress(summary)
 
     return JobMaintenance(
-        config, lake, candidates, summary.maintenance, stop=stop, gate=applier.gate, report=report
+        config, lake, candidates, summary.maintenance, stop=stop, gate=applier.tables.gate, report=report
     )
 
 

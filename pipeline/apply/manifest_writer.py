@@ -25,22 +25,22 @@ class ManifestWriter:
     """Writes the manifests of one process; `newest` is the last one, None before the first of a lake."""
 
     def __init__(self, manifests: Manifests, sharing: Sharing, summary: ApplySummary) -> None:
+        self.manifests = manifests
+        self.sharing = sharing
         self.newest: Manifest | None = None
         self.written_at: BronzeOffset | None = None  # bronze, when this process wrote the newest one
-        self._manifests = manifests
-        self._sharing = sharing
         self._summary = summary
         self._ends: dict[TableName, LSN] = {}  # of the batches that busy tables belong to
         self._past: dict[LSN, Manifest] = {}  # the manifests of these batches
 
     def read(self) -> None:
         """Read the newest manifest of the lake."""
-        self.newest = self._manifests.last()
+        self.newest = self.manifests.last()
 
     def record_newest(self) -> None:
         """Record the newest manifest with what its tables show now."""
         if self.newest is not None:
-            self._manifests.record(self.newest)
+            self.manifests.record(self.newest)
             self._summary.show(self.newest)
 
     def stay_busy(self, names: Iterable[TableName], end: LSN) -> None:
@@ -63,7 +63,7 @@ class ManifestWriter:
             self.newest = manifest.with_entry(replace(entry, is_behind=entry.is_behind or is_older))
             if past is not None and is_older and not entry.is_behind:
                 self._past[end_lsn] = past.with_entry(entry)
-                self._manifests.record(self._past[end_lsn])
+                self.manifests.record(self._past[end_lsn])
 
     def show(self, name: TableName, state: TableState) -> None:
         """Put into the summary how a table is, with all changes and misfits of the run."""
@@ -87,7 +87,7 @@ class ManifestWriter:
         kept = (entry for entry in entries.values() if entry.name not in detached)
         carried = [e if e.is_behind else replace(e, applied_lsn=end.lsn) for e in kept]
         self.newest = Manifest(end.lsn, plan.commit_time, tuple(carried))
-        self._manifests.record(self.newest)
+        self.manifests.record(self.newest)
         self._past[end.lsn] = self.newest
         self._past = {lsn: past for lsn, past in self._past.items() if lsn in self._ends.values()}
         self.written_at = end
@@ -107,7 +107,7 @@ class ManifestWriter:
             if not INVALID < offset <= plan.end.lsn:
                 continue
             try:
-                state = self._sharing.share(name, TableState(offset))
+                state = self.sharing.share(name, TableState(offset))
                 shown = self._summary.tables.get(name)
                 if state.held or (shown is not None and shown.held):  # a hold that ended, not a failure
                     self.show(name, state)

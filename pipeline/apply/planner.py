@@ -121,7 +121,9 @@ class Planner:
     """Plans batches; one at a time."""
 
     def __init__(self, config: Config, bronze: Bronze, records: Records) -> None:
+        self.config = config
         self.bronze = bronze
+        self.records = records
         self.shared = SharedTables(bronze.lake, config, bronze.txn)
         self.relations: dict[int, SourceRelation] = {}
         self.copies_version = -1
@@ -132,8 +134,6 @@ class Planner:
         self.back_off = BackOff()  # not of batches that must be whole
         self._surveys = RunningSurveys(bronze)
         self._written_at: dict[TableName, float] = {}
-        self._config = config
-        self._records = records
         self._relations_version = -1
         self._folders = _Folders()
         self._replaced: dict[TableName, CompleteCopy | None] = {}  # with the newest copy that there was
@@ -220,7 +220,7 @@ class Planner:
 
     def _refused_at(self, name: TableName, known: LakeFacts) -> LSN | None:
         """Return since when a table is not followed, though the stream has its changes."""
-        rule, last = self._config.rule_for(name), known.history.last(name)
+        rule, last = self.config.rule_for(name), known.history.last(name)
         is_refused = rule is not None and (rule.inheritance == "refuse" or bool(rule.columns))
         return last.dropped_at if is_refused and last is not None and last.state == DROPPED else None
 
@@ -255,19 +255,19 @@ class Planner:
         return replace(facts, since_write=since_write, last_stop=self.back_off.last_stop(facts))
 
     def _read_records(self, end: BronzeOffset, manifest: Manifest) -> LakeFacts:
-        registered = self._records.tables.read()
+        registered = self.records.tables.read()
         history = self.bronze.copies.read()
         self.copies_version = history.version
         self._read_relations()  # after the copies, which name them
         lake = LakeFacts.of(
-            self._config,
+            self.config,
             end,
             manifest,
             registered,
             history,
             self.relations.values(),
             self.path,
-            self._records.pauses.read(),
+            self.records.pauses.read(),
             datetime.now(timezone.utc),
         )
         self._replaced = {n: copy for n, copy in self._replaced.items() if copy == lake.copies.get(n)}
@@ -340,7 +340,7 @@ class Planner:
         self, found: Mapping[TableName, list[TableSurvey]], known: LakeFacts
     ) -> set[TableName]:
         """Return the tables under whose name another's changes were recorded; they wait for its copy."""
-        if self._config.source.copy == "never":
+        if self.config.source.copy == "never":
             return set()
         replaced = replaced_tables(found, known.copies, known.registered, self.relations)
         self._replaced |= {name: known.copies.get(name) for name in replaced}
@@ -384,7 +384,7 @@ class Planner:
 
     def path(self, name: TableName) -> str:
         """Return the path of a table's silver table."""
-        return silver_path(self.bronze.lake, self._config, name)
+        return silver_path(self.bronze.lake, self.config, name)
 
 
 def _has_news(

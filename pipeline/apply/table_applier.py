@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
@@ -11,15 +12,14 @@ from pipeline.apply.sharing import Outcome
 from pipeline.apply.table_renames import OtherNames, refuse_nested_folder, rename_events
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.copy_states import CopyHistory
-from pipeline.bronze.log import Bronze
 from pipeline.bronze.table_input import InputStart
-from pipeline.config.config import Config
 from pipeline.delta.fence import raise_if_fenced
 from pipeline.delta.retry import describe_conflict, is_conflict
-from pipeline.delta.table import Lake
+from pipeline.delta.store.looks import one_look
 from pipeline.errors import report_error
+from pipeline.maintenance.write_gate import WriteGate
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.progress import TableState
 from pipeline.silver.decision import Step
 from pipeline.silver.write.native_session import NativeWriting
@@ -30,16 +30,15 @@ from pipeline.table_name import TableName
 class TableApplier:
     """Writes the tables of batches; threads may share it, each with a table of its own."""
 
-    def __init__(
-        self, config: Config, lake: Lake, bronze: Bronze, records: Records, planner: Planner
-    ) -> None:
+    def __init__(self, planner: Planner) -> None:
         self.held_by_guards: dict[TableName, int] = {}  # with the changes of the last event
-        self.rows = ChangeRows(bronze)
+        self.rows = ChangeRows(planner.bronze)
         self.other_names = OtherNames()
-        self._config = config
-        self._lake = lake
-        self._bronze = bronze
-        self._records = records
+        self.gate = WriteGate()
+        self.looked: set[str] = set()  # tables that the last batch has looked at, on an object store
+        self._config = planner.config
+        self._bronze = planner.bronze
+        self._records = planner.records
         self._planner = planner
         self._writers: dict[TableName, SilverTable] = {}
 
@@ -49,7 +48,7 @@ class TableApplier:
             config, rule = self._config, self._config.rule_for(name)
             assert rule is not None
             self._writers[name] = SilverTable(
-                self._lake.sessions.new(),
+                self._bronze.lake.sessions.new(),
                 self._bronze,
                 self._records,
                 name,
@@ -67,7 +66,7 @@ class TableApplier:
         """Let a table that was moved away have a new writer, should it return."""
         self._writers.pop(name, None)
 
-    def create(self, table: TablePlan, plan: BatchPlan) -> RegisteredTable | None:
+    def create(self, plan: BatchPlan, table: TablePlan) -> RegisteredTable | None:
         """Create a new table; return how it is to be registered before `apply` writes its rows.
 
         None if that is left to `apply`, which also finds what is wrong with the table.
@@ -75,7 +74,7 @@ class TableApplier:
         facts, name, relations = table.facts, table.facts.name, self._planner.relations
         if self._config.silver.writer == "spark":
             return None
-        try:
+        with self._writing(name), suppress(Exception):
             self._planner.expected_versions.require(name)
             self._planner.shared.claim(self._planner.path(name))
             writer = self._writer_in(plan, name)
@@ -87,9 +86,14 @@ class TableApplier:
             created = writer.create(planned) if planned is not None else None
             if created is not None:
                 self._planner.expected_versions.check(name, None)
-        except Exception:
-            return None
-        return created
+            return created
+        return None
+
+    @contextmanager
+    def _writing(self, name: TableName) -> Iterator[None]:
+        """Let a block write a table, without another look at the tables that the batch has looked at."""
+        with self.gate.writing(str(name)), one_look(self.looked):
+            yield
 
     def _writer_in(self, plan: BatchPlan, name: TableName) -> SilverTable:
         """Return the writer of a table in a plan; raise LakeError if its folder would lie in another's."""
@@ -102,31 +106,32 @@ class TableApplier:
         """Carry out the plan of a table; return how that went, and its entry in the manifest."""
         name, offset, planner = table.facts.name, table.facts.offset, self._planner
         path = planner.path(name)
-        try:
-            since = entries.recorded_version(name)
-            if table.step in (Step.START_FROM_COPY, Step.REBUILD):  # they replace foreign commits
-                since = max(since, self._lake.table_at(path).version())
-            planner.expected_versions.require(name)
-            planner.shared.claim(path)
-            state = self._write(table, plan, since)
-            is_unshown = planner.shared.show(name, path) is not None
-            is_behind = state.is_behind or is_unshown
-            entry = entries.current(name, state.applied, since, is_behind=is_behind)
-            planner.expected_versions.record(name, entry)
-            if state.held:
-                planner.back_off.record_stop(table.facts, state.held)
-            elif table.step.writes:
-                planner.record_write(name)
-            return Outcome(state, entry, plan.end.lsn, is_unshown=is_unshown)
-        except Exception as error:
-            raise_if_fenced(error, path)
-            failure = describe_conflict(error) or report_error(error)
-            planner.expected_versions.forget(name)
-            is_repeated = is_conflict(error) or isinstance(error, ChangedError)
-            if not is_repeated:
-                planner.back_off.record_stop(table.facts, failure)
-            state = TableState(applied=offset, failure=failure)
-            return Outcome(state, entries.behind(name, offset), plan.end.lsn, is_repeated)
+        with self._writing(name):
+            try:
+                since = entries.recorded_version(name)
+                if table.step in (Step.START_FROM_COPY, Step.REBUILD):  # they replace foreign commits
+                    since = max(since, self._bronze.lake.table_at(path).version())
+                planner.expected_versions.require(name)
+                planner.shared.claim(path)
+                state = self._write(table, plan, since)
+                is_unshown = planner.shared.show(name, path) is not None
+                is_behind = state.is_behind or is_unshown
+                entry = entries.current(name, state.applied, since, is_behind=is_behind)
+                planner.expected_versions.record(name, entry)
+                if state.held:
+                    planner.back_off.record_stop(table.facts, state.held)
+                elif table.step.writes:
+                    planner.record_write(name)
+                return Outcome(state, entry, plan.end.lsn, is_unshown=is_unshown)
+            except Exception as error:
+                raise_if_fenced(error, path)
+                failure = describe_conflict(error) or report_error(error)
+                planner.expected_versions.forget(name)
+                is_repeated = is_conflict(error) or isinstance(error, ChangedError)
+                if not is_repeated:
+                    planner.back_off.record_stop(table.facts, failure)
+                state = TableState(applied=offset, failure=failure)
+                return Outcome(state, entries.behind(name, offset), plan.end.lsn, is_repeated)
 
     def _write(self, table: TablePlan, plan: BatchPlan, since: int) -> TableState:
         """Write a table, or hold it by its guards; only we may have written to it since a version."""

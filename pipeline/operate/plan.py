@@ -119,7 +119,7 @@ def _with_catalog(
     if config.catalog.schema is None:
         return list(planned)
     recorded = CatalogEntries(applier.lake).read()
-    manifest = applier.manifests.last()
+    manifest = applier.shown.manifests.last()
     shown = {entry.name for entry in manifest.entries if entry.version >= 0} if manifest else set()
     found = {table.name: table for table in planned}
     written = {name for name, table in applier.planner.tables.items() if table.step.writes}

@@ -26,10 +26,7 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
-from pipeline.postgres.open_transactions import (
-    keeps_stale_entries,
-    write_wal_past_now,
-)
+from pipeline.postgres.open_transactions import keeps_stale_entries, write_wal_past_now
 from pipeline.postgres.publication import Membership, describe_published, list_existing, list_published
 from pipeline.postgres.publication_edits import PublicationEdits
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
@@ -95,7 +92,10 @@ class Candidate:
 
 
 class CopyCandidates:
-    """Polls the source, over a session of its own that is opened again if it is lost."""
+    """Polls the source, over a session of its own that is opened again if it is lost.
+
+    Its 21 fields are the watches of one poll, bound by their order, and what each poll leaves for the next.
+    """
 
     def __init__(
         self,
@@ -256,9 +256,7 @@ class CopyCandidates:
                 for name, why in new.items()
             ]
             recorded = {name: last[name].sentence for name in new if name in last}
-            records.events.record(
-                [e for e in events if recorded.get(TableName(e.schema_name, e.table_name)) != e.sentence]
-            )
+            records.events.record([e for e in events if recorded.get(e.name) != e.sentence])
         return bool(failures)
 
     def _comparison(

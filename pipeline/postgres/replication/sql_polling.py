@@ -16,12 +16,10 @@ about the server do not wait for the end of a poll. After any failure both are c
 
 from __future__ import annotations
 
-import selectors
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
 import psycopg
 from psycopg import sql
@@ -32,10 +30,10 @@ from psycopg.pq.abc import PGresult
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe, read_flush_lsn, use_raw_encoding
 from pipeline.postgres.replication.change_stream import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn
-from pipeline.postgres.replication.interrupt import Interrupt
 from pipeline.postgres.replication.options import options_array
-from pipeline.postgres.replication.slot import lost_session_error, notice_error, require_slot, slot_error
+from pipeline.postgres.replication.slot import lost_session_error, require_slot, slot_error
 from pipeline.postgres.replication.slot_lock import BusyRetry, is_in_use
+from pipeline.postgres.replication.slot_reader import SlotReader
 from pipeline.protocol.lsn import LSN
 
 IDLE_INTERVAL = 0.5
@@ -74,7 +72,7 @@ def open_sessions(
     return SlotSessions(control, peeking, slot, confirmed_lsn)
 
 
-class SqlPolling:
+class SqlPolling(SlotReader):
     """The reading half of a ChangeStream by SQL; subclasses decide what a poll means for the slot."""
 
     def __init__(
@@ -90,29 +88,17 @@ class SqlPolling:
 
         `end_lsn` returns the LSN up to which a poll reads, by default the server's flush LSN.
         """
-        self._sessions = sessions
+        super().__init__(sessions.peeking, sessions.slot, sessions.confirmed_lsn, sessions.close)
         self._control = sessions.control
         self._peeking = sessions.peeking
-        self._slot = sessions.slot
-        self._received_lsn = sessions.confirmed_lsn
         self._options = options
         self._limit = poll_messages
         self._read_end_lsn = end_lsn or (lambda: read_flush_lsn(self._control))
         self._lock = threading.RLock()
-        self._failure: SourceError | None = None
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._peeking.pgconn.socket, selectors.EVENT_READ)
-        self._interrupt = Interrupt(self._selector)
-        self._peeking.add_notice_handler(self._receive_notice)
         self._peek: Peek | None = None
         self._poll_count = 0
         self._next_poll = 0.0
         self._busy_retry = BusyRetry(sessions.slot, busy_timeout)
-
-    @property
-    def received_lsn(self) -> LSN:
-        """The LSN up to which (inclusive) read() has returned everything that was committed."""
-        return self._received_lsn
 
     @property
     def session(self) -> int:
@@ -140,10 +126,6 @@ class SqlPolling:
                 self._next_poll = 0.0
                 return messages
 
-    def interrupt(self) -> None:
-        """Let read() return at once and start a poll without a pause; any thread may call this."""
-        self._interrupt.set()
-
     def ping(self) -> None:
         """Do nothing: each poll reads the server's flush LSN itself."""
 
@@ -153,10 +135,7 @@ class SqlPolling:
             if self._peek is not None and not self._peeking.closed:
                 # A backend that decodes notices a closed connection only when it next sends data.
                 self._peeking.cancel_safe(timeout=5)
-            self._failure = self._failure or SourceError(f"The stream of the slot {self._slot} is closed.")
-            self._selector.close()
-            self._interrupt.close()
-            self._sessions.close()
+            self._end()
 
     def _may_start_poll(self) -> bool:
         """Return whether the next poll may start."""
@@ -214,20 +193,6 @@ class SqlPolling:
             self._next_poll = time.monotonic() + self._busy_retry.next_pause(message)
         except SourceError as error:
             self._fail(error)
-
-    def _receive_notice(self, diagnostic: Diagnostic) -> None:
-        self._failure = notice_error(self._slot, diagnostic) or self._failure
-
-    def _fail(self, failure: SourceError) -> NoReturn:
-        # Decoding must not continue in a session after an error in it.
-        self._failure = failure
-        self._interrupt.close()
-        self._sessions.close()
-        raise failure
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
 
 _HEADER_SIZE = 19  # signature 11, flags 4, length of the extension 4 bytes

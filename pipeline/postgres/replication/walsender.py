@@ -8,7 +8,6 @@ failure the connection is closed, and every call raises the failure again.
 
 from __future__ import annotations
 
-import selectors
 import threading
 import time
 from collections import deque
@@ -36,18 +35,17 @@ from pipeline.postgres.replication.copy_both import (
     decode_keepalive,
     encode_status_update,
 )
-from pipeline.postgres.replication.interrupt import Interrupt
 from pipeline.postgres.replication.options import start_command
 from pipeline.postgres.replication.slot import (
     lost_session_error,
     moved_slot_error,
-    notice_error,
     read_slot,
     require_slot,
     slot_error,
     stream_end_error,
 )
 from pipeline.postgres.replication.slot_lock import BUSY_SECONDS, SlotInUse, is_in_use, retry_while_busy
+from pipeline.postgres.replication.slot_reader import SlotReader
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.units import format_count
 
@@ -135,7 +133,7 @@ def read_walsender_timeout(session: Connection) -> float:
     return row[0] / 1000 if row else 0.0
 
 
-class Walsender:
+class Walsender(SlotReader):
     """A running START_REPLICATION; a ChangeStream, started by `start_walsender`."""
 
     session = 1  # there is only one
@@ -151,31 +149,20 @@ class Walsender:
         shared: Connection | None = None,
         idle_timeout: float = IDLE_TIMEOUT,
     ) -> None:
-        self._connection = connection
+        super().__init__(connection, slot, start_lsn, connection.close)
         self._pgconn = connection.pgconn
         self._conninfo = conninfo
-        self._slot = slot
         self._shared = shared
-        self._received_lsn = self._acknowledged_lsn = start_lsn
-        self._failure: SourceError | None = None
+        self._acknowledged_lsn = start_lsn
         self._lock = threading.Lock()
         self._pending: deque[memoryview] = deque()
         self._pending_bytes = 0
         self._status_interval = min(_MAX_STATUS_INTERVAL, timeout / 3) if timeout else _MAX_STATUS_INTERVAL
         self._status_due = time.monotonic() + self._status_interval
         self._idle = IdleTimeout(idle_timeout)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._pgconn.socket, selectors.EVENT_READ)
-        self._interrupt = Interrupt(self._selector)
         self._is_closing = threading.Event()
-        connection.add_notice_handler(self._receive_notice)
         self._thread = threading.Thread(target=self._send_updates, name="standby status", daemon=True)
         self._thread.start()
-
-    @property
-    def received_lsn(self) -> LSN:
-        """The LSN up to which (inclusive) read() has returned everything that was committed."""
-        return self._received_lsn
 
     @property
     def needs_acknowledgement(self) -> bool:
@@ -218,10 +205,6 @@ class Walsender:
             else:
                 has_arrived = False
                 time.sleep(min(_BATCH_DELAY, remaining))
-
-    def interrupt(self) -> None:
-        """Let read() return at once, the one in progress or the next; any thread may call this."""
-        self._interrupt.set()
 
     def acknowledge(self, lsn: LSN) -> None:
         """Report `lsn` as flushed; refuse an LSN not received yet."""
@@ -266,10 +249,7 @@ class Walsender:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         with self._lock:
-            self._failure = self._failure or SourceError(f"The stream of the slot {self._slot} is closed.")
-            self._selector.close()
-            self._interrupt.close()
-            self._connection.close()
+            self._end()
 
     def _pull(self, messages: list[bytes], byte_count: int) -> tuple[int, LSN]:
         """Append payloads that have arrived, up to a full batch; return its bytes and the keepalive's LSN."""
@@ -366,19 +346,5 @@ class Walsender:
             if self._failure is not None:
                 return
 
-    def _receive_notice(self, diagnostic: Diagnostic) -> None:
-        self._failure = notice_error(self._slot, diagnostic) or self._failure
-
     def _lost(self, error: psycopg.Error | str) -> SourceError:
         return lost_session_error(self._slot, describe(error, self._conninfo))
-
-    def _fail(self, failure: SourceError) -> NoReturn:
-        # Decoding must not continue in a session after an error in it.
-        self._failure = failure
-        self._interrupt.close()
-        self._connection.close()
-        raise failure
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure

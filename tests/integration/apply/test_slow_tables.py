@@ -122,7 +122,7 @@ def while_slow_is_written(pipeline: Pipeline, gate: Gate) -> Applier:
 
 def newest(applier: Applier) -> Manifest:
     """Return the newest manifest as it is recorded."""
-    recorded = applier.manifests.last()
+    recorded = applier.shown.manifests.last()
     assert recorded is not None
     assert recorded == applier.manifest
     return recorded

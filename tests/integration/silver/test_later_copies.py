@@ -96,7 +96,7 @@ def apply(config: Config, spark: SparkSession | None = None, end: LSN | None = N
 def random_cuts(config: Config, rng: Random, spark: SparkSession | None) -> None:
     """Apply some of what bronze holds, up to random commits."""
     applier = Applier(spark, config)
-    manifest = applier.manifests.last() if applier.bronze.changes.exists() else None
+    manifest = applier.shown.manifests.last() if applier.bronze.changes.exists() else None
     rows = applier.bronze.changes.rows(["end_lsn"]).column("end_lsn").to_pylist()
     ends = sorted({end for end in rows if manifest is None or end > manifest.lsn})
     for end in sorted(rng.sample(ends, min(rng.randrange(3), len(ends)))):

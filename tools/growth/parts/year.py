@@ -88,7 +88,7 @@ class _Year:
             self._candidates,
             self.progress,
             stop=threading.Event(),
-            gate=self.applier.gate,
+            gate=self.applier.tables.gate,
         )
 
     def _candidates(self) -> Iterator[DueTable]:
