@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -23,9 +23,6 @@ from pipeline.progress import ApplySummary, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 from pipeline.units import format_count, format_size
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _LINE_SECONDS = 5.0
 
@@ -97,9 +94,7 @@ class Board:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
 

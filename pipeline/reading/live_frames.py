@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.spark.frames import in_session
-from pipeline.delta.sql import quoted
 from pipeline.errors import LakeError
 from pipeline.reading.live_tables import Live, LiveTable, buffered
-from pipeline.silver.read.as_of import view_names
+from pipeline.silver.read.as_of import create_views
 from pipeline.silver.read.live_rows import pending_writes
 from pipeline.table_name import TableName
 
@@ -35,14 +34,7 @@ class LiveFrames(Live):
         tables that are refused are dropped. Raises LakeError, and creates no view, if two views would have
         one name or a table cannot be read.
         """
-        chosen = sorted(self if tables is None else {TableName(schema, table) for schema, table in tables})
-        names = view_names(chosen, name)
-        frames = {view: self[table] for view, table in names.items()}
-        for schema, table in self.refused if tables is None else ():
-            self._found.lake.spark.catalog.dropTempView(name(schema, table))
-        for view, frame in frames.items():
-            frame.createOrReplaceTempView(quoted(view))
-        return names
+        return create_views(self, tables, self.refused, self._found.lake, name)
 
     def _rows(self, table: LiveTable) -> Any:
         from pyspark.errors import PySparkException

@@ -21,8 +21,8 @@ from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, EndpointError, report_error
 from pipeline.metadata.alerts import RecordedAlert, alert_table
 from pipeline.report.alert_log import alert_of, is_due, record_found, record_sent, with_job
-from pipeline.report.alert_rules import RULES, Alerts
-from pipeline.report.alerts import read_alerts
+from pipeline.report.alert_rules import RULES, Alerts, find_alerts
+from pipeline.report.alerts import read_facts
 from pipeline.report.webhook import message, send
 from pipeline.table_name import TableName
 
@@ -87,7 +87,8 @@ class AlertSender:
         """Find, record and send alerts; raise EndpointError if the receiver does not accept one."""
         known = [alert_of(row).key for row in self._table.read() if row.ended_at is None]
         try:
-            alerts = read_alerts(self._config, copy_failures=self._copy_failures(), known=known)
+            facts = read_facts(self._config, copy_failures=self._copy_failures(), known=known)
+            alerts = find_alerts(facts)
         except Exception:
             if failure is None:
                 raise

@@ -12,29 +12,12 @@ from pipeline.delta.store.looks import one_look
 from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifests
 from pipeline.protocol.lsn import INVALID
-from pipeline.report.alert_rules import AlertFacts, Alerts, awaited_tables, find_alerts
+from pipeline.report.alert_rules import AlertFacts, awaited_tables
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def read_alerts(
-    config: Config,
-    *,
-    spark: SparkSession | None = None,
-    is_offline: bool = False,
-    copy_failures: Mapping[TableName | None, str] | None = None,
-    known: Collection[str] = (),
-) -> Alerts:
-    """Read the status and return the alerts of now; the source is not read if `is_offline`.
-
-    `copy_failures` are those of an ingest of this process, `known` the keys of the alerts that began before.
-    """
-    return find_alerts(
-        read_facts(config, spark=spark, is_offline=is_offline, copy_failures=copy_failures, known=known)
-    )
 
 
 @one_look()
@@ -46,7 +29,10 @@ def read_facts(
     copy_failures: Mapping[TableName | None, str] | None = None,
     known: Collection[str] = (),
 ) -> AlertFacts:
-    """Read what the rules of alerts need."""
+    """Read what the rules of alerts need; the source is not read if `is_offline`.
+
+    `copy_failures` are those of an ingest of this process, `known` the keys of the alerts that began before.
+    """
     status = read_status(config, spark=spark, is_offline=is_offline)
     lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
     bronze, now = Bronze(lake, config.pipeline), datetime.now(timezone.utc)

@@ -19,8 +19,6 @@ from pipeline.report.copy_lines import ended_lines, list_rows, total_line
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.console import Console
 
     from pipeline.progress import CopyProgress, IngestSummary
@@ -70,9 +68,7 @@ class CopyBoard:
     def __enter__(self) -> CopyBoard:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._summary is not None:
             self.update(self._summary)
         with contextlib.suppress(OSError, ValueError):

@@ -93,9 +93,10 @@ def status(
         raise ConfigError("--alert is about the whole pipeline. Leave out TABLE, --strict and --html.")
     loaded = load_config(config)
     if alert:
-        from pipeline.report.alerts import read_alerts
+        from pipeline.report.alert_rules import find_alerts
+        from pipeline.report.alerts import read_facts
 
-        return finish(read_alerts(loaded, is_offline=offline), as_json=as_json)
+        return finish(find_alerts(read_facts(loaded, is_offline=offline)), as_json=as_json)
     from pipeline.report.status import read_details, read_page_facts, read_status
 
     found: Status | StatusDetails

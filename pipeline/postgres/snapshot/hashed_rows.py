@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -80,9 +79,7 @@ class HashedTable:
     def __enter__(self) -> HashedTable:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._connection.close()
 
     def read_catalog(self) -> CatalogRelation:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 
 from pipeline.bronze.copies import Copies
 from pipeline.config.config import Config
@@ -65,9 +64,7 @@ class SourceReads:
     def __enter__(self) -> SourceReads:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
     def start(self, tables: Mapping[TableName, RegisteredTable]) -> None:

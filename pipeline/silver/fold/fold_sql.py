@@ -123,14 +123,14 @@ class FoldSql:
             source=f"({grouped}) AS g",
         )
 
-    def text(self, i: int) -> str:
-        """Return SQL for the text of column i, given the aggregates `newest` and p0… of a key's steps."""
+    def text(self, i: int, row: str = "newest.") -> str:
+        """Return SQL for the text of column i, given p0… of a key's steps and its newest row, or any row."""
         fold = self.fold
         if i in fold.partial:
             return f"p{i}.value.text"
         if fold.columns[i].is_partial:
             return f"k{fold.key.index(i)}"
-        return pick(fold, i, "newest.new", "newest.relation_version", self.engine)
+        return pick(fold, i, f"{row}new", f"{row}relation_version", self.engine)
 
     def inserted(self, changes: str) -> str:
         """Return the folded rows of changes that are inserts of distinct rows."""

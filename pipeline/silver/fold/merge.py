@@ -30,8 +30,8 @@ class Merge:
     """At most one row `s` has an effect on each row `t`, by what they have in common (`same`).
 
     A row `s` that is gone removes its `t`, or sets the columns `marks` of it. Any other one replaces its `t`,
-    which keeps the values of `kept`; it is inserted if it has none, and always if `has_updates` is false.
-    `truncated` is what happens to rows `t` without an `s`.
+    which keeps the values of `kept` (unchanged TOAST); it is inserted if it has none, and always if
+    `has_updates` is false. `truncated` is what happens to rows `t` without an `s`.
     """
 
     same: str

@@ -6,7 +6,8 @@ are marked by the commit. A delete sends no values, so each column keeps the val
     soft_delete    one row per key. op U has values, and is_deleted shows whether the row is gone; op D has
                    none, because no step of the input sent them, and marks silver's row
     history        per key, a row of op U for each version that a commit left, and one of op D, which ends
-                   silver's version; `moved_in` is the key change from which a version inherits
+                   silver's version. Unchanged TOAST is that of the version before, in silver for the first
+                   one (FROM_SILVER); `moved_in` is the key change from which a version inherits
     append         one row per change, op I, in the form of inserted rows
 """
 
@@ -139,7 +140,7 @@ def versions(sql: FoldSql, steps: str) -> str:
         f"row_number() {in_order} AS number",
         source=f"({stated}) AS s" if fold.has_intermediate else f"({stated}) AS s WHERE from_end = 1",
     )
-    texts = (f"{_text_of_step(sql, i)} AS x{i}" for i in numbers)
+    texts = (f"{sql.text(i, row='')} AS x{i}" for i in numbers)
     own = f"CASE WHEN segment = 0 THEN {FROM_SILVER} ELSE {UNKNOWN} END"
     found = select(
         *fold.key_names,
@@ -193,15 +194,6 @@ def _ends_of_versions(sql: FoldSql) -> str:
 def _stated(sql: FoldSql, i: int) -> str:
     value = column_state(sql.fold, i, sql.engine)
     return sql.engine.struct({"sequence_key": "sequence_key", "value": value})
-
-
-def _text_of_step(sql: FoldSql, i: int) -> str:
-    fold = sql.fold
-    if i in fold.partial:
-        return f"p{i}.value.text"
-    if fold.columns[i].is_partial:
-        return f"k{fold.key.index(i)}"
-    return pick(fold, i, "new", engine=sql.engine)
 
 
 def with_moves(sql: FoldSql, found: str, segments: str) -> str:

@@ -81,14 +81,7 @@ class AsOf(Mapping[TableName, "DataFrame"]):
         dropped. Raises LakeError, and creates no view, if two views would have one name or a table cannot be
         read.
         """
-        chosen = sorted(self if tables is None else {TableName(schema, table) for schema, table in tables})
-        names = view_names(chosen, name)
-        frames = {view: self[table] for view, table in names.items()}
-        for schema, table in self.behind if tables is None else ():
-            self._lake.spark.catalog.dropTempView(name(schema, table))
-        for view, frame in frames.items():
-            frame.createOrReplaceTempView(quoted(view))
-        return names
+        return create_views(self, tables, self.behind, self._lake, name)
 
     def __getitem__(self, name: TableName) -> DataFrame:
         found = self.table(*name)
@@ -209,6 +202,24 @@ def parse_time(value: Any) -> datetime:
     if not isinstance(value, datetime):
         raise ConfigError(f"{value!r} is not a time. Give a datetime, or text like 2026-01-31T12:00:00Z.")
     return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+
+
+def create_views(
+    frames: Mapping[TableName, DataFrame],
+    tables: Collection[TableName] | None,
+    refused: Collection[TableName],
+    lake: Lake,
+    name: Callable[[str, str], str],
+) -> dict[str, TableName]:
+    """Create views of some frames, or of all and drop those of refused tables; return the tables by view."""
+    chosen = sorted(frames if tables is None else {TableName(schema, table) for schema, table in tables})
+    names = view_names(chosen, name)
+    found = {view: frames[table] for view, table in names.items()}
+    for schema, table in refused if tables is None else ():
+        lake.spark.catalog.dropTempView(name(schema, table))
+    for view, frame in found.items():
+        frame.createOrReplaceTempView(quoted(view))
+    return names
 
 
 def view_names(tables: Collection[TableName], name: Callable[[str, str], str]) -> dict[str, TableName]:

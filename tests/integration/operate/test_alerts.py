@@ -15,7 +15,7 @@ from pipeline.config.alerts import Alerting
 from pipeline.config.tables import TableRule
 from pipeline.errors import GapError
 from pipeline.report.alert_rules import AlertFacts, find_alerts
-from pipeline.report.alerts import read_alerts, read_facts
+from pipeline.report.alerts import read_facts
 from pipeline.report.observers import Observers, WatchOptions
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
@@ -128,7 +128,7 @@ def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
     assert f"No job has read the slot {life.config.source.slot} for 10 min" in found.sentence
     assert rules(replace(later(life), settings=Alerting(on=("wal > 1 kB",)))) == [("wal", None)]
     assert rules(replace(later(life), settings=Alerting(on=("wal > 1 GB",)))) == []
-    offline = read_alerts(life.config, is_offline=True)
+    offline = find_alerts(read_facts(life.config, is_offline=True))
     assert offline.found == []
     assert "slot_missing" in offline.unknown
 

@@ -14,7 +14,8 @@ import pytest
 from pipeline.bronze.log import Bronze
 from pipeline.delta.table import Lake
 from pipeline.operate.resync import run_resync
-from pipeline.report.alerts import read_alerts
+from pipeline.report.alert_rules import find_alerts
+from pipeline.report.alerts import read_facts
 from pipeline.report.status import read_status
 from pipeline.report.status_page import CURRENT, IN_DOUBT
 from pipeline.table_name import TableName
@@ -204,7 +205,8 @@ def assert_in_doubt_until_copied(tables: Pipeline) -> None:
     assert status.is_held
     states = {table.name: table.state for table in status.tables}
     assert {name for name, state in states.items() if state == IN_DOUBT} == rewritten
-    assert {alert.table for alert in read_alerts(tables.config).found if alert.rule == "doubt"} == rewritten
+    alerts = find_alerts(read_facts(tables.config)).found
+    assert {alert.table for alert in alerts if alert.rule == "doubt"} == rewritten
     run_resync(tables.config, ["public.*"])
     tables.catch_up()
     tables.assert_equal(*rewritten)

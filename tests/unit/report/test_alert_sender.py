@@ -53,7 +53,8 @@ class Found:
 def found(monkeypatch: pytest.MonkeyPatch) -> Found:
     """Give what the rules find, by every sender of the test."""
     found = Found()
-    monkeypatch.setattr(alert_sender, "read_alerts", found.read)
+    monkeypatch.setattr(alert_sender, "read_facts", found.read)
+    monkeypatch.setattr(alert_sender, "find_alerts", lambda alerts: alerts)
     return found
 
 
