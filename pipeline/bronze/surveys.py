@@ -92,8 +92,8 @@ def is_table(name: TableName) -> str:
     return f"(schema_name = {text_literal(name.schema)} AND table_name = {text_literal(name.table)})"
 
 
-def number_of_interval(bounds: Sequence[LSN], column: str = "end_lsn") -> str:
-    """Return SQL for the number of the (bound, next] that a column lies in, -1 outside of all.
+def number_of_interval(bounds: Sequence[LSN]) -> str:
+    """Return SQL for the number of the (bound, next] that `end_lsn` lies in, -1 outside of all.
 
     The comparisons are a balanced tree: their number for a row is logarithmic.
     """
@@ -103,10 +103,10 @@ def number_of_interval(bounds: Sequence[LSN], column: str = "end_lsn") -> str:
             return str(first)
         middle = (first + last) // 2
         low, high = search(first, middle), search(middle + 1, last)
-        return f"IF({column} <= {int(bounds[middle + 1])}, {low}, {high})"
+        return f"IF(end_lsn <= {int(bounds[middle + 1])}, {low}, {high})"
 
     inside = search(0, len(bounds) - 2)
-    return f"IF({column} > {int(bounds[0])} AND {column} <= {int(bounds[-1])}, {inside}, -1)"
+    return f"IF(end_lsn > {int(bounds[0])} AND end_lsn <= {int(bounds[-1])}, {inside}, -1)"
 
 
 def text_literal(text: str) -> str:

@@ -319,9 +319,9 @@ def _columns_with_statistics(schema: pa.Schema) -> list[str]:
 class Statistics:
     """The statistics of a file's rows, which are added in parts."""
 
-    def __init__(self, names: Sequence[str], indexed_columns: int = INDEXED_COLUMNS) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         self.row_count = 0
-        self._names = list(names[:indexed_columns])
+        self._names = list(names[:INDEXED_COLUMNS])
         self._nulls: dict[str, int] = {}
         self._bounds: dict[str, tuple[Any, Any]] = {}
         self._unbounded: set[str] = set()  # columns with a value that no bounds can include

@@ -184,13 +184,7 @@ def append(folder: Path, snapshot: Snapshot, rows: Any, commit: TableCommit | No
     return _commit_files(folder, snapshot, [], files, commit, operation, Reads())
 
 
-def overwrite(
-    folder: Path,
-    snapshot: Snapshot,
-    rows: Any,
-    commit: TableCommit | None,
-    schema: TableSchema | None = None,
-) -> int:
+def overwrite(folder: Path, snapshot: Snapshot, rows: Any, schema: TableSchema | None = None) -> int:
     """Replace all rows of a table, and its columns by those of a schema; return the version."""
     actions: list[Action] = []
     if schema is not None and schema.json != snapshot.schema_string:
@@ -198,8 +192,8 @@ def overwrite(
         actions += before.with_fields(schema.fields).actions(before)
     actions += [remove_action(add) for add in snapshot.files.values()]
     files = [rows_file(folder, snapshot, rows, schema)] if len(rows) else []
-    operation = _write("Overwrite", files, commit)
-    return _commit_files(folder, snapshot, actions, files, commit, operation, Reads(whole_table=True))
+    operation = _write("Overwrite", files, None)
+    return _commit_files(folder, snapshot, actions, files, None, operation, Reads(whole_table=True))
 
 
 def delete(

@@ -262,10 +262,10 @@ class LakeTable:
         table = filter_rows(self.frame().toArrow(), where)
         return table if columns is None else table.select(list(columns))
 
-    def file_paths(self, snapshot: Snapshot | None = None) -> list[str] | None:
+    def file_paths(self) -> list[str] | None:
         """Return the data files of a table on this machine, None if rows are deleted in some of them."""
         assert self.local_path is not None
-        files = (snapshot or self.snapshot()).files.values()
+        files = self.snapshot().files.values()
         if any(add.get("deletionVector") for add in files):
             return None
         return fetch_all(data_path(self.local_path, add["path"]) for add in files)
@@ -332,7 +332,6 @@ class LakeTable:
         self,
         rows: Rows | pa.Table,
         ddl: str,
-        commit: TableCommit | None = None,
         *,
         replaces_schema: bool = False,
         snapshot: Snapshot | None = None,
@@ -346,10 +345,10 @@ class LakeTable:
         snapshot = snapshot or self.snapshot()
         if not self.writes_natively(snapshot, removes=True):
             frame = local_frame(self.spark, _as_rows(rows), ddl)
-            self.overwrite(frame, commit, replaces_schema=replaces_schema)
-        elif commit is None or snapshot.offsets.get(str(commit.txn), -1) < commit.lsn:
+            self.overwrite(frame, None, replaces_schema=replaces_schema)
+        else:
             schema = TableSchema.of_ddl(ddl) if replaces_schema else None
-            native_write.overwrite(self.folder, snapshot, rows, commit, schema)
+            native_write.overwrite(self.folder, snapshot, rows, schema)
 
     def delete_rows(self, where: pc.Expression, condition: str, columns: Sequence[str]) -> None:
         """Delete the rows that satisfy a condition on columns, given as an expression and as SQL.

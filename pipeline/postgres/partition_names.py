@@ -101,7 +101,7 @@ def _plan_publication(
             and (name in entries or (name in families and not entries.isdisjoint(families[name].above)))
         }
     name, operations = config.source.publication, frozenset({"insert", "update", "delete", "truncate"})
-    return Publication(name, scope.all_tables, operations, via_root, False, frozenset(tables))
+    return Publication(name, scope.all_tables, operations, via_root, frozenset(tables))
 
 
 def _sent_by_root(sent: Publication, root: TableName, *, has_rule: bool) -> Reason:

@@ -214,7 +214,6 @@ class Publication:
     all_tables: bool
     operations: frozenset[str]  # of insert, update, delete, truncate
     via_root: bool
-    generated_columns: bool  # stored ones, on 18 and newer
     tables: frozenset[TableName]
     comment: str | None = None
     is_owned: bool = False
@@ -244,17 +243,16 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
     major = connection.info.server_version // 10000
     truncate = "pubtruncate" if major >= 11 else "false"
     via_root = "pubviaroot" if major >= 13 else "false"
-    generated = "pubgencols <> 'n'" if major >= 18 else "false"
     row = _fetch(
         connection,
-        f"SELECT puballtables, pubinsert, pubupdate, pubdelete, {truncate}, {via_root}, {generated},"
+        f"SELECT puballtables, pubinsert, pubupdate, pubdelete, {truncate}, {via_root},"
         " pg_catalog.obj_description(oid, 'pg_publication'), pg_catalog.pg_has_role(pubowner, 'USAGE')"
         " FROM pg_catalog.pg_publication WHERE pubname = %s",
         name,
     )
     if not row:
         return None
-    all_tables, *operations, publishes_root, publishes_generated, comment, is_owned = row[0]
+    all_tables, *operations, publishes_root, comment, is_owned = row[0]
     tables = list_published(connection, name)
     names = ("insert", "update", "delete", "truncate")
     return Publication(
@@ -262,7 +260,6 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
         all_tables=all_tables,
         operations=frozenset(n for n, is_published in zip(names, operations, strict=True) if is_published),
         via_root=publishes_root,
-        generated_columns=publishes_generated,
         tables=frozenset(tables),
         comment=comment,
         is_owned=is_owned,

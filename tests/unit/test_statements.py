@@ -74,7 +74,7 @@ SAFE = {
         "table.row_filter"
     },  # what pg_get_expr writes; see test_injection
     "pipeline/postgres/publication.py": {
-        *("truncate", "via_root", "generated"),
+        *("truncate", "via_root"),
         "for_server(connection, IS_PUBLISHABLE)",
         "_PUBLISHED.format(published=published, entries=entries)",
         "_TABLE.format(published=published, row_filter=row_filter)",

@@ -1,7 +1,7 @@
 """The colours and the style sheet of the pages, and the script of those that a job serves.
 
-`PALETTES` has the colours of a light and of a dark page; `TEXTS` says which colour is a text on which one, so
-that a test can compute each contrast. Pages load nothing: the security policy allows only what is in them.
+`LIGHT` and `DARK` have the colours of a light and of a dark page; a test computes the contrasts of texts.
+Pages load nothing: the security policy allows only what is in them.
 """
 
 from __future__ import annotations
@@ -49,14 +49,6 @@ DARK = {
     "first-plot": "#7db8f5",
     "second-plot": "#f0a35e",
 }
-PALETTES = {"light": LIGHT, "dark": DARK}
-TEXTS = (
-    *((text, back) for text in ("text", "quiet", "link") for back in ("page", "card")),
-    *((color, f"{color}-back") for color in ("red", "amber", "blue", "green", "grey")),
-    *((color, "card") for color in ("red", "amber", "blue", "green", "grey")),
-)
-"""Colours of texts, each with the one behind it."""
-
 STATES = {
     "failed": ("red", "\N{MULTIPLICATION X}"),
     "held": ("red", "\N{BLACK SQUARE}"),
@@ -187,15 +179,3 @@ POLICY = (
     f"default-src 'none'; style-src {source_hash(STYLE)}; img-src data:; base-uri 'none'; form-action 'none'"
 )
 """The security policy of a page without a script."""
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast of two colours `#rrggbb` by WCAG 2, from 1 to 21."""
-    low, high = sorted((_luminance(one), _luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(color: str) -> float:
-    channels = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

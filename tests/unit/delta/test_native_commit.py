@@ -72,10 +72,6 @@ def test_an_offset_is_recorded_once(table: LakeTable) -> None:
     for lsn in (5, 5, 4):
         table.append_rows([{"id": lsn}], DDL, TableCommit(ONE, LSN(lsn)))
     assert (table.version(), table.offset(ONE), ids(table)) == (1, LSN(5), [5])
-    table.overwrite_rows([{"id": 9}], DDL, TableCommit(ONE, LSN(5)))
-    assert ids(table) == [5]
-    table.overwrite_rows([{"id": 9}], DDL, TableCommit(ONE, LSN(6)))
-    assert ids(table) == [9]
 
 
 def test_of_two_writers_of_one_offset_the_second_is_refused(
