@@ -82,7 +82,7 @@ def write_checkpoint(table: Path, version: int) -> None:
     from deltalake import DeltaTable
 
     log = table / "_delta_log"
-    if (log / _name(version)).exists():
+    if (log / checkpoint_name(version)).exists():
         return
     files = files_of(table)
     _remove_abandoned(table)
@@ -111,7 +111,8 @@ def write_checkpoint(table: Path, version: int) -> None:
         shutil.rmtree(shadow, ignore_errors=True)
 
 
-def _name(version: int) -> str:
+def checkpoint_name(version: int) -> str:
+    """Return the name of a checkpoint that is one file."""
     return f"{version:020}.checkpoint.parquet"
 
 
@@ -127,7 +128,7 @@ def _last_checkpoint(log: Path) -> Checkpoint | None:
     """Return the checkpoint that `_last_checkpoint` names, None if there is none in one file."""
     try:
         last = int(json.loads(read_pointer(log))["version"])
-        path = log / _name(last)
+        path = log / checkpoint_name(last)
         fetch(str(path))
         return Checkpoint(last, (str(path),)) if path.exists() else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):

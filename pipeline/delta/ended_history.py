@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from pipeline.delta.checkpoint_files import commit_name, list_log
-from pipeline.delta.checkpoints import read_pointer, write_checkpoint
+from pipeline.delta.checkpoints import checkpoint_name, read_pointer, write_checkpoint
 from pipeline.delta.native_commit import Operation, commit_version, read_commit, vector_file
 from pipeline.delta.store.files import StoredFile
 from pipeline.delta.store.mirror import fetch, files_of, remove_files
@@ -192,7 +192,7 @@ def _is_cut(log: Path, version: int) -> bool:
     if actions is None or any(set(action) != {_COMMIT_INFO} for action in actions):
         return False
     is_ours = all(OURS in (a[_COMMIT_INFO].get("userMetadata") or "") for a in actions)
-    return is_ours and _checkpoint_name(version) in files_of(log).names_in(str(log))
+    return is_ours and checkpoint_name(version) in files_of(log).names_in(str(log))
 
 
 def _checkpoint(table: LakeTable, version: int) -> None:
@@ -203,7 +203,7 @@ def _checkpoint(table: LakeTable, version: int) -> None:
         from pipeline.delta.spark.log import delta_log
 
         delta_log(table.spark, table.path).checkpoint()
-    if _checkpoint_name(version) not in files_of(log).names_in(str(log)):
+    if checkpoint_name(version) not in files_of(log).names_in(str(log)):
         raise LakeError(
             f"The log of {table.path} got no checkpoint of version {version}, so older versions were kept. "
             "Run the same command again."
@@ -218,7 +218,7 @@ def _drop_removals(log: Path, version: int) -> None:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    path = Path(fetch(str(log / _checkpoint_name(version))))
+    path = Path(fetch(str(log / checkpoint_name(version))))
     with pq.ParquetFile(path) as file:
         if "remove" not in file.schema_arrow.names:
             return
@@ -237,17 +237,13 @@ def _correct_pointer(log: Path, version: int, actions: int) -> None:
     found = json.loads(read_pointer(log))
     if int(found["version"]) != version:
         return
-    size = (log / _checkpoint_name(version)).stat().st_size
+    size = (log / checkpoint_name(version)).stat().st_size
     sizes = {"size": actions, "sizeInBytes": size}
     found |= {name: value for name, value in sizes.items() if name in found}
     found.pop("checksum", None)  # of the pointer itself
     written = log / f".{uuid4()}.tmp"
     written.write_text(json.dumps(found), encoding="utf-8")
     files_of(log).replace(written, log / "_last_checkpoint")
-
-
-def _checkpoint_name(version: int) -> str:
-    return f"{version:020}.checkpoint.parquet"
 
 
 def _remove_before(log: Path, version: int) -> None:
@@ -266,7 +262,7 @@ def _is_kept(path: Path, version: int) -> bool:
         return True
     is_plain = name.removesuffix(".crc") in (
         commit_name(version),
-        _checkpoint_name(version),
+        checkpoint_name(version),
         f"{version:020}",
     )
     return is_plain or (digits.isdigit() and len(digits) == 20 and int(digits) > version)

@@ -13,10 +13,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from pipeline.config.config import Config
+from pipeline.delta.sql import now
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, EndpointError, report_error
 from pipeline.metadata.alerts import RecordedAlert, alert_table
@@ -95,8 +95,8 @@ class AlertSender:
             alerts = _UNKNOWN._replace(pipeline=self._config.pipeline)
         if failure is None or "failed" in self._config.alerts.on:
             alerts = with_job(alerts, self._command, failure, works=works and failure is None)
-        now = _now()
-        rows = self._table.change(lambda before: record_found(before, alerts, self._sender, now, _MOST))
+        time_now = now()
+        rows = self._table.change(lambda before: record_found(before, alerts, self._sender, time_now, _MOST))
         due = [row for row in rows if is_due(row) and row.sender == self._sender]
         for start in range(0, len(due), _AT_ONCE):
             self._send(due[start : start + _AT_ONCE])
@@ -104,7 +104,7 @@ class AlertSender:
     def _send(self, rows: Sequence[RecordedAlert]) -> None:
         settings = self._config.alerts
         send(settings, message(self._config.pipeline, settings.format, rows))
-        self._table.change(lambda before: record_sent(before, rows, _now()))
+        self._table.change(lambda before: record_sent(before, rows, now()))
 
     def _copy_failures(self) -> CopyFailures | None:
         summary = self._ingest
@@ -155,7 +155,3 @@ class AlertSender:
 
 
 _UNKNOWN = Alerts("", (), {rule.name for rule in RULES})
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)

@@ -39,11 +39,7 @@ class FrameTarget(Target):
     def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
         self.session.add("silver", self.frame)
 
-    def define_whole_silver(self, fold: Fold) -> None:
-        self.define_silver(fold)
-
-    def define_silver_rows(self, fold: Fold) -> None:
-        self.define_silver(fold)
+    define_whole_silver = define_silver_rows = define_silver
 
     def newest_lsn(self, rows: EarlierRows) -> int | None:
         return None

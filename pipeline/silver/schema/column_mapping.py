@@ -287,7 +287,7 @@ def _in_order(renames: dict[str, RenameColumn], present: set[str]) -> list[Renam
 def free_names(used: Iterable[str], own: Sequence[str] = COMMIT_NAMES) -> list[str]:
     """Return names for pgdelta's own columns that no other column has; Delta ignores case in names."""
     names = {name.lower() for name in used}
-    return [_free(base, names) for base in own]
+    return [free_name(base, names) for base in own]
 
 
 def find_metadata_columns(
@@ -307,7 +307,7 @@ def find_metadata_columns(
 def _find(base: str, columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]) -> str:
     candidates = [n for n in columns if n.lower().rstrip("_") == base and n not in recorded]
     candidates = [n for n in candidates if n not in source_names] or candidates
-    return max(candidates, key=len, default=_free(base, {name.lower() for name in columns}))
+    return max(candidates, key=len, default=free_name(base, {name.lower() for name in columns}))
 
 
 def plan_metadata_renames(
@@ -325,7 +325,7 @@ def plan_metadata_renames(
     renames = []
     for name, base in zip(metadata_columns, own, strict=False):
         if name.lower() in targets:
-            to = _free(base, used)
+            to = free_name(base, used)
             sentence = (
                 f"Column {name} of pgdelta was renamed to {to}, because the source has a column {name}."
             )
@@ -333,7 +333,8 @@ def plan_metadata_renames(
     return renames
 
 
-def _free(name: str, used: Collection[str]) -> str:
+def free_name(name: str, used: Collection[str]) -> str:
+    """Return a name, with underscores after it while it is used."""
     while name in used:
         name += "_"
     return name

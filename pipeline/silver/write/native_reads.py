@@ -20,6 +20,7 @@ from pipeline.silver.fold.fold import Fold
 from pipeline.silver.fold.fold_sql import reduced_images
 from pipeline.silver.fold.merge import same_keys
 from pipeline.silver.fold.unchanged_values import EARLIER, EARLIER_VALUES, NEEDED, EarlierRows
+from pipeline.silver.schema.column_mapping import free_name
 from pipeline.silver.write.data_layout import (
     FileChoice,
     column_bounds,
@@ -46,7 +47,7 @@ class NativeReads(Target):
         self._files = version.files
         self._max_bytes = max_bytes
         names = {name.lower() for name in version.columns.names}
-        self._file, self._row, self._flags = (_free_name(name, names) for name in ("file", "row", "flags"))
+        self._file, self._row, self._flags = (free_name(name, names) for name in ("file", "row", "flags"))
         self._has_silver = False
 
     @property
@@ -209,12 +210,6 @@ def _newest_lsn(file: Mapping[str, Any], column: str) -> float:
     """Return the greatest LSN in a file by its statistics, infinity if they do not have it."""
     ((_, newest),) = file_bounds(file, {column: "BIGINT"})
     return inf if newest is None else float(newest)
-
-
-def _free_name(name: str, used: set[str]) -> str:
-    while name in used:
-        name += "_"
-    return name
 
 
 def as_numpy(column: Any) -> np.ndarray[Any, Any]:

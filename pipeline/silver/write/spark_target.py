@@ -43,11 +43,7 @@ class SparkTarget(Target):
         bounds = key_bounds(fold, aggregates or {})
         self.session.add("silver", rows if bounds is None else rows.where(bounds))
 
-    def define_whole_silver(self, fold: Fold) -> None:
-        self.define_silver(fold)
-
-    def define_silver_rows(self, fold: Fold) -> None:
-        self.define_silver(fold)
+    define_whole_silver = define_silver_rows = define_silver
 
     def newest_lsn(self, rows: EarlierRows) -> int | None:
         self.session.add(EARLIER, self._table.frame())
