@@ -4,9 +4,9 @@
 - `txn`: transaction ids, on which exactly-once rests, and what a commit records
 - `log`: Delta's objects for a table's log, and what its commits record about themselves
 - `commit_files`: commit data files that exist already, fenced and read back
-- `partitions`: the values of partition columns, and rows by them
-- `retry`: repeat a write that a foreign commit conflicts with
+- `partitions`: values of partition columns; `retry`: repeat a write that a foreign commit conflicts with
 - `locks`: one apply at a time, on a file system of this machine
-- `filesystem`, `timestamps`, `sql`: folders, microseconds, quoting
+- `filesystem`, `sql`: folders; quoting, and times as microseconds
+- `record_table`: small tables whose rows are instances of a dataclass
 - `spark/`: the session, its settings and JARs, the log store, `make dist`
 """

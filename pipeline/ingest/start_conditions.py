@@ -1,7 +1,7 @@
 """Conditions on lake, source and slot under which ingest starts: one list for ingest and `pgdelta check`.
 
 A condition is a function that raises the reason for a refusal. `CONTINUING` are those of a lake that has an
-offset, in the order in which they are decided. `check_start` makes a line of each.
+offset, in the order in which they are decided. `StartCheck` makes a line of each.
 """
 
 from __future__ import annotations
