@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pipeline.protocol.pg_types import PgType
+from pipeline.protocol.pg_types import Int4, PgType
 from pipeline.units import format_count
 
 # both sides sort these by their bytes: under collation C at the source
@@ -47,7 +47,7 @@ class ColumnRange:
     first: str | None
     last: str | None
     is_closed: bool = False
-    position: int = -1
+    position: Int4 = -1
 
     @property
     def bounds(self) -> list[tuple[str, str]]:

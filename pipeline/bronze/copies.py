@@ -33,7 +33,7 @@ from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import NewRows, add_columns
-from pipeline.delta.record_table import record_of, row_of
+from pipeline.delta.record_table import ddl_of, record_of, row_of
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
@@ -41,14 +41,11 @@ from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
-_KEY_RANGES = (
-    "key_ranges ARRAY<STRUCT<first: ARRAY<STRING>, last: ARRAY<STRING>, columns: ARRAY<STRUCT<"
-    "name: STRING, first: STRING, last: STRING, is_closed: BOOLEAN, position: INT>>>>"
-)
+_KEY_RANGES = f"key_ranges ARRAY<STRUCT<{ddl_of(KeyRange, ':')}>>"
 COPIES = (
     "copy_id BIGINT, schema_name STRING, table_name STRING, relation_id BIGINT, membership BIGINT, "
     "relation_version BIGINT, state STRING, lsn BIGINT, running ARRAY<BIGINT>, chunks_before BIGINT, "
-    "chunks ARRAY<STRUCT<relation_id: BIGINT, filenode: BIGINT, first_page: BIGINT, end_page: BIGINT>>, "
+    f"chunks ARRAY<STRUCT<{ddl_of(Chunk, ':')}>>, "
     "invisible_commits ARRAY<BIGINT>, from_lsn BIGINT, row_count BIGINT, requests ARRAY<STRING>, "
     f"sentence STRING, recorded_at TIMESTAMP, {_KEY_RANGES}"
 )
