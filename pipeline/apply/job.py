@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
@@ -66,12 +67,13 @@ def run_apply(
     status = StatusWriter(applier, config) if records_status else None
     starts_query = is_launched_by_spark() if starts_query is None else starts_query
     has_query = starts_query and _needs_spark(config)
+    run = _ApplyRun(config, applier, registrar, status, stop, trigger == "continuous")
     with nullcontext() if is_alone else lock_apply(applier.lake, config.pipeline, stop), closing(applier):
         maintenance = _maintenance(applier, config, stop, progress)
         if trigger == "continuous":
             with maintenance.in_background():
-                return _apply(applier, registrar, trigger, stop, status, has_query=has_query, config=config)
-        summary = _apply(applier, registrar, trigger, stop, status, has_query=has_query, config=config)
+                return run.apply(has_query=has_query)
+        summary = run.apply(has_query=has_query)
         maintenance.run()
         return summary
 
@@ -95,114 +97,105 @@ def _maintenance(
     )
 
 
-def _apply(
-    applier: Applier,
-    registrar: CatalogRegistrar,
-    trigger: str,
-    stop: threading.Event,
-    status: StatusWriter | None,
-    *,
-    has_query: bool,
-    config: Config,
-) -> ApplySummary:
-    if trigger == "continuous":
-        applier.run_continuously()
-    checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
-    failure: Exception | None = None
-    with FirstBatches(applier, goes_on=trigger == "continuous") as first:
-        if trigger == "continuous":
-            if has_query:
-                has_query = _wait_for_bronze(applier, stop)
-            else:
-                _keep_up(applier, registrar, stop, status)
-                first.end()
-                if stop.is_set():
-                    applier.close()
-        else:
-            # Without work there is nothing to start Spark for.
-            has_query = has_query and first.wait_for_work()
-        if has_query:
-            failure = _follow(applier, registrar, trigger, stop, status, checkpoint, first)
-            if failure is not None and applier.error is None and not stop.is_set():
-                # The checkpoint is damaged, or names a version that Delta removed. Only the trigger depends
-                # on it.
-                remove_folder(applier.lake.sessions, checkpoint)
-                failure = _follow(applier, registrar, trigger, stop, status, checkpoint, first)
-    if applier.error is not None:
-        raise applier.error
-    if failure is not None and not stop.is_set():
-        raise failure
-    if trigger == "available-now" and not stop.is_set():
-        applier.apply_pending()
-    if status is not None:
-        status.write()
-    else:
-        applier.summary.doubts = read_doubts(applier.bronze, applier.records, config)
-    registrar.finish(stop)
-    return applier.summary
-
-
 def _needs_spark(config: Config) -> bool:
     """Return whether the query runs: not where Spark has no client for the store, and writes nothing."""
     return config.silver.writer != "native" or parts_of(config.storage.root)[0] not in WITHOUT_SPARK
 
 
-def _keep_up(
-    applier: Applier, registrar: CatalogRegistrar, stop: threading.Event, status: StatusWriter | None
-) -> None:
-    """Do what a run without a query does while its first batches go on, until `stop` is set."""
-    while applier.error is None and not stop.wait(1):
-        _do_what_is_due(applier, registrar, status)
+@dataclass(frozen=True, slots=True)
+class _ApplyRun:
+    """What a run of the job that holds the lock works with."""
 
+    config: Config
+    applier: Applier
+    registrar: CatalogRegistrar
+    status: StatusWriter | None
+    stop: threading.Event
+    is_continuous: bool
 
-def _do_what_is_due(applier: Applier, registrar: CatalogRegistrar, status: StatusWriter | None) -> None:
-    applier.retry_when_due()
-    registrar.update()
-    if status is not None:
-        status.write_when_due()
+    def apply(self, *, has_query: bool) -> ApplySummary:
+        """Apply what bronze holds, or until `stop`, triggered by Structured Streaming if it has a query."""
+        applier, stop = self.applier, self.stop
+        if self.is_continuous:
+            applier.run_continuously()
+        checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
+        failure: Exception | None = None
+        with FirstBatches(applier, goes_on=self.is_continuous) as first:
+            if self.is_continuous:
+                if has_query:
+                    has_query = self._wait_for_bronze()
+                else:
+                    self._keep_up()
+                    first.end()
+                    if stop.is_set():
+                        applier.close()
+            else:
+                # Without work there is nothing to start Spark for.
+                has_query = has_query and first.wait_for_work()
+            if has_query:
+                failure = self._follow(checkpoint, first)
+                if failure is not None and applier.error is None and not stop.is_set():
+                    # The checkpoint is damaged, or names a version that Delta removed. Only the trigger
+                    # depends on it.
+                    remove_folder(applier.lake.sessions, checkpoint)
+                    failure = self._follow(checkpoint, first)
+        if applier.error is not None:
+            raise applier.error
+        if failure is not None and not stop.is_set():
+            raise failure
+        if not self.is_continuous and not stop.is_set():
+            applier.apply_pending()
+        if self.status is not None:
+            self.status.write()
+        else:
+            applier.summary.doubts = read_doubts(applier.bronze, applier.records, self.config)
+        self.registrar.finish(stop)
+        return applier.summary
 
+    def _keep_up(self) -> None:
+        """Do what a run without a query does while its first batches go on, until `stop` is set."""
+        while self.applier.error is None and not self.stop.wait(1):
+            self._do_what_is_due()
 
-def _wait_for_bronze(applier: Applier, stop: threading.Event) -> bool:
-    """Start Spark, and return True when there is a bronze table, False after a stop."""
-    _ = applier.lake.spark
-    while not applier.bronze.changes.exists():
-        if stop.wait(LOOK_SECONDS):
-            return False
-    return True
+    def _do_what_is_due(self) -> None:
+        self.applier.retry_when_due()
+        self.registrar.update()
+        if self.status is not None:
+            self.status.write_when_due()
 
+    def _wait_for_bronze(self) -> bool:
+        """Start Spark, and return True when there is a bronze table, False after a stop."""
+        _ = self.applier.lake.spark
+        while not self.applier.bronze.changes.exists():
+            if self.stop.wait(LOOK_SECONDS):
+                return False
+        return True
 
-def _follow(
-    applier: Applier,
-    registrar: CatalogRegistrar,
-    trigger: str,
-    stop: threading.Event,
-    status: StatusWriter | None,
-    checkpoint: str,
-    first: FirstBatches,
-) -> Exception | None:
-    """Apply as bronze grows, until the query ends or `stop` is set; return the error that ended the query."""
-    from pyspark.errors import StreamingQueryException
+    def _follow(self, checkpoint: str, first: FirstBatches) -> Exception | None:
+        """Apply as bronze grows, until the query ends or `stop`; return the error that ended the query."""
+        from pyspark.errors import StreamingQueryException
 
-    stream = applier.lake.spark.readStream.format("delta").option("skipChangeCommits", "true")
-    writer = stream.load(applier.bronze.changes.path).writeStream.foreachBatch(applier.apply_batch)
-    if trigger == "available-now":
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime="1 second")
-    try:
-        query = writer.option("checkpointLocation", checkpoint).start()
-    except Exception as error:  # the checkpoint's metadata is read here already
-        return error
-    while query.isActive and not stop.is_set() and applier.error is None:
-        with suppress(StreamingQueryException):  # query.exception() returns it below
-            query.awaitTermination(1)
-        if (progress := query.lastProgress) is not None:
-            applier.summary.stream = StreamProgress.of(progress)
-            first.end()
-        if trigger == "continuous":
-            _do_what_is_due(applier, registrar, status)
-    first.end()
-    if stop.is_set():
-        applier.close()
-    query.stop()
-    return query.exception()
+        applier, stop = self.applier, self.stop
+        stream = applier.lake.spark.readStream.format("delta").option("skipChangeCommits", "true")
+        writer = stream.load(applier.bronze.changes.path).writeStream.foreachBatch(applier.apply_batch)
+        if self.is_continuous:
+            writer = writer.trigger(processingTime="1 second")
+        else:
+            writer = writer.trigger(availableNow=True)
+        try:
+            query = writer.option("checkpointLocation", checkpoint).start()
+        except Exception as error:  # the checkpoint's metadata is read here already
+            return error
+        while query.isActive and not stop.is_set() and applier.error is None:
+            with suppress(StreamingQueryException):  # query.exception() returns it below
+                query.awaitTermination(1)
+            if (progress := query.lastProgress) is not None:
+                applier.summary.stream = StreamProgress.of(progress)
+                first.end()
+            if self.is_continuous:
+                self._do_what_is_due()
+        first.end()
+        if stop.is_set():
+            applier.close()
+        query.stop()
+        return query.exception()

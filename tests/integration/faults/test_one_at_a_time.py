@@ -189,7 +189,7 @@ def test_jobs_are_refused_while_a_pipeline_runs_and_not_after_its_kill(
     pipeline.ingest()
     with monkeypatch.context() as patch:
         # before the query begins: what is no Exception would never leave its callback
-        patch.setattr("pipeline.apply.job._apply", crash)
+        patch.setattr("pipeline.apply.job._ApplyRun.apply", crash)
         with pytest.raises(Crash):
             pipeline.apply()
         patch.setattr("pipeline.apply.applier.Applier._run_batch", crash)
