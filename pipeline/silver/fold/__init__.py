@@ -3,7 +3,7 @@
 - `write_plan`: the steps of an input; `write`: one write
 - `fold`, `fold_sql`: one row per key, or multisets of whole rows
 - `modes`, `mode_sql`: what else than a mirror a table may be, and the fold of these
-- `unchanged_plan`, `unchanged_values`: unchanged TOAST in mode `append`; `mode_sql` has that of `history`
+- `unchanged_plan`, `unchanged_values`: unchanged TOAST in mode append (`mode_sql` has that of history)
 - `later_copies`: copies that correct the rows of such tables
 - `key_bounds`, `file_statistics`: by which files are skipped
 - `policies`: guards, and refused values
