@@ -45,6 +45,11 @@ class Survey:
     unchanged_toast: frozenset[int] = frozenset()  # 0-based columns that some change did not send
     at_rest: bool = False
 
+    @property
+    def changes(self) -> int:
+        """The number of inserts, updates and deletes."""
+        return self.inserts + self.updates + self.deletes
+
     def merged(self, other: "Survey") -> "Survey":
         """Return the survey of both inputs, which have no change in common, of the same version."""
         truncates = [key for key in (self.last_truncate, other.last_truncate) if key is not None]

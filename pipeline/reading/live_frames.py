@@ -82,7 +82,7 @@ class LiveFrames(Live):
                 changes = bronze.table_changes(table.name, plan.start, plan.end_lsn)
                 is_log = write.fold.mode == "append"
                 session.add("changes", between(changes, step.start, step.end, is_log=is_log))
-                count = sum(s.inserts + s.updates + s.deletes for s in plan.surveys)
+                count = plan.changes
                 target = FrameTarget(session, frame, count)
                 StepWriter(target, buffered(found.records), table.name).write(write)
                 frame = target.frame

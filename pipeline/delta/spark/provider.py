@@ -7,9 +7,10 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.store.looks import look_again
 from pipeline.delta.store.store import WITHOUT_SPARK
-from pipeline.errors import LakeError
+from pipeline.errors import NOTICES, LakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,11 @@ class SparkProvider:
                 self._has_client = True
             self._check(self._spark)
             return self._spark
+
+    def announce(self, why: str) -> None:
+        """Say why the session starts, where it has not started and this process starts it."""
+        if self.started is None and not is_launched_by_spark():
+            NOTICES.info("Spark starts for %s", why)
 
     def new(self) -> SparkProvider:
         """Return a provider of another session, with settings and views of its own."""

@@ -14,7 +14,7 @@ from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.fold.write import Write
 from pipeline.silver.schema.schema_operations import SetProperties
-from pipeline.silver.write.native_session import is_left_to_spark, session_of_rows
+from pipeline.silver.write.native_session import session_of_rows, why_left_to_spark
 from pipeline.silver.write.native_target import NativeTarget
 from pipeline.silver.write.overlay import Overlay, OverlayCommitter
 from pipeline.silver.write.range_plan import RangePlan
@@ -85,7 +85,7 @@ def fold_onto(
                 target = NativeTarget(session, version, OverlayCommitter(version, overlay))
                 StepWriter(target, records, name).write(write)
         except Exception as error:
-            if not is_left_to_spark(error):
+            if why_left_to_spark(error) is None:
                 raise
             return None
     return overlay

@@ -45,8 +45,8 @@ from pipeline.silver.schema.table_partitions import columns_to_fold, rule_with_n
 from pipeline.silver.write.native_session import (
     NativeWriting,
     define_chunks,
-    is_left_to_spark,
     session_of_rows,
+    why_left_to_spark,
 )
 from pipeline.silver.write.range_plan import Evolution, RangePlan, RangeStop, WriteResult
 from pipeline.silver.write.registrations import registrations
@@ -237,7 +237,7 @@ class BatchWriter:
             self._records.tables.register(after)
         self.registered = after
         missing_values = self._missing_values - lost_before
-        count = _changes_of(plan.surveys)
+        count = plan.changes
         return WriteResult(plan.end_lsn, held, misfits, stop.kind, count, missing_values, stop.copy_lsn)
 
     def _evolve(self, plan: RangePlan, evolution: Evolution) -> tuple[RegisteredTable, RegisteredTable]:
@@ -266,12 +266,15 @@ class BatchWriter:
         """Carry out a write, unless an earlier run did; return the number of misfits."""
         if (self._table.offset(write.commit.txn) or INVALID) >= write.commit.lsn:
             return 0
-        if self.choose_writer(write, plan).is_native:
+        choice = self.choose_writer(write, plan)
+        why: str | None = choice.reason
+        if choice.is_native:
             try:
                 return self._write_natively(write, plan)
             except Exception as error:  # nothing is committed yet, and Spark can write it
-                if not is_left_to_spark(error):
+                if (why := why_left_to_spark(error)) is None:
                     raise
+        self._table.sessions.announce(f"{self._name}: {why}")
         return self._write_by_spark(write, plan)
 
     def choose_writer(self, write: Write, plan: RangePlan) -> Choice:
@@ -285,7 +288,7 @@ class BatchWriter:
             return choose(facts)
         assert plan.evolution is not None
         snapshot = self._table.snapshot()
-        changes = _count(write, plan)
+        changes = plan.changes_of(write)
         return choose(
             replace(
                 facts,
@@ -329,7 +332,7 @@ class BatchWriter:
         assert self._native is not None
         if not write.only_adds:
             return False
-        count, rows, place = _count(write, plan), self._native.rows, (self._name, plan.start, plan.end_lsn)
+        count, rows, place = plan.changes_of(write), self._native.rows, (self._name, plan.start, plan.end_lsn)
         size = rows.size(*place, count) or 0
         return size > MAX_BYTES_AT_ONCE or count > MAX_ROWS_AT_ONCE or not rows.fits(*place)
 
@@ -349,7 +352,7 @@ class BatchWriter:
 
         with self._spark_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
             is_local = self._table.local_path is not None
-            changes = _count(write, plan)
+            changes = plan.changes_of(write)
             is_small = is_local and is_small_write(changes, self._table.snapshot())
             with settings(session.spark, SMALL_WRITE_SETTINGS if is_small else {}):
                 return self._write_to(SparkTarget(session.spark, session, self._table, changes), write)
@@ -402,7 +405,7 @@ class BatchWriter:
             try:
                 return self._find_refusal_by(DUCKDB, surveys, relations, start, end_lsn)
             except Exception as error:
-                if not is_left_to_spark(error):
+                if why_left_to_spark(error) is None:
                     raise
         return self._find_refusal_by(SPARK, surveys, relations, start, end_lsn)
 
@@ -442,7 +445,7 @@ class BatchWriter:
             return False
         if not policies.refuses_natively(surveys, relations, self._rule):
             return False
-        size = self._native.rows.size(self._name, start, end_lsn, _changes_of(surveys))
+        size = self._native.rows.size(self._name, start, end_lsn, sum(survey.changes for survey in surveys))
         return size is not None and size <= MAX_CHANGE_BYTES
 
     def _current(self, registered: RegisteredTable | None) -> RegisteredTable | None:
@@ -487,12 +490,3 @@ class BatchWriter:
         if step.copy_id is not None and step.end_lsn < end_lsn:
             return self._txn.of(TxnKind.COPIED, step.copy_id)
         return self._txn.of(TxnKind.PART, step.part) if step.part else self._txn
-
-
-def _count(write: Write, plan: RangePlan) -> int:
-    """Return how many changes a step has, or some more."""
-    return _changes_of([s for s in plan.surveys if s.version in write.step.versions])
-
-
-def _changes_of(surveys: Sequence[Survey]) -> int:
-    return sum(s.inserts + s.updates + s.deletes for s in surveys)

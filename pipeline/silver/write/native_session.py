@@ -70,9 +70,12 @@ def define_chunks(
         yield
 
 
-def is_left_to_spark(error: BaseException) -> bool:
-    """Return whether the native writer has left a write to Spark."""
+def why_left_to_spark(error: BaseException) -> str | None:
+    """Return why the native writer has left a write to Spark, None if it has not."""
     from pipeline.delta.data_files import TooLargeError
     from pipeline.silver.write.native_files import NotNative
 
-    return isinstance(error, (NotNative, TooLargeError)) or is_out_of_memory(error)
+    if isinstance(error, NotNative):
+        return str(error)
+    is_large = isinstance(error, TooLargeError) or is_out_of_memory(error)
+    return "its rows do not fit into the memory of this process" if is_large else None

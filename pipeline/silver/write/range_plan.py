@@ -128,7 +128,11 @@ class RangePlan:
     @property
     def changes(self) -> int:
         """The number of its changes."""
-        return sum(s.inserts + s.updates + s.deletes for s in self.surveys)
+        return sum(survey.changes for survey in self.surveys)
+
+    def changes_of(self, write: Write) -> int:
+        """Return how many changes a write has, or some more."""
+        return sum(survey.changes for survey in self.surveys if survey.version in write.step.versions)
 
     @property
     def changes_columns(self) -> bool:

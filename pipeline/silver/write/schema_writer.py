@@ -74,7 +74,7 @@ from pipeline.silver.write.native_schema import (
     fills_natively,
     set_default,
 )
-from pipeline.silver.write.native_session import is_left_to_spark
+from pipeline.silver.write.native_session import why_left_to_spark
 from pipeline.silver.write.range_plan import Evolution, PlannedOperation
 from pipeline.silver.write.writer_choice import MAX_BYTES, WriterSetting
 from pipeline.table_name import TableName
@@ -391,7 +391,7 @@ class SchemaWriter:
             try:
                 set_default(self._table, operation, planned.backfill[0], max_bytes)
             except Exception as error:
-                if not is_left_to_spark(error):
+                if why_left_to_spark(error) is None:
                     raise
             else:
                 return replace(planned, backfill=None)

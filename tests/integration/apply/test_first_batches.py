@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ import pytest
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.job import run_apply
+from pipeline.delta import native_write
+from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import Lake
-from pipeline.errors import LakeError
+from pipeline.errors import NOTICES, LakeError
 from pipeline.progress import ApplySummary
 from pipeline.protocol.lsn import LSN
 from tests.support.pipelines import Pipeline, with_writer
@@ -141,3 +144,23 @@ def test_a_stop_while_spark_starts_ends_the_run(filled: Pipeline, monkeypatch: p
         may_start.set()
         assert running.result(60).tables
     filled.assert_equal("t")
+
+
+def test_a_run_says_for_which_table_spark_starts_and_why(
+    filled: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled.apply()
+    table = Lake(filled.config.storage).table("silver", "public", "t")
+    native_write.set_properties(table.folder, table.snapshot(), {"delta.enableChangeDataFeed": "true"}, "{}")
+    filled.run("INSERT INTO t VALUES (3)")
+    filled.ingest()
+
+    def start(name: str) -> object:
+        raise LakeError("There is no Java.")
+
+    monkeypatch.setattr(NOTICES, "propagate", True)
+    monkeypatch.setattr(SparkProvider, "started", None)
+    monkeypatch.setattr("pipeline.delta.spark.session.start_session", start)
+    with caplog.at_level(logging.INFO, NOTICES.name):
+        filled.apply(starts_query=False)
+    assert "Spark starts for public.t: the table has a change data feed" in caplog.messages
