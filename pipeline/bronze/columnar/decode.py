@@ -191,17 +191,19 @@ def _require(good: Bools) -> None:
 
 
 def _u32(octets: Octets, at: Ints) -> Ints:
-    value: Ints = octets[at].astype(np.int64) << 24
-    value |= octets[at + 1].astype(np.int64) << 16
-    value |= octets[at + 2].astype(np.int64) << 8
-    value |= octets[at + 3]
-    return value
+    everywhere: Any = np.ndarray((len(octets) - 3,), ">u4", octets, strides=(1,))
+    values: Ints = everywhere[at].astype(np.int64)
+    return values
 
 
 def _read_tuples(
     octets: Octets, cursor: Ints, ends: Ints, present: Bools, widths: Ints | None
 ) -> tuple[Tuples, Ints]:
-    """Read one TupleData per present row; return the cells and the byte after each."""
+    """Read one TupleData per present row; return the cells and the byte after each.
+
+    A row's cursor never goes back, so all its cells are inside its message if the last one is. Until that is
+    known, cells behind the end are read from the padding.
+    """
     cursor = cursor.copy()
     _require(~present | (cursor + 2 <= ends))
     head = np.minimum(cursor, len(octets) - 2)
@@ -216,25 +218,24 @@ def _read_tuples(
     kinds = np.empty(offsets[-1], np.uint8)
     starts = np.empty(offsets[-1], np.int64)
     lengths = np.empty(offsets[-1], np.int64)
-    for column in range(int(counts.max(initial=0))):
-        rows: Any = np.flatnonzero(counts > column)
-        if len(rows) == len(cursor):
-            rows = slice(None)
-        at, end = cursor[rows], ends[rows]
-        fits = at < end
-        at = np.minimum(at, len(octets) - 8)
+    width = int(counts.max(initial=0))
+    is_even = int(counts.min(initial=width)) == width
+    for column in range(width):
+        rows: Any = slice(None) if is_even else np.flatnonzero(counts > column)
+        cell: Any = slice(column, None, width) if is_even else offsets[:-1][rows] + column
+        at = np.minimum(cursor[rows], len(octets) - 8)
         kind = octets[at]
-        is_sized = kind == TEXT
-        is_valid = is_sized | (kind == NULL) | (kind == UNCHANGED)
-        if not is_valid.all():
-            is_sized |= kind == BINARY
-            is_valid |= is_sized
-        length = np.where(is_sized, _u32(octets, at + 1), 0)
-        following = at + 1 + np.where(is_sized, 4 + length, 0)
-        fits &= is_valid
-        fits &= following <= end
-        _require(fits)
-        cell = offsets[:-1][rows] + column
-        kinds[cell], starts[cell], lengths[cell] = kind, at + 5, length
-        cursor[rows] = following
+        at += 1
+        length = _u32(octets, at)
+        at += 4
+        kinds[cell], starts[cell] = kind, at
+        if (kind == TEXT).all():
+            cursor[rows] += length + 5
+        else:
+            is_sized = (kind == TEXT) | (kind == BINARY)
+            length *= is_sized
+            cursor[rows] += length + 4 * is_sized + 1
+        lengths[cell] = length
+    _require(cursor <= ends)
+    _require((kinds == TEXT) | (kinds == NULL) | (kinds == UNCHANGED) | (kinds == BINARY))
     return Tuples(present, offsets, kinds, starts, lengths), cursor
