@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ _MAX_BYTES = 256 << 20  # of a table's rows that are read at once, in memory
 MAX_SHARED_BYTES = 2 << 30  # of files that are read once for all tables
 _MAX_BYTES_OF_FILE = 512 << 20  # of its values in memory
 CHUNK_ROWS = 262_144
+_STREAMED_ROWS = 16_384  # at a time
 CHUNK_BYTES = 32 << 20  # in memory
 
 
@@ -74,6 +75,33 @@ class _Files:
             return sum(self.sizes.values())
         part = min(1.0, changes / max(self.shared_rows, 1))
         return sum(self.sizes.values()) - shared + round(shared * part)
+
+
+class RowStream:
+    """Rows for DuckDB that are too many for memory; each query reads them anew.
+
+    `failure` is why the last one could not: DuckDB raises an error of its own.
+    """
+
+    def __init__(self, schema: pa.Schema, read: Callable[[], Iterator[pa.Table]]) -> None:
+        self.failure: Exception | None = None
+        self._schema = schema
+        self._read = read
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a stream of the rows, as Arrow's interface of PyCapsules defines it."""
+        import pyarrow as pa
+
+        reader = pa.RecordBatchReader.from_batches(self._schema, self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for rows in self._read():
+                yield from rows.cast(self._schema).to_batches(_STREAMED_ROWS)
+        except Exception as error:
+            self.failure = error
+            raise
 
 
 class ChangeRows:
@@ -125,18 +153,26 @@ class ChangeRows:
 
         from pipeline.delta.data_files import TooLargeError
 
-        files = self._files(name, start, end_lsn)
-        assert files is not None
         tables, size = [], 0
+        for rows in self._parts(self._files(name, start, end_lsn), name):
+            tables.append(rows)
+            size += rows.nbytes
+            if size > _MAX_BYTES:
+                raise TooLargeError(f"{name} has more than {_MAX_BYTES} bytes of changes")
+        return pa.concat_tables(tables) if tables else _empty(self._columns)
+
+    def stream(self, name: TableName, start: InputStart, end_lsn: LSN) -> RowStream:
+        """Return the rows of `read`, which are read again, a file at a time, for each query about them."""
+        files = self._files(name, start, end_lsn)
+        return RowStream(_empty(self._columns).schema, lambda: self._parts(files, name))
+
+    def _parts(self, files: _Files | None, name: TableName) -> Iterator[pa.Table]:
+        assert files is not None
         for path in files.sizes:
             with self._lock:
                 rows = self._part(path, name, is_shared=path in files.shared)
             if rows is not None:
-                tables.append(rows)
-                size += rows.nbytes
-                if size > _MAX_BYTES:
-                    raise TooLargeError(f"{name} has more than {_MAX_BYTES} bytes of changes")
-        return pa.concat_tables(tables) if tables else _empty(self._columns)
+                yield rows
 
     def chunks(
         self, name: TableName, start: InputStart, end_lsn: LSN, ops: Sequence[str]
@@ -254,7 +290,8 @@ def _read(path: str, columns: Sequence[str]) -> pa.Table:
         rows = read_data_file(fetch(path), columns, _MAX_BYTES_OF_FILE)
     except FileNotFoundError:
         raise missing_file(path) from None
-    return rows.filter(pc.field("op") != "M")
+    is_message = pc.equal(rows.column("op"), "M")
+    return rows.filter(pc.invert(is_message)) if pc.any(is_message).as_py() else rows  # it copies all texts
 
 
 def _split(rows: pa.Table) -> dict[TableName, pa.Table]:

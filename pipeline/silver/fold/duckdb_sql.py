@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.engine import DUCKDB
 from pipeline.silver.fold.sql_session import SqlSession
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, Any] = {
     "memory_limit": "1GB",
+    "disabled_optimizers": "build_side_probe_side",  # the right side of a join is the one in memory
     "threads": 2,
     "temp_directory": "",  # rows are not written to disk: what needs more memory is left to Spark
     "autoinstall_known_extensions": False,
@@ -47,6 +49,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     import duckdb
 
     return isinstance(error, duckdb.OutOfMemoryException)
+
+
+class ArrowStream(Protocol):
+    """Rows by Arrow's interface of PyCapsules."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a stream of the rows."""
 
 
 class DuckSql(SqlSession):
@@ -82,6 +91,12 @@ class DuckSql(SqlSession):
     def table(self, query: str) -> pa.Table:
         return self._connection.sql(self.with_defined(query)).to_arrow_table()
 
+    def batches(self, query: str, row_count: int) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        for batch in self._connection.sql(self.with_defined(query)).to_arrow_reader(row_count):
+            yield pa.Table.from_batches([batch])
+
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
         return self._connection.execute(self.with_defined(query)).fetchall()
@@ -100,8 +115,8 @@ class DuckSql(SqlSession):
             query = f"SELECT * FROM ({query}) AS q"
         return f"WITH {', '.join(reversed(needed))} {query}"
 
-    def add(self, name: str, rows: pa.Table | ds.Dataset) -> None:
-        """Name an Arrow table, or a dataset."""
+    def add(self, name: str, rows: pa.Table | ds.Dataset | ArrowStream) -> None:
+        """Name an Arrow table, a dataset, or what gives a new stream of its rows to each query."""
         self._connection.register(name, rows)
         self._arrow.append(name)
 

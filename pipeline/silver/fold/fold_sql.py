@@ -102,34 +102,16 @@ class FoldSql:
         )
         return f"(op = 'U' AND old_kind IS NOT NULL AND NOT ({same or 'true'}))"
 
-    def fold_by_key(self, steps: str) -> str:
-        """Return one row per key: its last step decides, and for each column the last one that sent it."""
-        fold, engine = self.fold, self.engine
-        names = ("step", "commit_lsn", "commit_time", "relation_version", "new")
-        last = f"{engine.latest({name: name for name in names}, 'sequence_key')} AS newest"
-        partial = (
-            f"{engine.latest({'value': column_state(fold, i, engine)}, 'sequence_key')} "
-            f"FILTER (WHERE step <> 'U' OR {is_sent(fold, i, engine)}) AS p{i}"
-            for i in fold.partial
-        )
-        grouped = select(*fold.key_names, last, *partial, source=steps) + group_by(fold.key_names)
-        return select(
-            *fold.key_names,
-            "CASE WHEN newest.step = 'D' THEN 'D' ELSE 'U' END AS op",
-            "newest.commit_lsn AS commit_lsn",
-            "newest.commit_time AS commit_time",
-            *(f"{self.text(i)} AS x{i}" for i in range(len(fold.columns))),
-            *(f"p{i}.value.state AS s{i}" for i in fold.partial),
-            source=f"({grouped}) AS g",
-        )
+    def text(self, i: int, row: str = "newest.", keys: str = "") -> str:
+        """Return SQL for the text of column i, given p0… of a key's steps and its newest row, or any row.
 
-    def text(self, i: int, row: str = "newest.") -> str:
-        """Return SQL for the text of column i, given p0… of a key's steps and its newest row, or any row."""
+        `row` and `keys` are what is written before the columns of the row, and before the keys.
+        """
         fold = self.fold
         if i in fold.partial:
             return f"p{i}.value.text"
         if fold.columns[i].is_partial:
-            return f"k{fold.key.index(i)}"
+            return f"{keys}k{fold.key.index(i)}"
         return pick(fold, i, f"{row}new", f"{row}relation_version", self.engine)
 
     def inserted(self, changes: str) -> str:
@@ -149,23 +131,31 @@ class FoldSql:
     def typed(self, folded: str, *, has_base_keys: bool = False) -> str:
         """Return the values and key values of folded rows in their silver types.
 
-        The texts of types that may not hold them are kept, and so are the base keys of `with_key_changes`.
+        The texts of values that may not fit are kept, and so are the base keys of `with_key_changes`.
         """
         fold, engine = self.fold, self.engine
-        return select(
-            "op",
-            "commit_lsn",
-            "commit_time",
+        others = [
+            *("op", "commit_lsn", "commit_time"),
+            *(f"s{i}" for i in fold.partial),
+            *self._own,
+            *(self.base_keys if has_base_keys else []),
+        ]
+        typed = select(
+            *others,
             *(
                 f"{fold.columns[i].type.value(f'f.{name}', engine)} AS {name}"
                 for name, i in zip(fold.key_names, fold.key, strict=True)
             ),
             *(f"{c.type.value(f'f.x{i}', engine)} AS c{i}" for i, c in enumerate(fold.columns)),
-            *(f"s{i}" for i in fold.partial),
-            *(f"x{i}" for i in self._kept_texts),
-            *self._own,
-            *(self.base_keys if has_base_keys else []),
+            *(f"f.x{i} AS x{i}" for i in self._kept_texts),
             source=f"{folded} AS f",
+        )
+        return select(
+            *others,
+            *fold.key_names,
+            *(f"c{i}" for i in self._numbers),
+            *(f"{fold.columns[i].type.kept_text(f'x{i}', f'c{i}')} AS x{i}" for i in self._kept_texts),
+            source=f"({typed}) AS v",
         )
 
     @property

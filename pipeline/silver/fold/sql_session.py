@@ -7,10 +7,12 @@ A session holds the relations of one write. `define` names a query, `compute` al
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 from pipeline.engine import SPARK, Engine
 from pipeline.silver.fold.fold_sql import FoldSql
+from pipeline.silver.fold.mirror_sql import folded_rows, newest_steps
 from pipeline.silver.fold.mode_sql import soft_deletes, versions, with_moves, with_truncates
 
 
@@ -18,6 +20,7 @@ class SqlSession(ABC):
     """Relations of one engine."""
 
     engine: Engine
+    has_many = False  # changes: so many that one more query of DuckDB costs less than copies of their tuples
 
     @abstractmethod
     def define(self, name: str, query: str) -> None:
@@ -38,6 +41,10 @@ class SqlSession(ABC):
     @abstractmethod
     def table(self, query: str) -> Any:
         """Return the rows of a query, in the engine's form: a DataFrame of Spark or an Arrow table."""
+
+    def batches(self, query: str, row_count: int) -> Iterator[Any]:
+        """Yield the rows of a query like `table`, maybe so many at a time; meanwhile run no other query."""
+        yield self.table(query)
 
     @abstractmethod
     def clear(self) -> None:
@@ -61,7 +68,10 @@ def fold_steps(session: SqlSession, sql: FoldSql) -> None:
         case "soft_delete":
             session.define("by_key", soft_deletes(sql, "steps"))
         case _:
-            session.define("by_key", sql.fold_by_key("steps"))
+            many = session.has_many
+            name = session.compute if many else session.define
+            name("newest_steps", newest_steps(sql, "steps", looks_up=many))
+            session.define("by_key", folded_rows(sql, "newest_steps", "steps", looks_up=many))
 
 
 def follow_key_changes(session: SqlSession, sql: FoldSql) -> None:

@@ -81,6 +81,19 @@ class Write:
             return False
         return is_log or self.step.copy_id is not None or self.step.identity is Identity.NONE
 
+    @property
+    def is_read_once(self) -> bool:
+        """Whether each row is written once it is read: it depends on none of the table, nor on another."""
+        if self.only_adds:
+            return True
+        adds = self.kind in (WriteKind.APPEND, WriteKind.OVERWRITE) and self.filling is None
+        return (
+            adds
+            and self.step.identity is Identity.KEY
+            and self.fold.mode == "mirror"
+            and not self.fold.partial
+        )
+
     def statement(self, bounds: str | None = None) -> str:
         """Return the MERGE, within the bounds of the changed keys if these are known."""
         assert self.merge is not None

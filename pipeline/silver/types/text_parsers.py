@@ -61,6 +61,11 @@ class SilverType:
         kept_nulls = engine.size(engine.filter(exact, "e IS NULL"))
         return f"({lost} OR {sent_nulls} <> {kept_nulls})"
 
+    def kept_text(self, text: str, value: str) -> str:
+        """Return SQL for the text as far as `misfit` needs it: NULL where the value shows that it fits."""
+        needs_all = self.lenient is not None or not (self.element is None or self.element.is_total)
+        return text if needs_all else f"CASE WHEN {value} IS NULL THEN {text} END"
+
     @property
     def clamped(self) -> SilverType:
         """The type that has the nearest value instead of NULL for a misfit."""

@@ -294,6 +294,7 @@ class BatchWriter:
                 facts,
                 unsupported=plan.evolution.new_feature or unsupported_feature(snapshot),
                 only_adds=write.only_adds,
+                is_read_once=write.is_read_once,
                 changes=changes,
                 change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn, changes),
                 compared_bytes=compared_bytes(write.kind, write.fold, snapshot),
@@ -319,7 +320,7 @@ class BatchWriter:
             target = NativeTarget(session, version, FileCommitter(version), max_bytes)
             if is_chunked:
                 misfits = self._write_chunks(target, write, plan)
-            elif write.only_adds:  # one query instead of two
+            elif write.only_adds or (write.is_read_once and session.has_many):
                 writer = StepWriter(target, self._records, self._name)
                 misfits = writer.write_chunks(write, [None], target.adding_rows(write))
             else:

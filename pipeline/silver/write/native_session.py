@@ -6,8 +6,10 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
 
-from pipeline.bronze.change_rows import ChangeRows, row_changes
+from pipeline.bronze.change_rows import ChangeRows, RowStream, row_changes
 from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold.duckdb_sql import DuckSql, is_out_of_memory
@@ -15,6 +17,10 @@ from pipeline.silver.fold.write_plan import WriteStep
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANY = 5_000  # rows: below, one more query of DuckDB costs more than it saves
 _LARGE = 100_000  # rows
 _turn = threading.Lock()
 
@@ -40,14 +46,27 @@ def session_of_rows(
 ) -> Iterator[DuckSql]:
     """Give a session with the row changes in (first, last] as `changes`; only one at a time has many.
 
-    With `is_log` they are those of `row_changes` as a log.
+    With `is_log` they are those of `row_changes` as a log. Those that memory does not hold are streamed.
     """
-    found = rows.read(name, start, end_lsn)
-    with _turn if found.num_rows > _LARGE else nullcontext(), closing(DuckSql()) as session:
+    from pipeline.delta.data_files import TooLargeError
+
+    found: pa.Table | RowStream
+    try:
+        found = rows.read(name, start, end_lsn)
+        count: float = found.num_rows
+    except TooLargeError:
+        found, count = rows.stream(name, start, end_lsn), inf
+    with _turn if count > _LARGE else nullcontext(), closing(DuckSql()) as session:
+        session.has_many = count > MANY
         session.add("bronze", found)
         visible = f"(SELECT * FROM bronze WHERE {rows.visible})"
         session.define("changes", row_changes(visible, name, start, end_lsn, first, last, is_log=is_log))
-        yield session
+        try:
+            yield session
+        except Exception:
+            if failure := getattr(found, "failure", None):
+                raise failure from None
+            raise
 
 
 def define_chunks(

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MAX_MISFIT_BYTES = 16 << 20  # in memory; more are left to Spark
+_BATCH_VALUES = 1 << 20  # of the rows that are written at a time: some 16 MiB, a row group
 
 
 class KeyNotSentError(LakeError):
@@ -241,9 +242,9 @@ class StepWriter:
         chunks: Iterable[object],
         adding: AbstractContextManager[Callable[[pa.Table], None]],
     ) -> int:
-        """Write like `write`, in one commit, a step that only adds rows; `changes` has those of each chunk.
+        """Write like `write`, in one commit, a step that `is_read_once`; `changes` has each chunk's rows.
 
-        `adding` gives what adds rows, and commits them. A chunk without misfits takes one query. Raises
+        `adding` gives what adds rows, and commits them. Memory holds some rows at a time. Raises
         TooLargeError if there are too many misfits.
         """
         import pyarrow as pa
@@ -259,22 +260,39 @@ class StepWriter:
             is_lost += "_"
         condition = write_module.has_misfit(fold, session.engine)
         rows = sql.final_rows(FOLDED, write.metadata, {is_lost: f"coalesce({condition}, false)"})
+        shown = f"(SELECT * FROM {FOLDED} WHERE op <> 'D') AS f"
         misfits: list[pa.Table] = []
         with adding as add:
             for _ in chunks:
-                session.define("inserted", _added(sql))
-                session.define(FOLDED, sql.typed("inserted"))
-                found = session.table(rows)
-                add(found)
-                if not pc.any(found.column(is_lost)).as_py():
+                self._define_read_once(write, sql)
+                has_losses = False
+                for found in session.batches(rows, max(1, _BATCH_VALUES // len(write.columns))):
+                    add(found)
+                    has_losses = has_losses or pc.any(found.column(is_lost)).as_py()
+                if not has_losses:
                     continue
                 self._refuse_lost_keys(self._inspect(fold), FOLDED, fold)
-                misfits.append(session.table(self._misfits(FOLDED, fold, key)))
+                misfits.append(session.table(self._misfits(shown, fold, key)))
                 if sum(each.nbytes for each in misfits) > _MAX_MISFIT_BYTES:
                     raise TooLargeError(f"more than {_MAX_MISFIT_BYTES} bytes of misfits")
             if misfits:
                 self._records.misfits.record_rows(pa.concat_tables(misfits))
         return sum(each.num_rows for each in misfits)
+
+    def _define_read_once(self, write: Write, sql: FoldSql) -> None:
+        """Define `folded` for `write_chunks`; raise LakeError if a key does not fit, also one that goes."""
+        fold, session = write.fold, self._session
+        if write.only_adds:
+            session.define("inserted", _added(sql))
+            session.define(FOLDED, sql.typed("inserted"))
+            return
+        fold_by_key(session, sql)
+        session.define(FOLDED, sql.typed("by_key"))
+        keys = zip(fold.key_names, fold.key, strict=True)
+        values = (fold.columns[i].type.value(f"f.{name}", session.engine) for name, i in keys)
+        lost = " OR ".join(f"({value}) IS NULL" for value in values)
+        if not session.is_empty(f"SELECT 1 AS one FROM newest_steps AS f WHERE {lost}"):
+            self._refuse_lost_keys(self._inspect(fold), "by_key", fold)
 
     def _require_usable_ranges(self, write: Write) -> None:
         """Raise KeyRangesUnusable unless silver can hold the bounds and finds all copied rows in them."""

@@ -21,6 +21,9 @@ from pipeline.silver.schema.schema_operations import CHANGE_FEED
 from pipeline.units import format_count, format_size
 
 MAX_CHANGES = 1_000_000  # of one step: their fold takes some 600 MiB
+MAX_READ_ONCE = (
+    4_000_000  # of one whose rows are written as they are read: memory has a key and place of each
+)
 MAX_CHANGE_BYTES = 128 << 20  # of the files of bronze that have them, and those of other tables
 MAX_ROWS_AT_ONCE = 100_000  # that a step only adds; more are written in chunks
 MAX_BYTES_AT_ONCE = 16 << 20  # of the files of bronze that have them
@@ -51,6 +54,7 @@ class WriteFacts:
     unsupported: str | None = None  # a feature of the table that the native writer does not write
     other_types: tuple[str, ...] = ()  # types that DuckDB does not read as Spark does
     only_adds: bool = False  # no other change of the step updates or deletes its rows
+    is_read_once: bool = False  # its rows are not in memory
     changes: int = 0
     change_bytes: int | None = 0  # of the files that have them; None if only Spark can read these
     compared_bytes: int = 0  # of the table, if all its files are read to compare rows
@@ -91,6 +95,11 @@ TABLE = (
     WriterRow(lambda w: w.setting == "native", Writer.NATIVE, lambda w: "silver.writer is native"),
     WriterRow(
         lambda w: w.only_adds, Writer.NATIVE, lambda w: f"{format_count(w.changes, 'row')}, only added"
+    ),
+    WriterRow(
+        lambda w: w.is_read_once and w.changes <= MAX_READ_ONCE,
+        Writer.NATIVE,
+        lambda w: f"{format_count(w.changes, 'change')} into an empty table",
     ),
     WriterRow(
         lambda w: w.changes > MAX_CHANGES,

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from pyarrow.parquet import read_table
 
 from pipeline.apply.applier import Applier
 from pipeline.bronze import divided_rows
+from pipeline.bronze.change_rows import ChangeRows, RowStream
+from pipeline.bronze.changes_scan import missing_file
 from pipeline.silver.write import writer_choice
 from pipeline.silver.write.batch_writer import BatchWriter
+from pipeline.table_name import TableName
 from tests.support.bronze_reads import bronze_reads
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
@@ -137,3 +144,65 @@ def test_rows_that_are_wider_than_their_share_are_written_in_chunks(
     assert applier.apply_pending().exit_code(strict=True) == 0
     assert written == ["wide"]
     tables.assert_equal("wide", *TABLES)
+
+
+def test_changes_that_memory_does_not_hold_are_streamed(
+    tables: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.bronze.change_rows._MAX_BYTES", 1)
+    streamed: list[str] = []
+    stream = ChangeRows.stream
+
+    def record(rows: ChangeRows, name: TableName, *arguments: Any) -> RowStream:
+        streamed.append(name.table)
+        return stream(rows, name, *arguments)
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("Spark was used")
+
+    monkeypatch.setattr(ChangeRows, "stream", record)
+    monkeypatch.setattr(BatchWriter, "_write_by_spark", refuse)
+    applier = Applier(tables.spark, tables.config)
+    for first in (100, 200):  # into empty tables, and into those that have rows
+        change(tables, first)
+        tables.run(f"UPDATE t0 SET id = id + 1000 WHERE id % 7 = 2 AND id < {first + 50}")
+        tables.ingest()
+        assert applier.apply_pending().exit_code(strict=True) == 0
+        assert set(streamed) == set(TABLES)
+        tables.assert_equal(*TABLES)
+        streamed.clear()
+
+
+def test_misfits_of_many_changes_are_those_of_the_rows_that_are_left(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.silver.write.native_session.MANY", 1)
+    pipeline = with_writer(make_pipeline(create_publication="all"), "native")
+    pipeline.run("CREATE TABLE m (id int PRIMARY KEY, day date)")
+    pipeline.ingest()
+    pipeline.run(
+        "INSERT INTO m SELECT g, 'infinity' FROM generate_series(1, 4) g",
+        "UPDATE m SET day = '2026-01-01' WHERE id = 1",
+        "UPDATE m SET id = 20 WHERE id = 2",
+        "DELETE FROM m WHERE id = 3",
+    )
+    pipeline.ingest()
+    summary = Applier(None, pipeline.config).apply_pending()
+    assert not any(state.failure for state in summary.tables.values())
+    misfits = read_table(DeltaTable(str(pipeline.path("_pgdelta", "misfits"))).file_uris())
+    assert sorted(misfits.column("key").to_pylist()) == ['{"id":"20"}', '{"id":"4"}']
+
+
+def test_a_file_that_goes_while_changes_are_streamed_is_named(
+    tables: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.bronze.change_rows._MAX_BYTES", 1)
+    parts = ChangeRows._parts
+
+    def lose(rows: ChangeRows, *arguments: Any) -> Iterator[pa.Table]:
+        yield from parts(rows, *arguments)
+        raise missing_file("gone.parquet")
+
+    monkeypatch.setattr(ChangeRows, "_parts", lose)
+    summary = Applier(tables.spark, tables.config).apply_pending()
+    assert {state.failure for state in summary.tables.values()} == {str(missing_file("gone.parquet"))}

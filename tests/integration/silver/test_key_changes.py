@@ -228,8 +228,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.fixture(params=ENGINES)
 def session(request: pytest.FixtureRequest) -> Iterator[SqlSession]:
     """A session of each engine, for many rows."""
-    if request.param == "duckdb":
-        session: SqlSession = DuckSql()
+    session: SqlSession
+    if request.param in ("duckdb", "many"):
+        session = DuckSql()
+        session.has_many = request.param == "many"
     else:
         session = SparkSql(request.getfixturevalue("spark"))
     yield session

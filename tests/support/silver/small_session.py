@@ -27,7 +27,7 @@ def small(spark: SparkSession) -> SparkSession:
     return session
 
 
-ENGINES = [pytest.param("spark", marks=pytest.mark.spark), "duckdb"]
+ENGINES = [pytest.param("spark", marks=pytest.mark.spark), "duckdb", "many"]
 
 
 @pytest.fixture
@@ -40,9 +40,10 @@ def session() -> Iterator[DuckSql]:
 
 @pytest.fixture(params=ENGINES)
 def sql_session(request: pytest.FixtureRequest) -> Iterator[SqlSession]:
-    """A session of each engine, for relations of a few rows."""
-    if request.param == "duckdb":
+    """A session of each engine, and one of DuckDB as for many changes, for relations of a few rows."""
+    if request.param in ("duckdb", "many"):
         with closing(DuckSql()) as duck:  # not the fixture: a module may have a `session` of its own
+            duck.has_many = request.param == "many"
             yield duck
         return
     from pipeline.silver.fold.spark_sql import SparkSql

@@ -16,6 +16,7 @@ from pipeline.silver.write.writer_choice import (
     MAX_CHANGE_BYTES,
     MAX_CHANGES,
     MAX_COMPARED_BYTES,
+    MAX_READ_ONCE,
     WriteFacts,
     choose,
     other_types,
@@ -72,6 +73,13 @@ def test_rows_that_are_only_added_need_no_spark_however_many_they_are() -> None:
     assert str(choose(many)) == "without Spark (1,000,000,000 rows, only added)"
     for without in ({"setting": "spark"}, {"other_types": ("VARIANT",)}):
         assert not choose(replace(many, **without)).is_native
+
+
+def test_rows_that_are_written_as_read_need_spark_only_if_very_many() -> None:
+    many = replace(SMALL, changes=MAX_READ_ONCE, change_bytes=1 << 40, is_read_once=True)
+    assert str(choose(many)) == "without Spark (4,000,000 changes into an empty table)"
+    assert not choose(replace(many, changes=MAX_READ_ONCE + 1)).is_native
+    assert not choose(replace(many, is_read_once=False)).is_native
 
 
 def test_types_that_only_spark_writes_are_named_once() -> None:
