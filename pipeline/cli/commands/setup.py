@@ -20,7 +20,7 @@ from pipeline.cli.options import debug_option
 def setup(s3: bool, debug: bool, stop: threading.Event) -> int:
     """Fetch Delta's JARs from Maven Central into the pyspark of this environment, compile the log store, and
     write Spark's settings, so that `spark-submit` of this environment needs no options. Archive Spark's
-    classes (a minute, 200 MB), so that Spark starts in half the time.
+    classes (a minute, 200 MB), so that Spark starts sooner.
 
     What is there already stays as it is. Without this command, the first command that starts Spark does the
     same, but for the archive. A Spark outside of this environment is never changed.

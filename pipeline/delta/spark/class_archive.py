@@ -1,4 +1,4 @@
-"""An archive of classes with which Spark's JVM starts in half the time: `pgdelta setup` makes it.
+"""An archive of classes with which Spark's JVM starts sooner: `pgdelta setup` makes it.
 
 A cold JVM spends most of its first half minute on loading and checking the classes of Spark and Delta. While
 the archive is made, a JVM does what `_train` says and writes all classes that it has loaded into one file

@@ -138,7 +138,7 @@ def prepare_environment(*, with_s3: bool = False, with_archive: bool = True) -> 
             changes = prepare_spark(spark_home, Path(sys.prefix, "bin"), release)
             changes += add_s3_client(spark_home, release) if with_s3 else []
             if with_archive and make_archive(spark_home, check_java()):
-                changes.append("Spark's classes archived: its JVM starts in half the time")
+                changes.append("Spark's classes archived: its JVM starts sooner")
             return changes
     except PermissionError as error:
         raise LakeError(
