@@ -49,7 +49,7 @@ RETRY_SECONDS = 10.0
 class Applier:
     """Runs one batch at a time.
 
-    Most of its 17 fields are collaborators; the others are what one batch, or thread, leaves for the next.
+    Most of its fields are collaborators; the others are what one batch, or thread, leaves for the next.
     """
 
     def __init__(

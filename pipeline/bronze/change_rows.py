@@ -78,7 +78,7 @@ class _Files:
 
 
 class RowStream:
-    """Rows for DuckDB that are too many for memory; each query reads them anew.
+    """Rows for DuckDB that are too many for memory; each query reads them again.
 
     `failure` is why the last one could not: DuckDB raises an error of its own.
     """

@@ -94,7 +94,7 @@ class Candidate:
 class CopyCandidates:
     """Polls the source, over a session of its own that is opened again if it is lost.
 
-    Its 21 fields are the watches of one poll, bound by their order, and what each poll leaves for the next.
+    Its fields are the watches of one poll, bound by their order, and what each poll leaves for the next.
     """
 
     def __init__(

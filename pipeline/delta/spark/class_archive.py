@@ -42,7 +42,7 @@ def make_archive(spark_home: Path, java: Path) -> bool:
     """Make the archive for this Java and Spark's JARs, and remove others; return False if it is there.
 
     Takes about a minute, and 200 MB of disk. A folder with spaces in its name, which options for Java cannot
-    have, gets none. Raises LakeError if Spark cannot run.
+    have, gets none. Raises LakeError if Spark cannot run; it works without an archive.
     """
     folder = _folder(spark_home)
     archive = folder / f"classes-{_digest(spark_home, java)}.jsa"
@@ -57,14 +57,19 @@ def make_archive(spark_home: Path, java: Path) -> bool:
                 *(str(spark_home / "bin" / "spark-submit"), "--properties-file"),
                 *(str(spark_home / "conf" / _DEFAULTS), __file__, "train", str(Path(scratch, "table"))),
             ],
-            env={**os.environ, **_environment(spark_home, options), "PYSPARK_PYTHON": sys.executable},
+            env=_without_own_settings()
+            | _environment(spark_home, options)
+            | {"SPARK_HOME": str(spark_home), "PYSPARK_PYTHON": sys.executable},
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode or not made.exists():
             last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
-            raise LakeError(f"Spark could not run to archive its classes ({last}). Run pgdelta setup again.")
+            raise LakeError(
+                f"Spark's classes could not be archived ({last}), so its JVM starts more slowly. "
+                "Run pgdelta setup again."
+            )
         made.chmod(0o644)
         made.replace(archive)
     for other in folder.glob("classes-*.jsa"):
@@ -108,8 +113,16 @@ def _additions(spark_home: Path, arguments: str) -> tuple[dict[str, str], list[s
     return variables, ["--properties-file", str(spark_home / "conf" / _DEFAULTS)]
 
 
+def is_other_spark(spark_home: Path) -> bool:
+    """Return whether SPARK_HOME names another Spark than that of this environment."""
+    home = os.environ.get("SPARK_HOME", "")
+    return home != "" and Path(home).resolve() != spark_home.resolve()
+
+
 def _is_plain(spark_home: Path, arguments: str) -> bool:
     """Return whether a JVM of these arguments needs nothing of Spark's conf folder but what setup wrote."""
+    if is_other_spark(spark_home):
+        return False
     names = {path.name for path in (spark_home / "conf").iterdir() if path.suffix != ".template"}
     return (
         names == {_DEFAULTS, _LOGGING}
@@ -130,6 +143,12 @@ def _options(spark_home: Path) -> str:
     """Return the options of Java, with those of the user, by which it needs no `conf/`."""
     logging = f"-Dlog4j2.configurationFile=file:{spark_home / 'conf' / _LOGGING}"
     return f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {logging} {_QUIET}".strip()
+
+
+def _without_own_settings() -> dict[str, str]:
+    """Return the environment without what puts folders or JARs of the user on Spark's class path."""
+    own = {*_OWN_VARIABLES, "PYSPARK_SUBMIT_ARGS"}
+    return {name: value for name, value in os.environ.items() if name not in own}
 
 
 def _environment(spark_home: Path, options: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.delta.spark.class_archive import make_archive
+from pipeline.delta.spark.class_archive import is_other_spark, make_archive
 from pipeline.delta.spark.log_store import COMPILER, JAR_NAME, build_jar, is_current
 from pipeline.delta.spark.releases import SparkRelease, installed_release
 from pipeline.delta.spark.settings import LOG4J_PROPERTIES, SPARK_SETTINGS
@@ -130,20 +130,28 @@ def retrieved(spark_home: Path, jars: Sequence[tuple[str, str, str]]) -> Iterato
 def prepare_environment(*, with_s3: bool = False, with_archive: bool = True) -> list[str]:
     """Prepare the Spark of this environment; return one line for each change that was necessary.
 
-    Raises LakeError if something cannot be fetched or written, or Spark cannot run.
+    Raises LakeError if something cannot be fetched or written. That classes cannot be archived is a line too.
     """
     spark_home, release = spark_folder(), installed_release()
     try:
         with _alone(spark_home):
             changes = prepare_spark(spark_home, Path(sys.prefix, "bin"), release)
             changes += add_s3_client(spark_home, release) if with_s3 else []
-            if with_archive and make_archive(spark_home, check_java()):
-                changes.append("Spark's classes archived: its JVM starts sooner")
+            if with_archive:
+                changes += _archive(spark_home)
             return changes
     except PermissionError as error:
         raise LakeError(
             f"{error.filename} cannot be written. Run pgdelta setup as the owner of this environment."
         ) from None
+
+
+def _archive(spark_home: Path) -> list[str]:
+    try:
+        is_new = make_archive(spark_home, check_java())
+        return ["Spark's classes archived: its JVM starts sooner"] if is_new else []
+    except LakeError as error:  # Spark works without
+        return [str(error)]
 
 
 def prepare_at_first_need() -> None:
@@ -152,8 +160,8 @@ def prepare_at_first_need() -> None:
     Another Spark, or one that gets JARs by its options, is left alone.
     """
     spark_home = spark_folder()
-    home, options = os.environ.get("SPARK_HOME"), os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    if (home and Path(home).resolve() != spark_home.resolve()) or re.search(r"--(packages|jars)\b", options):
+    options = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    if is_other_spark(spark_home) or re.search(r"--(packages|jars)\b", options):
         return
     names = [
         JAR_NAME,

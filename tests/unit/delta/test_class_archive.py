@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.delta.spark import jars
 from pipeline.delta.spark.class_archive import shell_lines, used_archive
 
-NAMES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_SUBMIT_OPTS")
+NAMES = (
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "HADOOP_CONF_DIR",
+    "YARN_CONF_DIR",
+    "SPARK_DIST_CLASSPATH",
+    "SPARK_SUBMIT_OPTS",
+)
 
 
 @pytest.fixture
@@ -47,6 +55,7 @@ def test_the_archive_and_both_files_of_conf_are_named(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("SPARK_HOME", "/opt/spark"),
         ("SPARK_CONF_DIR", "/etc/spark"),
         ("HADOOP_CONF_DIR", "/etc/hadoop"),
         ("PYSPARK_SUBMIT_ARGS", "--jars mine.jar pyspark-shell"),
@@ -84,3 +93,26 @@ def test_without_an_archive_or_with_more_settings_nothing_changes(spark_home: Pa
     before = dict(os.environ)
     with used_archive(spark_home):
         assert dict(os.environ) == before
+
+
+def test_setup_says_why_classes_could_not_be_archived_and_ends_well(
+    spark_home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path_factory.mktemp("java") / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
+    java.chmod(0o755)
+    (spark_home / "jars").mkdir()
+    (spark_home / "bin").mkdir()
+    submit = spark_home / "bin" / "spark-submit"
+    submit.write_text('#!/bin/sh\necho "no memory${HADOOP_CONF_DIR}${PYSPARK_SUBMIT_ARGS}" >&2\nexit 1\n')
+    submit.chmod(0o755)
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--jars mine.jar pyspark-shell")
+    monkeypatch.setattr(jars, "check_java", lambda: java)
+    assert jars._archive(spark_home) == [
+        "Spark's classes could not be archived (no memory), so its JVM starts more slowly. "
+        "Run pgdelta setup again."
+    ]
+    assert [path.name for path in (spark_home / "pgdelta").iterdir() if path.is_file()] == [
+        "classes-0123.jsa"
+    ]
