@@ -33,7 +33,15 @@ _TYPES: dict[Any, str] = {
     bool: "BOOLEAN",
     datetime: "TIMESTAMP",
 }
-_READERS: dict[Any, Callable[[Any], Any]] = {LSN: LSN, TxnId: TxnId.parse}
+
+
+def _read_txn(text: str) -> TxnId:
+    txn = TxnId.parse(text)
+    assert txn is not None, text
+    return txn
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {LSN: LSN, TxnId: _read_txn}
 
 
 @dataclass(frozen=True, slots=True)
