@@ -16,9 +16,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Generator, Iterable
+from datetime import date
 from functools import cache
 from pathlib import Path
 from random import Random, SystemRandom
@@ -31,13 +33,16 @@ from tests.support.postgres import templates
 SEED = "PGDELTA_SEED"
 GROUPS = "PGDELTA_TEST_GROUPS"
 SLOW_PARTS = {
-    **dict.fromkeys(("bronze", "demo", "forget", "ingest", "postgres", "verify", "web"), 1),
+    **dict.fromkeys(("bronze", "demo", "forget", "ingest", "postgres", "report", "tools", "verify"), 1),
     **dict.fromkeys(("apply", "reading", "table_copy"), 2),
     **dict.fromkeys(("delta", "stores"), 3),
     "source_life": 4,
     "operate": 4,
     **dict.fromkeys(("faults", "silver"), 5),
 }
+TESTS = Path(__file__).resolve().parents[1]
+CONTRIBUTING = TESTS.parent / "docs" / "contributing.md"
+OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed")
 SLOW_TIMEOUT = 3 * 3600
 """Seconds for a test marked `slow` that does not say so itself."""
 
@@ -68,9 +73,27 @@ def parts() -> list[str]:
 
 def of_part(items: Iterable[pytest.Item], part: str) -> list[pytest.Item]:
     """Return the slow tests of a part: those of a topic are dealt to its parts in turn."""
+    topics: dict[str, list[pytest.Item]] = {topic: [] for topic in SLOW_PARTS}
+    for item in items:
+        if item.get_closest_marker("slow"):
+            topics[item.path.relative_to(TESTS).parts[1]].append(item)
     topic, _, number = part.rpartition("-")
-    slow = [item for item in items if item.get_closest_marker("slow") and item.path.parent.name == topic]
-    return slow[int(number) - 1 :: SLOW_PARTS[topic]]
+    return topics[topic][int(number) - 1 :: SLOW_PARTS[topic]]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write the result of a whole part into *Contributing*."""
+    part = config.getoption("part")
+    if part is None or config.getoption("keyword") or config.getoption("file_or_dir"):
+        return
+    outcomes = {outcome: len(terminalreporter.stats.get(outcome, ())) for outcome in OUTCOMES}
+    result = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count)
+    minutes, seconds = divmod(round(terminalreporter._session_start.elapsed().seconds), 60)
+    row = f"| `{part}` | {result} | {minutes}:{seconds:02} | {date.today()} |"
+    text, count = re.subn(rf"^\| `{part}` \|.*$", row, CONTRIBUTING.read_text(), flags=re.MULTILINE)
+    assert count == 1, part
+    CONTRIBUTING.write_text(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
