@@ -44,8 +44,8 @@ class CopyAttempts:
         if attempts.rewrites < MAX_REWRITES:
             return None
         return (
-            f"It was rewritten or altered {attempts.rewrites} times in a row while it was read. Stop what "
-            "rewrites it for the time of the copy (VACUUM FULL, TRUNCATE, ALTER TABLE), then run "
+            f"It was truncated, rewritten or altered {attempts.rewrites} times in a row while it was read. "
+            "Stop what rewrites it for the time of the copy (VACUUM FULL, TRUNCATE, ALTER TABLE), then run "
             f"{name.command('resync')}."
         )
 

@@ -52,7 +52,7 @@ def refuse_moved(connection: Connection, table: PublishedTable, leaves: Sequence
     except sqlstate.InternalError_:  # older servers, if a table is gone
         is_same = False
     if not is_same:
-        raise RowsMoved(f"The table {table.name} was rewritten or altered while it was {verb}.")
+        raise RowsMoved(f"The table {table.name} was truncated, rewritten or altered while it was {verb}.")
 
 
 def _count(connection: Connection, query: str, parameter: object) -> int:

@@ -50,4 +50,4 @@ def test_differing_rows_of_an_emptied_table_are_not_guessed(emptied: Pipeline) -
     injure(emptied, "t", "UPDATE {} SET v = 'wrong' WHERE id = 2")
     (found,) = run_reconcile(emptied.config, runs=True).verdicts
     assert found.verdict == UNPROVEN
-    assert "emptied" in (found.sentence or "")
+    assert "truncated" in (found.sentence or "")
