@@ -47,7 +47,7 @@ class ManifestEntries:
         """Return the version of a table in the previous manifest, -1 if that does not contain this table."""
         _, table_id = version_and_id(self._lake.table_at(self._path(name)))
         entry = self.before.get(name)
-        return entry.version if entry and entry.table_id in (None, table_id) else -1
+        return entry.version if entry and entry.table_id in ("", table_id) else -1
 
     def current(self, name: TableName, applied: LSN, since: int, *, is_behind: bool = False) -> ManifestEntry:
         """Return the entry of a table's newest version.
@@ -137,7 +137,7 @@ def classify_change(
     if found.offset == INVALID:
         return TableChange.SAME  # no offset: the table is new, or it is refused because it has rows
     is_behind = found.offset < (entry.offset or INVALID)
-    if entry.table_id in (None, found.table_id):
+    if entry.table_id in ("", found.table_id):
         return TableChange.OLDER if is_behind or found.version < entry.version else TableChange.SAME
     first = read_origin()
     if first.name != name or first.start_lsn is None:

@@ -5,37 +5,46 @@ The decisions are those of `apply`; nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalog_registrar import targets
 from pipeline.apply.planner import BatchPlan, TablePlan
-from pipeline.bronze.table_input import InputStart
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.table_input import InputStart, survey_at_rest
 from pipeline.config.config import Config
 from pipeline.delta.store.looks import one_look
 from pipeline.delta.table_log import look_at
 from pipeline.errors import LakeError, report_error
 from pipeline.metadata.catalog_entries import CatalogEntries
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.operate.plan_report import Plan, PlannedTable, PlanStep
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
+from pipeline.silver.lake_facts import why_detached
 from pipeline.silver.schema.protection_changes import rule_to_come
 from pipeline.silver.schema.schema_operations import (
     CreateTable,
     NeedsRebuild,
+    NeedsResync,
     RenameColumn,
+    RuleNote,
     SchemaOperation,
     SetProperties,
 )
 from pipeline.silver.schema.table_partitions import partitions_to_come
 from pipeline.silver.write.range_plan import RangePlan
+from pipeline.silver.write.table import SilverTable
 from pipeline.silver.write.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables
-from pipeline.units import format_count
+from pipeline.units import format_count, format_size
 
 _MAX_CHARACTERS = 100  # of a property's value or a comment
+_UNWRITTEN = "no data is written until then"
+_REBUILD, _RESYNC = NeedsRebuild(""), NeedsResync("")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,11 +68,16 @@ def make_plan(
         if not matches(name):
             continue
         if table.step in STOPPED:
-            found.append(stopped_table(table.facts, table.decision))
+            stopped = stopped_table(table.facts, table.decision)
+            if table.facts.other_mode and (end := applier.bronze.captured_offset()) is not None:
+                cost = _cost_until(stopped.steps[0].cost, applier, name, end.lsn, _REBUILD)
+                stopped = replace(stopped, steps=(replace(stopped.steps[0], cost=cost),))
+            found.append(stopped)
         elif table.step.writes and pending is not None:
             found.append(_table(applier, pending, name, has_sql=shows_sql))
     found = _with_rules_to_come(config, applier, found, matches)
     found = _with_partitions_to_come(config, applier, found, matches)
+    found = _with_resting_tables(config, applier, found, matches)
     found = _with_catalog(config, applier, found, matches)
     captured_offset = pending.end.lsn if pending is not None else _captured_lsn(applier)
     return Plan(config.pipeline, captured_offset, tuple(found), has_details, shows_sql)
@@ -76,14 +90,16 @@ def _with_rules_to_come(
     found = {table.name: table for table in planned}
     has_rules = any(rule.columns for rule in config.tables)
     has_rules = has_rules and applier.bronze.relations.exists()
+    lsn = _captured_lsn(applier)
     relations = applier.bronze.source_relations().values() if has_rules else ()
     for name, registered in applier.records.tables.read().items():
         if not matches(name) or config.rule_for(name) is None:
             continue
         if (sentence := rule_to_come(config, registered, relations)) is not None:
-            plan = found.get(name, PlannedTable(name, INVALID, {}))
+            plan = found.get(name, PlannedTable(name, lsn, {}))
             if not any(step.holds for step in plan.steps):
-                step = PlanStep(plan.after, sentence, "no data is written until then")
+                cost = _cost_until(_UNWRITTEN, applier, name, lsn, _RESYNC)
+                step = PlanStep(plan.after, sentence, cost)
                 found[name] = replace(plan, steps=(step, *plan.steps))
     return list(found.values())
 
@@ -93,7 +109,7 @@ def _with_partitions_to_come(
 ) -> list[PlannedTable]:
     """Return the plans with the tables whose partitions differ from those of their rules."""
     found = {table.name: table for table in planned}
-    registered = applier.records.tables.read()
+    registered, lsn = applier.records.tables.read(), _captured_lsn(applier)
     look_at(map(applier.planner.path, registered))
     for name, each in registered.items():
         rule = config.rule_for(name)
@@ -106,10 +122,81 @@ def _with_partitions_to_come(
         except LakeError:  # apply reports a log that cannot be read
             continue
         if sentence is not None:
-            plan = found.get(name, PlannedTable(name, INVALID, {}))
-            step = PlanStep(plan.after, sentence, "no data is written until then")
+            plan = found.get(name, PlannedTable(name, lsn, {}))
+            cost = _cost_until(_UNWRITTEN, applier, name, lsn, _REBUILD)
+            step = PlanStep(plan.after, sentence, cost)
             found[name] = replace(plan, steps=(step, *plan.steps))
     return list(found.values())
+
+
+def _cost_until(
+    cost: str, applier: Applier, name: TableName, lsn: LSN, remedy: NeedsRebuild | NeedsResync
+) -> str:
+    """Return what a table costs until its remedy, and the remedy: in changes of bronze, rows and bytes."""
+    try:
+        snapshot = applier.lake.table_at(applier.planner.path(name)).snapshot()
+        changes = _stored_changes(applier.bronze, name, lsn) if remedy is _REBUILD else 0
+    except LakeError:  # apply reports a log that cannot be read
+        return cost
+    size = format_size(sum(int(file["size"]) for file in snapshot.files.values()))
+    word = "rebuild" if remedy is _REBUILD else "resync"
+    return f"{cost}; the {word} {remedy.cost(snapshot.row_count or 0, changes)}, {size}"
+
+
+def _stored_changes(bronze: Bronze, name: TableName, lsn: LSN) -> int:
+    """Return how many changes of a table, and rows of its last copy, bronze has up to an LSN."""
+    copy = bronze.copies.read().last(name)
+    return bronze.count_of(name, lsn) + (copy.row_count if copy is not None else 0)
+
+
+def _with_resting_tables(
+    config: Config, applier: Applier, planned: Sequence[PlannedTable], matches: Callable[[TableName], bool]
+) -> list[PlannedTable]:
+    """Return the plans with the tables that have no changes, and whose rules were edited or removed."""
+    manifest, end = applier.shown.manifests.last(), applier.bronze.captured_offset()
+    if manifest is None or end is None:
+        return list(planned)
+    relations, history = applier.bronze.source_relations(), applier.bronze.copies.read()
+    registered = applier.records.tables.read()
+    known = {table.name for table in planned}
+    resting = [e.name for e in manifest.entries if e.name in registered and e.name not in known]
+    found = [*planned]
+    for name in filter(matches, resting):
+        if (reason := why_detached(config, history, name, end)) is not None:
+            rule = config.rule_for(name)
+            keeps = (config.silver if rule is None else rule).detached_tables == "keep"
+            cost = "its rows stay where they are" if keeps else "its rows are moved to the archive"
+            step = PlanStep(end.lsn, f"{reason} It follows the source no longer.", cost)
+            found.append(PlannedTable(name, manifest.lsn, {}, (step,)))
+        elif (plan := _at_rest(applier, registered[name], relations, manifest.lsn)) is not None:
+            found.append(plan)
+    return found
+
+
+def _at_rest(
+    applier: Applier, table: RegisteredTable, relations: Mapping[int, SourceRelation], lsn: LSN
+) -> PlannedTable | None:
+    """Return what the next change of a table does to its columns and properties, None if nothing."""
+    name = table.name
+    versions = [each for each in relations.values() if each.oid == table.relation_id]
+    # On other storage each log takes a Spark job.
+    if not versions or applier.lake.table_at(applier.planner.path(name)).local_path is None:
+        return None
+    newest = max(versions, key=lambda version: (version.lsn, version.version))
+    survey = survey_at_rest(lsn, newest.version).survey
+    try:
+        writer = applier.tables.writer(name, applier.bronze.copies.read())
+        planned = writer.plan([survey], relations, table, InputStart(lsn), lsn)
+        if planned.evolution is not None:
+            operations = [o for o in planned.evolution.operations if not isinstance(o.operation, RuleNote)]
+            planned = replace(planned, evolution=replace(planned.evolution, operations=operations))
+        steps = _planned_steps(writer, replace(planned, writes=()), lsn)
+    except Exception as error:  # the other tables are planned
+        return PlannedTable(name, lsn, {}, failure=report_error(error))
+    held = "nothing is applied from its next change on"
+    costs = [held if step.holds else f"{step.cost}; with the table's next change" for step in steps]
+    steps = tuple(replace(step, cost=cost) for step, cost in zip(steps, costs, strict=True))
+    return PlannedTable(name, lsn, {}, steps) if steps else None
 
 
 def _with_catalog(
@@ -189,12 +276,16 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
         surveys = [s.survey for s in table.surveys]
         registered, start = pending.registered.get(name), InputStart(facts.offset)
         planned = writer.plan(surveys, applier.planner.relations, registered, start, pending.end.lsn)
-        rows = writer.table.row_count() if planned.evolution and planned.evolution.operations else 0
-        changes = writer.bronze.count_of(name, pending.end.lsn) if planned.rebuild else 0
-        choices = [writer.choose_writer(write, planned) for write in planned.writes]
+        return PlannedTable(name, facts.offset, counts, _planned_steps(writer, planned, pending.end.lsn))
     except Exception as error:  # the other tables are planned
         return PlannedTable(name, facts.offset, counts, failure=report_error(error))
-    return PlannedTable(name, facts.offset, counts, _steps(planned, rows, changes, choices))
+
+
+def _planned_steps(writer: SilverTable, planned: RangePlan, end_lsn: LSN) -> tuple[PlanStep, ...]:
+    rows = writer.table.row_count() if planned.evolution and planned.evolution.operations else 0
+    changes = _stored_changes(writer.bronze, writer.name, end_lsn) if planned.rebuild else 0
+    choices = [writer.choose_writer(write, planned) for write in planned.writes]
+    return _steps(planned, rows, changes, choices)
 
 
 def _copy_sql(applier: Applier, pending: BatchPlan, table: TablePlan) -> tuple[str, ...]:

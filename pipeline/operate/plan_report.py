@@ -174,9 +174,12 @@ class Plan:
         if not self.tables:
             return self._nothing
         stopped = sum(table.is_stopped for table in self.tables)
-        count, parts = len(self.tables) - stopped, []
+        count, parts = sum(any(table.counts.values()) for table in self.tables), []
+        others = len(self.tables) - count - stopped
         if count:
             parts.append(f"{'1 table has' if count == 1 else f'{count} tables have'} changes to apply")
+        if others:
+            parts.append(f"{'1 table has' if others == 1 else f'{others} tables have'} other steps to come")
         if stopped:
             parts.append(f"{'1 table is' if stopped == 1 else f'{stopped} tables are'} stopped")
         return f"{', '.join(parts)}, up to {self.captured_offset}"

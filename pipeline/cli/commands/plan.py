@@ -32,7 +32,7 @@ def plan(
     config: str, tables: tuple[str, ...], sql: bool, as_json: bool, debug: bool, stop: threading.Event
 ) -> int:
     """Show what waits in bronze for each silver table: changes by operation, and the steps by which its
-    columns change. Nothing is changed.
+    columns change; and what an edited configuration does to tables without changes. Nothing is changed.
 
     With TABLE, a glob such as public.orders or 'sales.*', each step is shown with its LSN, its cost, and the
     values that it loses.

@@ -47,7 +47,7 @@ def why_unreadable(table: LakeTable, version: int, lsn: LSN, table_id: str) -> s
     newest = table.snapshot()
     if newest.version < 0:
         return f"There is no table in {table.path} any more."
-    if version > newest.version or table_id != newest.table_id:
+    if version > newest.version or table_id not in ("", newest.table_id):  # early manifests have none
         return f"The table in {table.path} was removed and created again since."
     try:
         snapshot = table.snapshot(version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.apply.expected_versions import ExpectedVersion, FirstCommit, TableChange, classify_change
+from pipeline.delta.record_table import record_of, row_of
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -95,3 +96,10 @@ def test_a_table_that_no_manifest_has_is_taken_as_it_is() -> None:
 )
 def test_a_write_requires_the_table_that_was_read(now: ExpectedVersion, is_same: bool) -> None:
     assert now.follows(ExpectedVersion(5, "a", LSN(70))) is is_same
+
+
+@pytest.mark.promise("versions that are gone")
+def test_a_manifest_that_has_no_id_of_a_table_refuses_none() -> None:
+    entry = record_of(ManifestEntry, row_of(ENTRY) | {"table_id": None})
+    assert verdict(ExpectedVersion(5, "a", LSN(70)), entry) is TableChange.SAME
+    assert verdict(ExpectedVersion(4, "a", LSN(70)), entry) is TableChange.OLDER

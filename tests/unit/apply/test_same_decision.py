@@ -145,6 +145,7 @@ class World:
             lake=self.planner.bronze.lake,
             planner=self.planner,
             plan=lambda: planned,
+            shown=SimpleNamespace(manifests=SimpleNamespace(last=lambda: None)),  # no table rests
             records=SimpleNamespace(tables=SimpleNamespace(read=lambda: self.registered)),
         )
         with monkeypatch.context() as patch:
