@@ -166,7 +166,9 @@ def test_what_was_altered_under_a_snapshot_is_refused(make_server: MakeServer, m
         for name in names:
             with keeper.reading() as connection:
                 table = describe_published(connection, "p", name)
-                with pytest.raises(RowsMoved, match=f"The table {name} was truncated, rewritten or altered while"):
+                with pytest.raises(
+                    RowsMoved, match=f"The table {name} was truncated, rewritten or altered while"
+                ):
                     refuse_moved(connection, table, table.leaves, "copied")
             with (
                 HashedTable(server.conninfo, keeper.snapshot, "p", name) as source,
