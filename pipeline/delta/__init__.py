@@ -7,6 +7,7 @@
 - `partitions`: values of partition columns; `retry`: repeat a write that a foreign commit conflicts with
 - `locks`: one apply at a time, on a file system of this machine
 - `filesystem`, `sql`: folders; quoting, and times as microseconds
+- `lake_format`: the format version of the lake, which `Lake` verifies
 - `record_table`: small tables whose rows are instances of a dataclass
 - `spark/`: the session, its settings and JARs, the log store, `make dist`
 """

@@ -23,6 +23,7 @@ from pipeline.delta.features import Feature as Feature
 from pipeline.delta.features import features_of as features_of
 from pipeline.delta.features import needs_column_mapping as needs_column_mapping
 from pipeline.delta.filesystem import default_scheme, forget_logs, move_folder, remove_folder
+from pipeline.delta.lake_format import verify_format
 from pipeline.delta.log import Actions, LoggedOperation, commit_info, logged_operations
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.names import path_segment as path_segment
@@ -62,10 +63,12 @@ class Lake:
         *,
         application: str = "pgdelta",
         commits: bool = False,
+        verifies: bool = True,
     ) -> None:
         """Use a session, or start one of the application's name where it is needed.
 
-        With `commits` the session must be one whose commits to the root exclude those of others.
+        With `commits` the session must be one whose commits to the root exclude those of others. With
+        `verifies`, raises ConfigError if the lake's format is not known (`verify_format`).
         """
         root, options = (location, {}) if isinstance(location, str) else (location.root, location.options)
         use_store(root, options)
@@ -83,6 +86,8 @@ class Lake:
             self.sessions = SparkProvider(
                 spark, name=application, scheme=scheme, commits=commits, hadoop=hadoop
             )
+        if verifies:
+            verify_format(self)
 
     @classmethod
     def for_writing(

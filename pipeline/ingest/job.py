@@ -13,6 +13,7 @@ from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
+from pipeline.delta.lake_format import record_format
 from pipeline.delta.table import Lake
 from pipeline.errors import (
     NOTICES,
@@ -163,6 +164,7 @@ def _open_bronze(
         source["lake"] = mark.lake_id
     if captured is None:
         offset = first_slot(connection, config, stop.is_set).confirmed_flush_lsn
+        record_format(bronze.lake)
         bronze.ensure()
         writer = BronzeWriter(bronze, source)
         writer.start(offset)

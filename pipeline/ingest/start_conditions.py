@@ -16,6 +16,7 @@ from uuid import uuid4
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
+from pipeline.delta.lake_format import require_known_format
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, SlotBusyError, SlotGapError, SourceError
 from pipeline.ingest.continuity import (
@@ -99,7 +100,7 @@ class StartCheck:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._bronze = Bronze(Lake(config.storage), config.pipeline)
+        self._bronze = Bronze(Lake(config.storage, verifies=False), config.pipeline)
         self._captured: BronzeOffset | None = None
         self._fault: Check | None = None
         if self._bronze.lake.working_root is None:
@@ -108,6 +109,7 @@ class StartCheck:
             )
             return
         try:
+            require_known_format(self._bronze.lake)
             self._captured = self._bronze.captured_offset()
             if any(rule.columns for rule in config.tables):
                 self._bronze.require_protection()

@@ -30,6 +30,7 @@ OWN_TABLES = (
     ("_pgdelta", "comments"),
     ("_pgdelta", "pauses"),
     ("_pgdelta", "alerts"),
+    ("_pgdelta", "format"),
 )
 """Paths, below the root, of the tables that are not silver."""
 

@@ -139,7 +139,7 @@ def check_machine(config: Config) -> Iterator[Check]:
 
 def check_apply(config: Config) -> Iterator[Check]:
     """Yield who writes silver now, which is no fault, or why the lock of apply cannot be used."""
-    lake = Lake(config.storage)
+    lake = Lake(config.storage, verifies=False)  # `StartCheck` did
     if lake.working_root is None:
         return
     try:
@@ -157,7 +157,7 @@ def check_pauses(config: Config) -> Iterator[Check]:
     try:
         with connect(limit_connect_time(config.source.conninfo, _PATIENCE)) as connection:
             limit = read_idle_timeout(connection)
-        bronze = Bronze(Lake(config.storage), config.pipeline)
+        bronze = Bronze(Lake(config.storage, verifies=False), config.pipeline)
         pause = longest_pause(bronze) if limit is not None and bronze.changes.exists() else None
     except PgdeltaError:  # another check has it
         return

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from pipeline.config.config import Config
 from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
 from pipeline.maintenance.lake_tables import tables_of
@@ -93,8 +92,8 @@ def run_optimize(
     other table is begun. Raise ConfigError if no table matches.
     """
     stop = stop or threading.Event()
-    spark = spark or start_session(f"pgdelta optimize {config.pipeline}")
-    lake = Lake.for_writing(config.storage, spark)
+    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta optimize {config.pipeline}")
+    _ = lake.spark  # a session that cannot start is the command's failure, not each table's
     done = []
     tables = list(tables_of(lake, globs))
     if globs and not tables:

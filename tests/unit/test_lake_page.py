@@ -10,6 +10,7 @@ from pipeline.bronze.bases import BASES
 from pipeline.bronze.copies import COPIES, REQUESTS
 from pipeline.bronze.erasures import ERASURES
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
+from pipeline.delta.lake_format import LakeFormat
 from pipeline.delta.record_table import ddl_of
 from pipeline.maintenance.job_tables import OWN_TABLES
 from pipeline.metadata.alerts import RecordedAlert
@@ -31,6 +32,7 @@ SCHEMAS = {
     "bronze/changes": spark_ddl(CHANGES),
     "bronze/relations": spark_ddl(RELATIONS),
     "bronze/copies": COPIES,
+    "_pgdelta/format": ddl_of(LakeFormat),
     "_pgdelta/tables": TABLES,
     "_pgdelta/manifests": MANIFESTS,
     "_pgdelta/events": EVENTS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.spark.launcher import is_launched_by_spark
@@ -21,8 +21,11 @@ class SparkProvider:
 
     Safe to use from several threads. It is refused if it has no client for a root of the scheme or, with
     `commits`, if its commits there do not exclude those of other processes. `hadoop` are settings of Hadoop's
-    clients, for those that the session does not have.
+    clients, for those that the session does not have. `verify` is called with the session before its first
+    use.
     """
+
+    verify: Callable[[SparkSession], None] | None = None
 
     def __init__(
         self,
@@ -60,6 +63,9 @@ class SparkProvider:
                 require_client(self._spark, self._scheme)
                 self._has_client = True
             self._check(self._spark)
+            if self.verify is not None:
+                self.verify(self._spark)
+                self.verify = None
             return self._spark
 
     def announce(self, why: str) -> None:
