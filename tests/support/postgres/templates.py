@@ -50,8 +50,8 @@ def made_once(name: str, fill: Callable[[Path], None]) -> Path:
     return folder
 
 
-def copy_template(binaries: Path, data: Path, account: str | None) -> None:
-    """Fill a data directory with that of a new server of an installation."""
+def copy_template(binaries: Path, data: Path, account: str | None, *, identifier: int | None = None) -> None:
+    """Fill a data directory with that of a new server, whose system identifier is random unless given."""
 
     def fill(folder: Path) -> None:
         shutil.copystat(data, folder)
@@ -60,7 +60,7 @@ def copy_template(binaries: Path, data: Path, account: str | None) -> None:
 
     template = made_once(sha256(str(binaries).encode()).hexdigest()[:16], fill)
     subprocess.run(["cp", "-a", f"{template}/.", str(data)], check=True)
-    _identify(data, SystemRandom().randrange(1, 2**62))
+    _identify(data, identifier or SystemRandom().randrange(1, 2**62))
 
 
 def _identify(data: Path, identifier: int) -> None:
