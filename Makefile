@@ -7,9 +7,12 @@ READY := $(VENV)/.ready
 # an environment of its own: Airflow pins what pgdelta needs otherwise
 AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
+# so are the tools of a release; other versions of setuptools and wheel would build other bytes
+RELEASE := .release/venv
+RELEASE_PINS := build==1.6.1 setuptools==84.2.1 twine==7.0.0 cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 check quick test slow stores matrix spark-matrix faults races soak bench growth demo dist airflow notebook docs clean
+.PHONY: help setup setup-s3 check quick test slow stores matrix spark-matrix faults races soak bench growth demo dist release airflow notebook docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -104,6 +107,15 @@ demo: $(READY) ## a shop in an embedded PostgreSQL, replicated before your eyes 
 dist: $(READY) ## what a Spark cluster needs into dist/, and the spark-submit line
 	@$(VENV)/bin/python -m pipeline.delta.spark.dist dist
 
+release: $(RELEASE)/.ready ## wheel and sdist of the newest commit into build/release, reproduced and tried, with their SBOM
+	rm -rf build/release
+	$(RELEASE)/bin/python -m tools.release build/release
+
+$(RELEASE)/.ready: Makefile
+	@test -x $(RELEASE)/bin/pip || $(PYTHON) -m venv --clear $(RELEASE)
+	@$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check $(RELEASE_PINS)
+	@touch $@
+
 airflow: $(READY) $(AIRFLOW)/.ready ## run the DAG in a real Airflow 3, in an environment of its own
 	$(VENV)/bin/python -m tools.airflow_run $(AIRFLOW)/bin/airflow
 
@@ -121,4 +133,4 @@ docs: $(READY) ## build the documentation's site into build/site; a broken link 
 	@echo "open build/site/index.html"
 
 clean: ## remove the environment and what the tools left
-	rm -rf $(VENV) .airflow build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .airflow .release build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

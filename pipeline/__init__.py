@@ -10,7 +10,7 @@ imports is in `tests/unit/test_imports.py`.
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def as_of(spark: Any, root: str, *, lsn: Any = None, timestamp: Any = None) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline import __version__
 from pipeline.config.load import load_config
 from pipeline.crash_steps import CrashStep
 from pipeline.silver.decision import TABLE
@@ -99,8 +100,33 @@ def test_the_tutorial_counts_the_keystrokes_to_the_first_equal_table() -> None:
     assert (stated.commands, stated.keystrokes) == (commands, keystrokes)
 
 
-def test_the_first_changelog_is_short() -> None:
-    assert 12 <= len(re.findall(r"^- ", read(ROOT / "CHANGELOG.md"), re.MULTILINE)) <= 20
+SECTIONS = re.findall(
+    r"^## (\S+)( \(not released\))?\n(.*?)(?=^## |\Z)",
+    read(ROOT / "CHANGELOG.md"),
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@pytest.mark.parametrize(("version", "text"), [(version, text) for version, _, text in SECTIONS])
+def test_a_section_of_the_changelog_has_a_few_short_lines(version: str, text: str) -> None:
+    lines = re.findall(r"^- (.*(?:\n  .*)*)", text, re.MULTILINE)
+    assert 1 <= len(lines) <= 20, version
+    assert not [line for line in lines if len(line.split()) > 10]
+
+
+def test_the_newest_version_is_the_one_that_files_name() -> None:
+    assert SECTIONS[0][0] == __version__
+    files = [*PAGES, *sorted((ROOT / "deploy").rglob("*"))]
+    texts = {path: read(path) for path in files if path.is_file() and path.name != "CHANGELOG.md"}
+    named = {path: set(re.findall(r"pgdelta[:-](\d+\.\d+\.\d+)", text)) for path, text in texts.items()}
+    assert sum(map(bool, named.values())) >= 6
+    assert set().union(*named.values()) == {__version__}
+
+
+def test_every_release_has_a_stored_lake() -> None:
+    released = [version for version, is_open, _ in SECTIONS if not is_open and version != __version__]
+    assert released
+    assert all((ROOT / "tests" / "lakes" / f"{version}.tar.xz").exists() for version in released)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

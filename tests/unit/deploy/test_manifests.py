@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,5 +123,6 @@ def test_the_image_is_the_one_that_pods_run() -> None:
     sources = [source for word, rest in steps if word == "COPY" for source in rest.split()[:-1]]
     assert sorted(sources) == sorted(line[1:] for line in ignored if line.startswith("!"))
     assert all((ROOT / source).exists() for source in sources)
+    assert not re.search(r"amd64|arm64|x86|aarch", " ".join(rest for _, rest in steps))  # it is for each
     known = {word for word, _ in steps}
     assert known == {"FROM", "RUN", "COPY", "ENV", "WORKDIR", "USER", "ENTRYPOINT", "CMD"}
