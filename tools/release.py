@@ -37,6 +37,11 @@ def run(*command: str | Path, folder: Path = ROOT, **environ: str) -> str:
     return done.stdout.strip()
 
 
+def git(*arguments: str) -> str:
+    """Return what git says of the checkout, whoever owns it."""
+    return run("git", "-c", "safe.directory=*", "-c", "tar.umask=0022", *arguments)
+
+
 def pip(*arguments: str | Path) -> None:
     """Run the pip of this environment."""
     run(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
@@ -45,7 +50,7 @@ def pip(*arguments: str | Path) -> None:
 def build(folder: Path, epoch: int) -> Iterator[Path]:
     """Build the sdist of the newest commit and the wheel of the sdist into a folder; yield both files."""
     with tempfile.TemporaryDirectory() as source:
-        run("git", "-C", ROOT, "-c", "tar.umask=0022", "archive", "-o", f"{source}.tar", "HEAD")
+        git("archive", "-o", f"{source}.tar", "HEAD")
         with tarfile.open(f"{source}.tar") as packed:
             packed.extractall(source, filter="tar")
         os.remove(f"{source}.tar")
@@ -147,8 +152,8 @@ def main(arguments: Sequence[str]) -> int:
     os.umask(0o022)  # of the files in both archives
     folder = Path(arguments[0]).resolve()
     folder.mkdir(parents=True)
-    epoch = int(run("git", "-C", ROOT, "log", "-1", "--format=%ct"))
-    changed = run("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no")
+    epoch = int(git("log", "-1", "--format=%ct"))
+    changed = git("status", "--porcelain", "--untracked-files=no")
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         built, again = digests(build(folder, epoch)), digests(build(scratch, epoch))
