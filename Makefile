@@ -4,15 +4,18 @@ VENV := .venv
 # a release of Spark for a new environment, such as 4.0; the newest one if empty
 SPARK ?=
 READY := $(VENV)/.ready
-# an environment of its own: Airflow pins what pgdelta needs otherwise
+# environments of their own: Airflow and dbt pin what pgdelta needs otherwise
 AIRFLOW := .airflow/venv
+DBT := .dbt/venv
+DBT_PINS := 'dbt-core>=1.11,<1.12' 'dbt-duckdb>=1.11,<1.12' 'duckdb==1.5.5' \
+	'duckdb-extensions==1.5.5' 'duckdb-extension-delta==1.5.5' 'duckdb-extension-icu==1.5.5'
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 # so are the tools of a release; other versions of setuptools and wheel would build other bytes
 RELEASE := .release/venv
 RELEASE_PINS := build==1.6.1 setuptools==84.2.1 twine==7.0.0 cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 check quick test slow stores matrix spark-matrix faults races soak bench growth demo dist release airflow notebook docs clean
+.PHONY: help setup setup-s3 check quick test slow stores matrix spark-matrix faults races soak bench growth demo dist release airflow dbt notebook docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -125,6 +128,15 @@ $(AIRFLOW)/.ready: Makefile
 	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check $(AIRFLOW_PINS)
 	@touch $@
 
+dbt: $(READY) $(DBT)/.ready ## run a real dbt over a lake, in an environment of its own: tests and freshness
+	$(VENV)/bin/python -m tools.dbt_run $(DBT)/bin/dbt
+
+$(DBT)/.ready: Makefile
+	@test -x $(DBT)/bin/pip || $(PYTHON) -m venv --clear $(DBT)
+	@echo "installing dbt into $(DBT) (a minute the first time)"
+	@$(DBT)/bin/python -m pip install --quiet --disable-pip-version-check $(DBT_PINS)
+	@touch $@
+
 notebook: $(READY) ## execute the notebook on the demo's lake, or on one it makes itself
 	$(VENV)/bin/python -m tools.notebook_run notebooks/explore.ipynb
 
@@ -133,4 +145,4 @@ docs: $(READY) ## build the documentation's site into build/site; a broken link 
 	@echo "open build/site/index.html"
 
 clean: ## remove the environment and what the tools left
-	rm -rf $(VENV) .airflow .release build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .airflow .dbt .release build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,6 +20,7 @@ from pipeline.cli.commands.audit import audit
 from pipeline.cli.commands.capsule import capsule
 from pipeline.cli.commands.check import check
 from pipeline.cli.commands.completion import completion
+from pipeline.cli.commands.dbt_sources import dbt_sources
 from pipeline.cli.commands.demo import demo
 from pipeline.cli.commands.fidelity import fidelity
 from pipeline.cli.commands.forget import forget
@@ -74,6 +75,7 @@ for _command in (
     plan,
     as_of,
     query,
+    dbt_sources,
     tail,
     capsule,
     history,

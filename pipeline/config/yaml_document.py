@@ -9,6 +9,7 @@ one.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -163,6 +164,12 @@ def quote_yaml(text: str) -> str:
 def _escape(found: re.Match[str]) -> str:
     letter = found[0]
     return f"\\{letter}" if letter in '"\\' else f"\\U{ord(letter):08x}"
+
+
+def write_yaml(content: object) -> str:
+    """Return data as a YAML document, in the order that it has."""
+    without_aliases = json.loads(json.dumps(content))
+    return str(yaml.safe_dump(without_aliases, sort_keys=False, allow_unicode=True, width=100))
 
 
 def dotted(location: Sequence[str | int]) -> str:

@@ -40,11 +40,17 @@ class WrittenPage:
 
 
 def write_page(facts: PageFacts, file: str) -> WrittenPage:
-    """Write the page and replace the file in one step; raise ConfigError if that is not possible.
+    """Write the page and replace the file in one step; raise ConfigError if that is not possible."""
+    content = render_page(facts).encode("utf-8")
+    replace_file(file, content, "--html")
+    return WrittenPage(file, len(content), facts)
+
+
+def replace_file(file: str, content: bytes, option: str) -> None:
+    """Replace a file in one step; raise ConfigError, which names the option, if that is not possible.
 
     A file that exists keeps its mode. A link is replaced, and what it leads to is not written.
     """
-    content = render_page(facts).encode("utf-8")
     path = Path(file)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -61,6 +67,5 @@ def write_page(facts: PageFacts, file: str) -> WrittenPage:
                 temporary.unlink()
     except OSError as error:
         raise ConfigError(
-            f"--html: Cannot write {file}: {error.strerror}. Give a file in a folder that can be written."
+            f"{option}: Cannot write {file}: {error.strerror}. Give a file in a folder that can be written."
         ) from None
-    return WrittenPage(file, len(content), facts)
