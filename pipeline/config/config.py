@@ -25,6 +25,7 @@ from pipeline.config.jobs import (
     Ingest,
     Maintenance,
 )
+from pipeline.config.lineage import DEFAULT_LINEAGE, Lineage
 from pipeline.config.scalars import Flag, Internal, Root, Seconds, Text, Word
 from pipeline.config.schedule import NO_SCHEDULE, Schedule
 from pipeline.config.source import DEFAULT_SOURCE, Copying, Create, Protocol, Source
@@ -263,6 +264,9 @@ class Config:
     alerts: Annotated[Alerting, Field(description="What needs a person, and where the jobs send it.")] = (
         DEFAULT_ALERTS
     )
+    lineage: Annotated[
+        Lineage, Field(description="Where the jobs send OpenLineage events of their runs.")
+    ] = DEFAULT_LINEAGE
 
     def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule that matches, or None: the table has no silver table."""

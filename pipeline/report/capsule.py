@@ -215,6 +215,7 @@ def public_configuration(config: Config) -> dict[str, Any]:
         section["password_command"] = _public_command(key.password_command)
     source["hash_key"] = config.source.hash_key and "set"
     found["alerts"]["webhook"] = config.alerts.webhook and "set"
+    found["lineage"] |= {key: found["lineage"][key] and "set" for key in ("url", "api_key")}
     found["storage"]["options"] = sorted(config.storage.options)  # some are credentials
     source["protocol"]["written"] = sorted(config.source.protocol.written)
     for rule, written in zip(found["tables"], config.tables, strict=True):
@@ -230,6 +231,7 @@ def public_configuration(config: Config) -> dict[str, Any]:
 def known_secrets(config: Config, environ: Mapping[str, str]) -> list[str]:
     """Return the texts that no part may contain, the longest first."""
     found = {config.source.hash_key or "", config.alerts.webhook or ""}
+    found |= {config.lineage.url or "", config.lineage.api_key or ""}
     for conninfo in (config.source.conninfo, config.source.copying.conninfo or ""):
         found |= set(read_secrets(conninfo))
     for values in (environ, config.storage.options):

@@ -1,4 +1,5 @@
-"""Observers of a run: lines and bars on stderr, metrics for Prometheus, a log of JSON lines, alerts.
+"""Observers of a run: lines and bars on stderr, metrics for Prometheus, a log of JSON lines, alerts,
+lineage.
 
 The jobs call `on_ingest` and `on_apply` with summaries that continue to change. An observer reads them and
 never changes a run; what only some runs need, such as prometheus_client, is imported by those.
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pipeline.config.config import Config
     from pipeline.progress import ApplySummary, IngestSummary
     from pipeline.report.alert_sender import AlertSender
+    from pipeline.report.lineage_sender import LineageSender
     from pipeline.report.metrics import RunMetrics
 
 
@@ -73,6 +75,7 @@ class Observers:
         self._board: CopyBoard | None = None
         self._states = StateChanges()
         self._alerts: AlertSender | None = None
+        self._lineage: LineageSender | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Observers:
@@ -88,6 +91,8 @@ class Observers:
             self._open.enter_context(_notices_in(self._log))
         if self._config.alerts.webhook is not None:
             self._alerts = self._start_alerts()
+        if self._config.lineage.is_on:
+            self._lineage = self._start_lineage()
         return self
 
     def __exit__(
@@ -95,6 +100,8 @@ class Observers:
     ) -> None:
         if self._alerts is not None and (error is None or isinstance(error, Exception)):
             self._alerts.finish(None if error is None else describe_error(error))
+        if self._lineage is not None:
+            self._lineage.finish(error)
         self._open.close()
         if self._log is not None and error is not None:
             code = error.exit_code if isinstance(error, PgdeltaError) else 1
@@ -108,6 +115,8 @@ class Observers:
             self._metrics.on_ingest(summary)
         if self._alerts is not None:
             self._alerts.on_ingest(summary)
+        if self._lineage is not None:
+            self._lineage.on_ingest(summary)
         if self._board is not None:
             self._board.update(summary)
         if self._log is not None:
@@ -117,6 +126,8 @@ class Observers:
         """Forward what apply reports."""
         if self._metrics is not None:
             self._metrics.on_apply(summary)
+        if self._lineage is not None:
+            self._lineage.on_apply(summary)
         if self._board is not None and self._options.trigger == "continuous":
             for alert in self._states.update(summary.tables):
                 self._board.print(one_line(alert.line))
@@ -134,6 +145,12 @@ class Observers:
 
         is_continuous = self._options.trigger == "continuous"
         return AlertSender(self._config, self._command, is_continuous=is_continuous)
+
+    def _start_lineage(self) -> LineageSender:
+        from pipeline.report.lineage_sender import LineageSender
+
+        is_continuous = self._options.trigger == "continuous"
+        return LineageSender(self._config, self._command, is_continuous=is_continuous)
 
     def _serve(self) -> None:
         """Serve metrics and pages if the command line requests them."""

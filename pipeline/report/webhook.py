@@ -47,25 +47,28 @@ def message(pipeline: str, format: str, alerts: Sequence[RecordedAlert]) -> dict
 def send(settings: Alerting, body: dict[str, Any], seconds: float = SECONDS) -> None:
     """Send a body to the webhook; raise EndpointError unless the receiver accepts it."""
     assert settings.webhook is not None
-    request = urllib.request.Request(
-        settings.webhook,
-        json.dumps(body).encode("ascii"),
-        {"Content-Type": "application/json", "User-Agent": f"pgdelta/{__version__}"},
-        method="POST",
-    )
+    if reason := post(settings.webhook, json.dumps(body).encode("ascii"), seconds=seconds):
+        raise EndpointError(
+            f"The webhook of alerts.webhook did not accept a message: {reason}. Correct the address or the"
+            " receiver; the jobs send it again."
+        )
+
+
+def post(address: str, body: bytes, *, token: str | None = None, seconds: float = SECONDS) -> str | None:
+    """Send JSON to an address; return why the receiver did not accept it, None if it did."""
+    headers = {"Content-Type": "application/json", "User-Agent": f"pgdelta/{__version__}"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(address, body, headers, method="POST")
     opener = urllib.request.build_opener(_NoRedirect)
     try:
         with opener.open(request, timeout=seconds):
-            return
+            return None
     except urllib.error.HTTPError as error:
         error.close()
-        reason = f"it answered {error.code}"
+        return f"it answered {error.code}"
     except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = _reason(error)
-    raise EndpointError(
-        f"The webhook of alerts.webhook did not accept a message: {reason}. Correct the address or the"
-        " receiver; the jobs send it again."
-    )
+        return _reason(error)
 
 
 def check_webhook(config: Config) -> Check:

@@ -81,6 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "metadata",
         "postgres",
         "progress",
+        "protected_columns",
         "protocol",
         "silver",  # status decides by the same table as apply
         "terminal",

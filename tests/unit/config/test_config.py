@@ -264,7 +264,7 @@ def test_bytes_of_another_form_are_refused(text: str) -> None:
         (
             "path: x",
             "path: Unknown key. Known keys: pipeline, source, storage, silver, tables, bronze, maintenance, "
-            "ingest, apply, catalog, alerts.",
+            "ingest, apply, catalog, alerts, lineage.",
         ),
         ("tables: [{source: a.b, misfit: text}]", "tables[0].misfit: Unknown key. Did you mean misfits?"),
         (

@@ -20,6 +20,7 @@ from tools.reference_config import page
 EXAMPLE = ROOT / "conf" / "pipeline.yaml"
 VALIDATOR = Draft202012Validator(schema())
 
+KEY = "0123456789abcdef"
 Path_ = tuple[str | int, ...]
 
 
@@ -67,7 +68,7 @@ def loads(folder: Path, content: dict[str, Any]) -> bool:
     file = folder / "c.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
     try:
-        load_config(file, {"NAME": "shop", "PGDELTA_HASH_KEY": "0123456789abcdef"})
+        load_config(file, {"NAME": "shop", "PGDELTA_HASH_KEY": KEY, "LINEAGE_KEY": KEY})
     except ConfigError:
         return False
     return True
