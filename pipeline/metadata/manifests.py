@@ -55,6 +55,13 @@ class Manifest:
     lsn: LSN
     commit_time: datetime | None = None
     entries: tuple[ManifestEntry, ...] = ()
+    written_at: datetime | None = None  # of one that was read
+
+    @property
+    def cursor(self) -> str:
+        """A text that names this manifest: its LSN, and when it was written."""
+        written = "" if self.written_at is None else f"@{self.written_at.replace(tzinfo=None).isoformat()}Z"
+        return f"{self.lsn}{written}"
 
     @cached_property
     def by_name(self) -> Mapping[TableName, ManifestEntry]:
@@ -104,6 +111,12 @@ class Manifests:
     def last_before(self, lsn: LSN) -> LSN:
         """Return the LSN of the newest manifest below an LSN, INVALID if there is none."""
         return LSN(max((mark[0] for mark in self._marks() if mark[0] < lsn), default=INVALID))
+
+    def at_cursor(self, lsn: LSN, written_at: datetime | None) -> Manifest | None:
+        """Return the manifest that a cursor names, or the newest before it; None if there is none."""
+        latest = None if written_at is None else to_microseconds(written_at)
+        marks = self._marks()
+        return self._newest([m for m in marks if m[0] < lsn or (m[0] == lsn and m[1] <= (latest or m[1]))])
 
     def at(self, lsn: LSN | None = None, time: datetime | None = None) -> Manifest:
         """Return the newest manifest, or the newest at or before an LSN or a commit time.
@@ -160,7 +173,8 @@ class Manifests:
 
         rows = self._table.rows(["tables"], Where(("lsn", "written_at"), is_last)).to_pylist()
         time = None if committed is None else from_microseconds(committed)
-        return Manifest(LSN(lsn), time, tuple(record_of(ManifestEntry, row) for row in rows[0]["tables"]))
+        entries = tuple(record_of(ManifestEntry, row) for row in rows[0]["tables"])
+        return Manifest(LSN(lsn), time, entries, from_microseconds(written_at))
 
 
 _Mark = tuple[int, int, int | None]

@@ -19,6 +19,11 @@ _POINT = "Point in time"
             "the end of January",
             "pgdelta as-of --config conf/pipeline.yaml --timestamp 2026-01-31T23:59:59Z",
         ),
+        (
+            "which tables changed since the last answer, whose cursor this is?",
+            "pgdelta as-of --config conf/pipeline.yaml --json \\\n"
+            "    --since 16/B374D848@2026-01-31T23:59:59.120000Z",
+        ),
     ],
     exit_codes={1: "failed, or the version of a table is gone"},
 )
@@ -31,12 +36,20 @@ _POINT = "Point in time"
     help="Use the newest manifest committed at or before this time, such as 2026-01-31T12:00:00Z. Without a "
     "zone it is UTC.",
 )
+@option(
+    "--since",
+    group=_POINT,
+    metavar="CURSOR",
+    help="Show which tables changed after this LSN, or after the `cursor` of an earlier --json, and how many "
+    "rows did.",
+)
 @tables_option("Show these tables only.")
 @output_options
 def as_of(
     config: str,
     lsn: str | None,
     timestamp: str | None,
+    since: str | None,
     tables: tuple[str, ...],
     as_json: bool,
     debug: bool,
@@ -51,4 +64,5 @@ def as_of(
     loaded = load_config(config)
     from pipeline.reading.as_of import read_silver
 
-    return finish(read_silver(loaded, lsn=lsn, timestamp=timestamp, globs=tables), as_json=as_json)
+    found = read_silver(loaded, lsn=lsn, timestamp=timestamp, globs=tables, since=since)
+    return finish(found, as_json=as_json)

@@ -51,6 +51,7 @@ class AsOf(Mapping[TableName, "DataFrame"]):
     """
 
     def __init__(self, lake: Lake, manifest: Manifest) -> None:
+        self.manifest = manifest
         self.lsn = manifest.lsn
         self.commit_time = manifest.commit_time
         self._lake = lake

@@ -16,7 +16,7 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import LSN
 from pipeline.reading.as_of import SilverVersions
-from pipeline.silver.read.as_of import AsOf
+from pipeline.silver.read.as_of import AsOf, TableAsOf
 from pipeline.table_name import TableName
 from pipeline.verify.audit import Audit
 from pipeline.verify.commit_chain import read_chain
@@ -106,7 +106,7 @@ def test_versions_are_printed_as_queries(
     versions = SilverVersions(found, (("current", current), ("behind", behind)))
     calls = stand_in(monkeypatch, "pipeline.reading.as_of", "read_silver", versions)
     assert main.main(["as-of", "--config", config, "--lsn", "0/64"]) == 0
-    assert calls == [{"lsn": "0/64", "timestamp": None, "globs": ()}]
+    assert calls == [{"lsn": "0/64", "timestamp": None, "globs": (), "since": None}]
     assert capsys.readouterr().out.splitlines() == [
         "-- silver as of 0/64, committed 2026-01-31 12:00:00.000000Z",
         "-- Table public.b is behind: it shows 0/32, the other tables show 0/64. Read",
@@ -121,6 +121,31 @@ def test_versions_are_printed_as_queries(
         ("behind", True),
     ]
     assert SilverVersions(found, (("gone", behind),)).exit_code(strict=False) == 1
+
+
+def test_what_changed_is_printed_with_its_rows(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = silver(entry("a"), entry("b"), entry("c"))
+    tables = [TableAsOf(TableName("public", name), f"file:/lake/{name}", 7) for name in "abc"]
+    changed = {tables[0].name: 1204, tables[1].name: None}
+    versions = SilverVersions(found, tuple(("current", table) for table in tables), changed)
+    calls = stand_in(monkeypatch, "pipeline.reading.as_of", "read_silver", versions)
+    assert main.main(["as-of", "--config", config, "--since", "0/32@2026-01-31T11:00:00Z"]) == 0
+    assert calls[0]["since"] == "0/32@2026-01-31T11:00:00Z"
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("-- public")] == [
+        "-- public.a: version 7, 1,204 rows changed",
+        "-- public.b: version 7, changed",
+        "-- public.c: version 7, not changed",
+    ]
+    data = versions.as_json()
+    assert data["cursor"] == "0/64"
+    assert [(t["changed"], t["rows_changed"]) for t in data["tables"]] == [
+        (True, 1204),
+        (True, None),
+        (False, 0),
+    ]
 
 
 def test_a_name_with_a_line_end_stays_in_its_comment(

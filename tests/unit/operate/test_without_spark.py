@@ -114,6 +114,10 @@ def test_plan(lake: NativeLake) -> None:
 def test_as_of(lake: NativeLake) -> None:
     found = as_json(lake, "as-of")
     assert [table["state"] for table in found["tables"]] == ["current"] * 5
+    changed = as_json(lake, "as-of", "--since", found["cursor"])["tables"]
+    assert [table["changed"] for table in changed] == [False] * 5
+    changed = as_json(lake, "as-of", "--since", "0/0")["tables"]
+    assert [(table["changed"], table["rows_changed"]) for table in changed] == [(True, 20)] * 5
     run(lake, "as-of", "--lsn", "0/1", code=1)
 
 
