@@ -119,7 +119,7 @@ $(RELEASE)/.ready: Makefile
 	@$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check $(RELEASE_PINS)
 	@touch $@
 
-airflow: $(READY) $(AIRFLOW)/.ready ## run the DAG in a real Airflow 3, in an environment of its own
+airflow: $(READY) $(AIRFLOW)/.ready ## run pipelines in a real Airflow 3, in an environment of its own
 	$(VENV)/bin/python -m tools.airflow_run $(AIRFLOW)/bin/airflow
 
 $(AIRFLOW)/.ready: Makefile

@@ -27,6 +27,7 @@ from pipeline.delta.spark.settings import LOG4J_PROPERTIES
 from pipeline.errors import LakeError, describe_error
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+PACKAGE_FOLDERS = ("pgdelta", "pipeline")
 PACKAGES = "packages.tar.gz"
 S3_FOLDER = "s3"
 README = """\
@@ -93,8 +94,9 @@ def build_dist(folder: Path, *, with_packages: bool = True, s3_jars: Path | None
     (folder / "jobs").mkdir(parents=True)
     wheel = build_wheel(folder).name if with_packages else "pgdelta-*.whl"
     with zipfile.ZipFile(folder / "pipeline.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in (CHECKOUT / "pgdelta.py", *sorted((CHECKOUT / "pipeline").rglob("*.py"))):
-            archive.write(path, path.relative_to(CHECKOUT))
+        for package in PACKAGE_FOLDERS:
+            for path in sorted((CHECKOUT / package).rglob("*.py")):
+                archive.write(path, path.relative_to(CHECKOUT))
     for job in (CHECKOUT / "jobs").glob("*.py"):
         shutil.copy(job, folder / "jobs")
     jars = spark_folder() / "jars"
@@ -137,11 +139,12 @@ def s3_client(jars: Path) -> list[Path]:
 def build_wheel(folder: Path) -> Path:
     """Build the wheel from a clean copy of the sources, without files of earlier builds."""
     with tempfile.TemporaryDirectory() as name:
-        for part in ("pyproject.toml", "README.md", "LICENSE", "pgdelta.py"):
+        for part in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(CHECKOUT / part, name)
-        shutil.copytree(
-            CHECKOUT / "pipeline", Path(name, "pipeline"), ignore=shutil.ignore_patterns("__pycache__")
-        )
+        for package in PACKAGE_FOLDERS:
+            shutil.copytree(
+                CHECKOUT / package, Path(name, package), ignore=shutil.ignore_patterns("__pycache__")
+            )
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
         command += ["--no-deps", "--wheel-dir", str(folder), name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

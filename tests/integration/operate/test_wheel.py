@@ -39,6 +39,8 @@ def test_a_wheel_in_an_empty_environment_replicates_and_proves_it(tmp_path: Path
     where = run("python", "-c", "import pipeline; print(pipeline.__file__)")
     assert where.startswith(str(venv))
     assert "pgdelta 0." in run("pgdelta", "--version")
+    found = "import importlib.util as u, pgdelta as p; print(p.as_of, p.live, u.find_spec('pgdelta.airflow'))"
+    assert f"{venv}/lib" in run("python", "-c", found)
     with database.connect() as source:
         source.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
         source.execute("INSERT INTO t SELECT g, 'name ' || g FROM generate_series(1, 1000) g")
