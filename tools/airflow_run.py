@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
@@ -146,7 +147,11 @@ class RunningAirflow:
             return json.load(answer)
 
     def api(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask the public API."""
+        """Ask the public API; again if the file of its database was locked."""
+        for _ in range(10 if body is None else 0):
+            with contextlib.suppress(urllib.error.HTTPError):
+                return self._request(f"/api/v2/{path}")
+            time.sleep(1)
         return self._request(f"/api/v2/{path}", body)
 
     def wait(self, seconds: float, what: str, is_done: Any) -> Any:
@@ -285,7 +290,7 @@ class Scenario:
         self.execute("INSERT INTO t05 SELECT g, 'many' FROM generate_series(100, 400099) g")
         began = datetime.now(timezone.utc)
         run = self.airflow.trigger("shop")
-        job = self.airflow.wait(300, "apply", lambda: find_processes("apply", str(self.folder)))[0]
+        job = self.airflow.wait(300, "apply", lambda: find_processes("apply", f"{self.folder}/shop.yaml"))[0]
         worker = int(Path(f"/proc/{job}/stat").read_text().rpartition(")")[2].split()[1])
         for process in (worker, job):
             os.kill(process, signal.SIGKILL)
