@@ -140,9 +140,14 @@ class MaintenanceProgress:
 
 @dataclass(slots=True)
 class CatalogProgress:
-    """What a run changed in the catalog of Spark; `failures` are sentences, each with its tables."""
+    """What a run changed in a catalog; `failures` are sentences, each with its tables.
 
+    `label` is the catalog's name, None for Spark's.
+    """
+
+    label: str | None = None
     registered: int = 0
+    updated: int = 0
     removed: int = 0
     failures: dict[str, list[TableName]] = field(default_factory=dict)
 
@@ -152,22 +157,13 @@ class CatalogProgress:
             f"not in the catalog: {name_tables(names)}. {sentence}" if names else f"catalog: {sentence}"
             for sentence, names in self.failures.items()
         ]
-        if self.registered or self.removed:
+        if self.registered or self.updated or self.removed:
+            updated = f"{self.updated} updated, " if self.updated else ""
             lines.append(
-                f"catalog: {format_count(self.registered, 'table')} registered, {self.removed} removed"
+                f"catalog{f' ({self.label})' if self.label else ''}: "
+                f"{format_count(self.registered, 'table')} registered, {updated}{self.removed} removed"
             )
         return lines
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
-        return {
-            "registered": self.registered,
-            "removed": self.removed,
-            "failures": [
-                {"sentence": sentence, "tables": [{"schema": n[0], "table": n[1]} for n in names]}
-                for sentence, names in self.failures.items()
-            ],
-        }
 
 
 @dataclass(slots=True)
@@ -379,7 +375,7 @@ class ApplySummary:
     batch_seconds: float = 0.0  # of the last batch
     stream: StreamProgress | None = None
     maintenance: MaintenanceProgress = field(default_factory=MaintenanceProgress)
-    catalog: CatalogProgress = field(default_factory=CatalogProgress)
+    catalogs: list[CatalogProgress] = field(default_factory=list)
     doubts: dict[TableName, str] = field(default_factory=dict)  # tables that may differ, with sentences
     rebuilt: list[TableName] | None = None  # tables that `pgdelta rebuild` built again; None: another command
 
@@ -424,7 +420,8 @@ class ApplySummary:
         lines += [f"in doubt: {sentence}" for _, sentence in sorted(self.doubts.items())[:_FEW]]
         if len(self.doubts) > _FEW:
             lines.append(f"in doubt: {len(self.doubts) - _FEW:,} more tables: run pgdelta status")
-        return [*lines, *self.catalog.lines(), *self.maintenance.lines()]
+        catalogs = [line for each in self.catalogs for line in each.lines()]
+        return [*lines, *catalogs, *self.maintenance.lines()]
 
     def _rebuilt_line(self, names: Sequence[TableName]) -> str:
         few = f": {', '.join(map(str, sorted(names)))}" if 0 < len(names) <= _FEW else ""
@@ -456,14 +453,27 @@ class ApplySummary:
                 {"schema": name[0], "table": name[1], "sentence": sentence}
                 for name, sentence in sorted(self.doubts.items())
             ],
-            "catalog": self.catalog.as_json(),
+            "catalog": self._catalogs_json(),
             "maintenance": self.maintenance.as_json(),
+        }
+
+    def _catalogs_json(self) -> dict[str, Any]:
+        return {
+            "registered": sum(each.registered for each in self.catalogs),
+            "updated": sum(each.updated for each in self.catalogs),
+            "removed": sum(each.removed for each in self.catalogs),
+            "failures": [
+                {"sentence": sentence, "tables": [{"schema": n[0], "table": n[1]} for n in names]}
+                for each in self.catalogs
+                for sentence, names in each.failures.items()
+            ],
         }
 
     def exit_code(self, strict: bool) -> int:
         """Return 1 if a table failed, or under `strict` if one is held, in doubt or not in the catalog."""
         states = self.tables.values()
-        has_stopped = any(s.held for s in states) or bool(self.doubts or self.catalog.failures)
+        is_unnamed = any(each.failures for each in self.catalogs)
+        has_stopped = any(s.held for s in states) or bool(self.doubts) or is_unnamed
         return int(any(s.failure for s in states) or (strict and has_stopped))
 
 

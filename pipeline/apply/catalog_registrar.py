@@ -1,12 +1,13 @@
-"""Register silver tables in the catalog of the Spark session, next to the batches.
+"""Register silver tables in one catalog, next to the batches.
 
 What has to change follows from the configuration, the registered tables and `_pgdelta/catalog_entries`, so a
-batch that creates no table calls no catalog. A thread of its own makes the changes: a catalog that is slow or
-fails delays no table. Spark is started for a change, but not to compare entries that are recorded: that is
-done in a run that has Spark anyway, at the start of a continuous one, and once an hour by scheduled ones.
+batch that creates no table, and changes no columns, calls no catalog. A thread of its own makes the changes:
+a catalog that is slow or fails delays no table. Spark is started for a change, but not to compare entries
+that are recorded: that is done in a run that has Spark anyway, at the start of a continuous one, and once an
+hour by scheduled ones. Catalogs that need no Spark are compared at the start and once an hour.
 
-An entry is created, replaced or dropped only if it is pgdelta's: recorded as such, and pointing to the path
-that is recorded.
+An entry is created, replaced or dropped only if it is pgdelta's: marked as such, or recorded in a catalog
+that has no marks, and pointing to the path that is recorded.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import ParamSpec, TypeVar
+from hashlib import sha256
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from pipeline.apply.applier import Applier
 from pipeline.config.config import Config
-from pipeline.delta.spark.metastore import Metastore, MetastoreEntry, describe_failure
+from pipeline.delta.catalogs.entry import HeldColumns, MetastoreEntry, TableCatalog
 from pipeline.delta.sql import now
 from pipeline.errors import LakeError, report_error
 from pipeline.metadata.catalog_entries import (
@@ -36,6 +38,8 @@ from pipeline.metadata.catalog_entries import (
     CatalogName,
 )
 from pipeline.metadata.events import CATALOG, Event
+from pipeline.metadata.registry import RegisteredTable
+from pipeline.progress import CatalogProgress
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.read.catalog_names import catalog_names
 from pipeline.silver.read.versions import resolve_path
@@ -49,23 +53,32 @@ COMPARED_EVERY = timedelta(hours=1)
 WAIT_SECONDS = 60.0  # at the end of a run, for each call of the catalog
 _STOP_SECONDS = 5.0  # the same after a signal
 _MAX_FAILURES = 3  # in a row, after which the catalog is not called again for a while
-_NOT_TRIED = "The catalog of Spark failed for other tables. Check the metastore and Spark's settings for it."
 _WHOLE = TableName("_pgdelta", "catalog_entries")  # the name of events about the catalog as a whole
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class SilverPlace(NamedTuple):
+    """The path of a silver table, and a digest of its registered columns, None if no catalog holds them."""
+
+    path: str
+    columns: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class CatalogTarget:
-    """How a silver table is to be in the catalog."""
+    """How a silver table is to be in the catalog of a type, None for Spark's."""
 
     catalog_name: CatalogName
     path: str
+    columns: str | None = None
+    catalog: str | None = None
 
     def entry(self, name: TableName, state: str, sentence: str | None = None) -> CatalogEntry:
         """Return the entry of a silver table in a state, recorded now."""
-        return CatalogEntry(*name, *self.catalog_name, self.path, state, sentence, now())
+        found = CatalogEntry(*name, *self.catalog_name, self.path, state, sentence, now())
+        return replace(found, target=self.catalog, columns=self.columns)
 
     def is_done(self, entry: CatalogEntry | None, time_now: datetime | None) -> bool:
         """Return whether nothing has to be done for a recorded entry, without comparing it.
@@ -73,6 +86,8 @@ class CatalogTarget:
         With a time, an entry that failed less than `COMPARED_EVERY` ago counts as done.
         """
         if entry is None or not self.is_entry(entry):
+            return False
+        if entry.state == REGISTERED and self.columns is not None and self.columns != entry.columns:
             return False
         is_recent = time_now is not None and time_now - entry.recorded_at < COMPARED_EVERY
         return entry.state in DONE_STATES or (entry.sentence is not None and is_recent)
@@ -83,12 +98,15 @@ class CatalogTarget:
 
 
 def targets(
-    config: Config, paths: Mapping[TableName, str], recorded: Mapping[TableName, CatalogEntry]
+    config: Config,
+    places: Mapping[TableName, SilverPlace],
+    recorded: Mapping[TableName, CatalogEntry],
+    catalog: str | None = None,
 ) -> dict[TableName, CatalogTarget]:
-    """Return how silver tables, given by their paths, are to be in the catalog."""
-    kept = {name: entry.catalog_name for name, entry in recorded.items() if name in paths}
-    names = catalog_names(config.catalog, config.pipeline, paths, kept)
-    return {name: CatalogTarget(names[name], paths[name]) for name in names}
+    """Return how silver tables are to be in the catalog of a type."""
+    kept = {name: entry.catalog_name for name, entry in recorded.items() if name in places}
+    names = catalog_names(config.catalog, config.pipeline, places, kept)
+    return {name: CatalogTarget(names[name], *places[name], catalog) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +147,36 @@ def _failures(entries: Mapping[TableName, CatalogEntry]) -> dict[str, list[Table
 
 
 class CatalogRegistrar:
-    """Keeps the catalog in line with the silver tables of one applier; only one thread works at a time."""
+    """Keeps a catalog in line with the silver tables of one applier; only one thread works at a time."""
 
-    def __init__(self, config: Config, applier: Applier, *, compares_at_start: bool = False) -> None:
-        """Compare recorded entries with the catalog at the start, or if that was not done for a while."""
+    def __init__(
+        self,
+        config: Config,
+        applier: Applier,
+        catalog: TableCatalog,
+        target: str | None = None,
+        *,
+        compares_at_start: bool = False,
+    ) -> None:
+        """Compare recorded entries with the catalog at the start, or if that was not done for a while.
+
+        `target` is the type of the catalog in the records, None for Spark's.
+        """
         self._config = config
         self._compares_at_start = compares_at_start
         self._applier = applier
-        self._metastore = Metastore(applier.lake.sessions.new())
-        self._entries = CatalogEntries(applier.lake)
+        self._catalog = catalog
+        self._target = target
+        self._label = f"{catalog.label[0].upper()}{catalog.label[1:]}"
+        self._progress = CatalogProgress(None if target is None else catalog.label)
+        applier.summary.catalogs.append(self._progress)
+        self._entries = CatalogEntries(applier.lake, target)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._recorded: dict[TableName, CatalogEntry] | None = None
-        self._is_compared = False  # the catalog with the recorded entries, in this run
-        self._attempted: Mapping[TableName, str] | None = None  # paths for which all was done or has failed
+        self._compared_at: float | None = None  # monotonic; the catalog with the recorded entries
+        self._digests: dict[TableName, tuple[RegisteredTable, str]] = {}
+        self._attempted: Mapping[TableName, SilverPlace] | None = None  # for which all was done or has failed
         self._has_failed = False  # at the last attempt
         self._pause = 0.0
         self._retry_at = 0.0  # monotonic
@@ -157,8 +191,8 @@ class CatalogRegistrar:
             if self._applier.manifest is None or (self._thread is not None and self._thread.is_alive()):
                 return
             try:
-                paths = self._paths()
-                is_due = self._is_due(paths)
+                places = self._places()
+                is_due = self._is_due(places)
             except Exception as error:  # of the lake; it delays no table
                 self._end_attempt({}, {report_error(error): []})
                 return
@@ -166,7 +200,7 @@ class CatalogRegistrar:
                 self._answered_at = time.monotonic()
                 # A call that never returns must not keep the process alive.
                 self._thread = threading.Thread(
-                    target=self._attempt, args=(paths,), name="catalog", daemon=True
+                    target=self._attempt, args=(places,), name="catalog", daemon=True
                 )
                 self._thread.start()
 
@@ -181,7 +215,7 @@ class CatalogRegistrar:
                 self._is_over = time.monotonic() >= stopped_at + _STOP_SECONDS
             elif time.monotonic() >= self._answered_at + WAIT_SECONDS:
                 self._record_failures(
-                    {f"Spark's catalog has not answered for {WAIT_SECONDS:g} s. Check the metastore.": []}
+                    {f"{self._label} has not answered for {WAIT_SECONDS:g} s. {self._catalog.remedy}.": []}
                 )
                 self._is_over = True
             if self._is_over:
@@ -190,8 +224,8 @@ class CatalogRegistrar:
             if not thread.is_alive() and not stop.is_set():
                 self.update()
 
-    def _paths(self) -> dict[TableName, str]:
-        """Return the silver tables that are to be registered, with their paths.
+    def _places(self) -> dict[TableName, SilverPlace]:
+        """Return the silver tables that are to be registered.
 
         These are the tables of the manifest, and those that have an entry and left it, until they are
         archived.
@@ -199,81 +233,101 @@ class CatalogRegistrar:
         if self._recorded is None:
             self._recorded = self._entries.read()
         known, root = self._shown() | self._recorded.keys(), self._applier.lake.root
-        paths = {
-            name: resolve_path(table.path, name, root)
+        places = {
+            name: SilverPlace(resolve_path(table.path, name, root), self._digest(table))
             for name, table in self._applier.records.tables.read().items()
             if name in known
         }
-        return {name: path for name, path in paths.items() if not path.startswith(f"{root}/archive/")}
+        return {n: place for n, place in places.items() if not place.path.startswith(f"{root}/archive/")}
+
+    def _digest(self, table: RegisteredTable) -> str | None:
+        """Return a digest of what the columns of an entry follow, None if the catalog holds none."""
+        if not self._catalog.holds_columns:
+            return None
+        known = self._digests.get(table.name)
+        if known is None or known[0] is not table:
+            text = repr((table.columns, table.metadata_columns))
+            known = self._digests[table.name] = table, sha256(text.encode()).hexdigest()[:16]
+        return known[1]
 
     def _shown(self) -> set[TableName]:
         """Return the tables of the newest manifest that have rows or columns."""
         manifest = self._applier.manifest
         return {entry.name for entry in manifest.entries if entry.version >= 0} if manifest else set()
 
-    def _is_due(self, paths: Mapping[TableName, str]) -> bool:
-        is_attempted = paths == self._attempted
+    def _is_due(self, places: Mapping[TableName, SilverPlace]) -> bool:
+        is_attempted = places == self._attempted
         if is_attempted and time.monotonic() < self._retry_at:
             return False
-        if self._has_failed or (self._applier.lake.sessions.started is not None and self._must_compare()):
+        is_comparable = not self._catalog.needs_spark or self._applier.lake.sessions.started is not None
+        if self._has_failed or (is_comparable and self._must_compare()):
             return True
         if is_attempted:
             return False
         recorded = self._recorded or {}
-        wanted = targets(self._config, paths, recorded)
+        wanted = targets(self._config, places, recorded, self._target)
         is_due = bool(recorded.keys() - wanted.keys()) or any(
             not target.is_done(recorded.get(name), now()) for name, target in wanted.items()
         )
         if not is_due:
-            self._attempted = paths
-            self._applier.summary.catalog.failures = _failures(recorded)
+            self._attempted = places
+            self._progress.failures = _failures(recorded)
         return is_due
 
+    @property
+    def _is_compared(self) -> bool:
+        """Whether the catalog was compared with the recorded entries, in this run or lately."""
+        if self._compared_at is None or self._catalog.needs_spark:
+            return self._compared_at is not None
+        return time.monotonic() < self._compared_at + COMPARED_EVERY.total_seconds()
+
     def _must_compare(self) -> bool:
-        """Return whether recorded entries have to be compared with the catalog once Spark runs."""
+        """Return whether recorded entries have to be compared with the catalog once it can be called."""
         if self._is_compared:
             return False
         limit = now() - COMPARED_EVERY
         entries = (self._recorded or {}).values()
         return self._compares_at_start or any(e.sentence or e.recorded_at <= limit for e in entries)
 
-    def _attempt(self, paths: Mapping[TableName, str]) -> None:
+    def _attempt(self, places: Mapping[TableName, SilverPlace]) -> None:
         """Change the catalog for some silver tables, and record what became of each."""
         recorded = self._recorded or {}
         try:
-            wanted = targets(self._config, self._existing(paths), recorded)
+            wanted = targets(self._config, self._existing(places), recorded, self._target)
             work = plan_changes(wanted, recorded, compares=not self._is_compared)
-            self._call(self._metastore.check)
+            self._call(self._catalog.check)
             found = self._find(work.names)
         except Exception as error:
             sentence = report_error(error)
-            self._try_record(recorded | self._failed(paths, sentence))
-            self._end_attempt(paths, {sentence: []})
+            self._try_record(recorded | self._failed(places, sentence))
+            self._end_attempt(places, {sentence: []})
             return
         try:
             failures = self._change(work, found)
-            self._is_compared = True
+            self._compared_at = time.monotonic()
         except Exception as error:
             failures = {report_error(error): []}
-        self._end_attempt(paths, failures)
+        self._end_attempt(places, failures)
 
-    def _failed(self, paths: Mapping[TableName, str], sentence: str) -> dict[TableName, CatalogEntry]:
+    def _failed(
+        self, places: Mapping[TableName, SilverPlace], sentence: str
+    ) -> dict[TableName, CatalogEntry]:
         """Return the entries of the tables that are not registered, and that were not looked for."""
         recorded, entries = self._recorded or {}, {}
-        for name, target in targets(self._config, paths, recorded).items():
+        for name, target in targets(self._config, places, recorded, self._target).items():
             entry = recorded.get(name)
             if not target.is_done(entry, None):
-                is_pending = entry is not None and target.is_entry(entry) and entry.state == PENDING
-                entries[name] = target.entry(name, PENDING if is_pending else FAILED, sentence)
+                is_own = entry is not None and target.is_entry(entry) and entry.state in OWN_STATES
+                entries[name] = target.entry(name, PENDING if is_own else FAILED, sentence)
         return entries
 
-    def _existing(self, paths: Mapping[TableName, str]) -> dict[TableName, str]:
+    def _existing(self, places: Mapping[TableName, SilverPlace]) -> dict[TableName, SilverPlace]:
         """Leave out the tables that left the manifest and whose folder is gone."""
         shown = self._shown()
         return {
-            name: path
-            for name, path in paths.items()
-            if name in shown or self._is_compared or self._applier.lake.table_at(path).exists()
+            name: place
+            for name, place in places.items()
+            if name in shown or self._is_compared or self._applier.lake.table_at(place.path).exists()
         }
 
     def _call(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -282,7 +336,12 @@ class CatalogRegistrar:
             result = call(*arguments, **options)
         except Exception as error:
             report_error(error)
-            raise LakeError(describe_failure(error)) from error
+            if isinstance(error, LakeError):
+                raise
+            what = self._catalog.failure(error) or type(error).__name__
+            raise LakeError(
+                f"{self._label} failed: {what}. {self._catalog.remedy}; --debug shows the stack trace."
+            ) from error
         self._answered_at = time.monotonic()
         if self._is_over:
             raise LakeError("The run is over. The next one continues.")
@@ -295,7 +354,7 @@ class CatalogRegistrar:
         return {
             CatalogName(schema, table): entry
             for schema, tables in by_schema.items()
-            for table, entry in self._call(self._metastore.entries, schema, tables).items()
+            for table, entry in self._call(self._catalog.entries, schema, tables).items()
         }
 
     def _change(self, work: Changes, found: dict[CatalogName, MetastoreEntry]) -> dict[str, list[TableName]]:
@@ -304,11 +363,11 @@ class CatalogRegistrar:
         for entry in work.obsolete:
             there = found.get(entry.catalog_name)
             if there is not None and entry.state in OWN_STATES and self._may_drop(entry, there):
-                self._call(self._metastore.drop_table, *entry.catalog_name)
-                self._applier.summary.catalog.removed += 1
+                self._call(self._catalog.drop_table, *entry.catalog_name)
+                self._progress.removed += 1
                 del found[entry.catalog_name]
             del after[entry.name]
-        creates = []
+        creates, compared = [], []
         for source, target in work.due.items():
             there, old = found.get(target.catalog_name), after.get(source)
             if there is None:
@@ -316,45 +375,59 @@ class CatalogRegistrar:
                 after[source] = target.entry(source, PENDING)
             elif not there.points_to(target.path):
                 sentence = (
-                    f"The name {target.catalog_name} has another table or view. Drop that one, or change "
-                    "catalog.schema or catalog.table."
+                    f"The name {target.catalog_name} has another table or view in {self._catalog.label}. Drop"
+                    " that one, or change catalog.schema or catalog.table."
                 )
                 after[source] = target.entry(source, REFUSED, sentence)
+            elif self._catalog.holds_columns and self._is_marked(there):
+                compared.append(source)
             else:
                 is_own = target.is_entry(old) and old is not None and old.state in OWN_STATES
+                is_own &= not self._catalog.holds_columns
                 after[source] = target.entry(source, REGISTERED if is_own else FOUND)
         self._record(after)  # a run that ends before an entry is recorded as registered finds it as its own
-        self._create(creates, work.due, after)
+        self._put([*creates, *compared], work.due, found, after)
         self._record(after)
         return _failures(after)
 
+    def _is_marked(self, there: MetastoreEntry) -> bool:
+        """Return whether an entry is this pipeline's, in a catalog that holds marks."""
+        return there.owner == self._config.pipeline
+
     def _may_drop(self, entry: CatalogEntry, there: MetastoreEntry) -> bool:
         """Return whether an entry is that of this lake: a copy of a lake has the records of the other one."""
-        if not there.points_to(entry.path):
+        if not there.points_to(entry.path) or (self._catalog.holds_columns and not self._is_marked(there)):
             return False
         # Only one lake writes below a shared root.
         is_here = entry.path.startswith(f"{self._applier.lake.root}/") or f"/{OUTSIDE}/" in entry.path
         return is_here or not self._applier.lake.table_at(entry.path).exists()
 
-    def _create(
+    def _put(
         self,
         sources: Sequence[TableName],
         due: Mapping[TableName, CatalogTarget],
+        found: Mapping[CatalogName, MetastoreEntry],
         after: dict[TableName, CatalogEntry],
     ) -> None:
-        """Create entries, and put into `after` how that went."""
+        """Create entries, or give those that were found their columns, and put into `after` how that went."""
         created: set[str] = set()
         failures = 0
         for source in sources:
             target = due[source]
             schema, table = target.catalog_name
+            there = found.get(target.catalog_name)
             try:
-                if schema not in created:
-                    self._call(self._metastore.create_schema, schema)
-                    created.add(schema)
-                self._call(self._metastore.create_table, schema, table, target.path)
+                held = self._held(target.path)
+                if there is None:
+                    if schema not in created:
+                        self._call(self._catalog.create_schema, schema)
+                        created.add(schema)
+                    self._call(self._catalog.create_table, schema, table, target.path, held)
+                    self._progress.registered += 1
+                elif held is not None and there.held != held:
+                    self._call(self._catalog.update_table, schema, table, target.path, held)
+                    self._progress.updated += 1
                 after[source] = target.entry(source, REGISTERED)
-                self._applier.summary.catalog.registered += 1
                 failures = 0
             except Exception as error:
                 failures += 1
@@ -363,8 +436,16 @@ class CatalogRegistrar:
                 if failures == _MAX_FAILURES:
                     break
         for source in sources:
-            if after[source].state == PENDING and after[source].sentence is None:
-                after[source] = replace(after[source], sentence=_NOT_TRIED)
+            entry = after.get(source)
+            if entry is not None and entry.state == PENDING and entry.sentence is None:
+                sentence = f"{self._label} failed for other tables. {self._catalog.remedy}."
+                after[source] = replace(entry, sentence=sentence)
+
+    def _held(self, path: str) -> HeldColumns | None:
+        """Return the columns that an entry is to hold, None in a catalog that holds none."""
+        if not self._catalog.holds_columns:
+            return None
+        return HeldColumns.of(self._applier.lake.table_at(path).snapshot())
 
     def _record(self, after: dict[TableName, CatalogEntry]) -> None:
         """Record entries if they differ from those that are recorded, apart from their times."""
@@ -384,16 +465,18 @@ class CatalogRegistrar:
         except Exception as error:
             report_error(error)
 
-    def _end_attempt(self, paths: Mapping[TableName, str], failures: Mapping[str, list[TableName]]) -> None:
+    def _end_attempt(
+        self, places: Mapping[TableName, SilverPlace], failures: Mapping[str, list[TableName]]
+    ) -> None:
         if self._is_over:
             return
-        self._attempted, self._has_failed = paths, bool(failures)
+        self._attempted, self._has_failed = places, bool(failures)
         self._pause = min(max(2 * self._pause, FIRST_PAUSE), MAX_PAUSE) if failures else 0.0
         self._retry_at = time.monotonic() + self._pause
         self._record_failures(failures)
 
     def _record_failures(self, failures: Mapping[str, list[TableName]]) -> None:
-        self._applier.summary.catalog.failures = dict(failures)
+        self._progress.failures = dict(failures)
         events = [
             Event(*name, INVALID, CATALOG, sentence)
             for sentence, names in failures.items()

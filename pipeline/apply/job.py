@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
-from pipeline.apply.catalog_registrar import CatalogRegistrar
+from pipeline.apply.catalogs import Catalogs
 from pipeline.apply.first_batches import LOOK_SECONDS, FirstBatches
 from pipeline.apply.status_writer import StatusWriter, read_doubts
 from pipeline.config.config import Config
@@ -56,18 +56,18 @@ def run_apply(
     stop = stop or threading.Event()
 
     def report(summary: ApplySummary) -> None:
-        registrar.update()
+        catalogs.update()
         if progress is not None:
             progress(summary)
 
     applier = Applier(spark, config, report)
-    registrar = CatalogRegistrar(config, applier, compares_at_start=trigger == "continuous")
+    catalogs = Catalogs(config, applier, compares_at_start=trigger == "continuous")
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
     starts_query = is_launched_by_spark() if starts_query is None else starts_query
     has_query = starts_query and _needs_spark(config)
-    run = _ApplyRun(config, applier, registrar, status, stop, trigger == "continuous")
+    run = _ApplyRun(config, applier, catalogs, status, stop, trigger == "continuous")
     with nullcontext() if is_alone else lock_apply(applier.lake, config.pipeline, stop), closing(applier):
         maintenance = _maintenance(applier, config, stop, progress)
         if trigger == "continuous":
@@ -108,7 +108,7 @@ class _ApplyRun:
 
     config: Config
     applier: Applier
-    registrar: CatalogRegistrar
+    catalogs: Catalogs
     status: StatusWriter | None
     stop: threading.Event
     is_continuous: bool
@@ -149,7 +149,7 @@ class _ApplyRun:
             self.status.write()
         else:
             applier.summary.doubts = read_doubts(applier.bronze, applier.records, self.config)
-        self.registrar.finish(stop)
+        self.catalogs.finish(stop)
         return applier.summary
 
     def _keep_up(self) -> None:
@@ -159,7 +159,7 @@ class _ApplyRun:
 
     def _do_what_is_due(self) -> None:
         self.applier.retry_when_due()
-        self.registrar.update()
+        self.catalogs.update()
         if self.status is not None:
             self.status.write_when_due()
 

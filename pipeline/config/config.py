@@ -259,7 +259,7 @@ class Config:
     apply: Annotated[Apply, Field(description="How apply works.")] = DEFAULT_APPLY
 
     catalog: Annotated[
-        Catalog, Field(description="By which names Spark's catalog has the silver tables.")
+        Catalog, Field(description="By which names which catalogs have the silver tables.")
     ] = DEFAULT_CATALOG
     alerts: Annotated[Alerting, Field(description="What needs a person, and where the jobs send it.")] = (
         DEFAULT_ALERTS

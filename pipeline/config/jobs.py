@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -13,9 +13,12 @@ from pipeline.config.scalars import (
     CatalogSchema,
     CatalogTable,
     Flag,
+    MetastoreUri,
     Number,
     Retention,
     Seconds,
+    Text,
+    Word,
 )
 from pipeline.config.tables import FILE_SECTION
 
@@ -54,8 +57,58 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogService:
+    """A catalog in which silver tables are registered."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    type: Annotated[
+        Literal["spark", "glue", "hive"],
+        Word,
+        Field(
+            description="`spark`: the catalog of the Spark session; `glue`: AWS Glue, by boto3; `hive`: a"
+            " Hive metastore, by Thrift. The last two start no Spark.",
+            examples=["glue"],
+        ),
+    ]
+    uri: Annotated[
+        str | None,
+        MetastoreUri,
+        Field(
+            description="The Hive metastore, `thrift://HOST:PORT`, or several with commas between them, tried"
+            " in order. Only of `hive`.",
+            examples=["thrift://metastore:9083"],
+            json_schema_extra={"x-default": "required with `hive`"},
+        ),
+    ] = None
+    region: Annotated[
+        str | None,
+        Text,
+        Field(
+            description="The region of AWS Glue.",
+            examples=["eu-central-1"],
+            json_schema_extra={"x-default": "that of AWS's settings, such as `AWS_REGION`"},
+        ),
+    ] = None
+    catalog_id: Annotated[
+        str | None,
+        Text,
+        Field(
+            description="The account whose AWS Glue it is. Only of `glue`, as `region`.",
+            examples=["123456789012"],
+            json_schema_extra={"x-default": "that of the credentials"},
+        ),
+    ] = None
+
+    @property
+    def recorded_type(self) -> str | None:
+        """The type as `_pgdelta/catalog_entries` has it, None for Spark's."""
+        return None if self.type == "spark" else self.type
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
-    """How silver tables are named in the catalog of the Spark session; without `schema`, not at all."""
+    """How silver tables are named in catalogs; without `schema`, not at all."""
 
     __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
@@ -64,7 +117,7 @@ class Catalog:
         CatalogSchema,
         Field(
             description="Schema in which apply registers silver tables: a name, also with `{schema}`, the"
-            " schema at the source, and `{pipeline}`. Spark must have a metastore.",
+            " schema at the source, and `{pipeline}`.",
             examples=["{schema}", "shop", "raw_{schema}"],
             json_schema_extra={"x-default": "no table is registered"},
         ),
@@ -78,6 +131,16 @@ class Catalog:
             examples=["{table}", "{schema}_{table}"],
         ),
     ] = "{table}"
+    targets: Annotated[
+        tuple[CatalogService, ...],
+        Field(
+            description="The catalogs, one of a type.",
+            json_schema_extra={
+                "minItems": 1,
+                "x-default": "that of Spark, which must have a metastore",
+            },
+        ),
+    ] = (CatalogService("spark"),)
 
 
 @dataclass(frozen=True, slots=True)

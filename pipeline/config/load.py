@@ -45,6 +45,7 @@ _NO_DETACHING = (
     " Write parent_only, or source.copy: initial."
 )
 _MAX_PARTITION_COLUMNS = 4
+_SERVICE_KEYS = {"hive": {"uri"}, "glue": {"region", "catalog_id"}}
 NOT_FOR_PARTITIONS = ("FLOAT", "DOUBLE", "BINARY", "VARIANT", "ARRAY<", "MAP<")
 """Silver types whose values cannot be those of partitions, as they begin."""
 _VARIABLE = {
@@ -272,8 +273,21 @@ def _check_catalog(catalog: Catalog, document: Document) -> None:
         fault = "catalog.schema is missing, so no table is registered. Write it, or remove this key."
     elif "{table}" not in catalog.table:
         fault = "All tables would have one name. Write {table} in it."
-    if fault is not None and "table" in _keys(document.get("catalog")):
-        raise document.error(fault, "catalog", "table")
+    keys = _keys(document.get("catalog"))
+    for key in ("table", "targets"):
+        if fault is not None and key in keys:
+            raise document.error(fault, "catalog", key)
+    written = document.get("catalog", "targets")
+    if isinstance(written, Items) and not written:
+        raise document.error("No catalog is named. Name one, or leave the key out.", "catalog", "targets")
+    for index, each in enumerate(catalog.targets):
+        place = ("catalog", "targets", index)
+        if each.type in (other.type for other in catalog.targets[:index]):
+            raise document.error("Two catalogs are of one type. Remove one of them.", *place, "type")
+        if each.type == "hive" and each.uri is None:
+            raise document.error("uri is missing. Write thrift://HOST:PORT.", *place)
+        for key in {*_keys(document.get(*place))} - {"type", *_SERVICE_KEYS.get(each.type, ())}:
+            raise document.error(f"A catalog of type {each.type} has no {key}. Remove it.", *place, key)
 
 
 def _check_columns_of_layout(key: str, rules: Sequence[TableRule], document: Document) -> None:

@@ -52,6 +52,7 @@ _SILVER_TYPE = re.compile(
 )
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]*)\}")
 _CATALOG_NAME = re.compile("[A-Za-z0-9_]*")
+_METASTORE_URI = re.compile(r"thrift://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 MAX_AT_ONCE = 64
 MIN_KEY = 16
 
@@ -230,6 +231,14 @@ def read_catalog_table(node: Node) -> str:
     return _read_template(node, ("schema", "table", "pipeline"))
 
 
+def read_metastore_uri(node: Node) -> str:
+    """Return the addresses of one Hive metastore, with commas between them."""
+    text = read_text(node)
+    if not all(_METASTORE_URI.fullmatch(each.strip()) for each in text.split(",")):
+        raise ValueError("Not the address of a Hive metastore. Write thrift://HOST:PORT.")
+    return text
+
+
 def _read_template(node: Node, allowed: Sequence[str]) -> str:
     """Return a text of letters, digits, `_` and placeholders."""
     text = read_text(node)
@@ -385,6 +394,7 @@ AlertCondition = Annotated[
 HashKey = BeforeValidator(read_hash_key)
 CatalogSchema = BeforeValidator(read_catalog_schema)
 CatalogTable = BeforeValidator(read_catalog_table)
+MetastoreUri = BeforeValidator(read_metastore_uri)
 Name = Annotated[str, Text]
 Argument = Annotated[str, BeforeValidator(read_argument), WithJsonSchema({"type": ["string", "number"]})]
 Mask = Annotated[str | None, BeforeValidator(read_mask), WithJsonSchema({"type": ["string", "null"]})]

@@ -1,4 +1,4 @@
-"""`_pgdelta/catalog_entries`: the names that silver tables have in the catalog of Spark, one row a table.
+"""`_pgdelta/catalog_entries`: the names of silver tables in catalogs, a row for each table and catalog.
 
 Only apply writes here. A row is recorded as `pending` before the entry is created in the catalog, so a run
 that ends in between finds out that the entry is pgdelta's.
@@ -28,7 +28,7 @@ _PLAIN = re.compile("[a-z][a-z0-9_]*")
 
 
 class CatalogName(NamedTuple):
-    """The name of a table in the session's catalog, as the catalog holds it."""
+    """The name of a table in a catalog, as the catalog holds it."""
 
     schema: str
     table: str
@@ -43,7 +43,8 @@ class CatalogEntry(TableRecord):
 
     `state` is registered, found (another session had created the same entry), refused (the name has another
     table or view), pending (it was about to be created) or failed (the catalog could not be read). The
-    sentence says why a table is not registered.
+    sentence says why a table is not registered. `target` is the type of the catalog, None for Spark's;
+    `columns` a digest of the registered columns, of an entry that holds columns.
     """
 
     catalog_schema: str
@@ -52,6 +53,8 @@ class CatalogEntry(TableRecord):
     state: str
     sentence: str | None
     recorded_at: datetime
+    target: str | None = None
+    columns: str | None = None
 
     @property
     def catalog_name(self) -> CatalogName:
@@ -64,19 +67,39 @@ class CatalogEntry(TableRecord):
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry as data."""
-        return {"name": str(self.catalog_name), "state": self.state, "sentence": self.sentence}
+        return {
+            "type": self.target or "spark",
+            "name": str(self.catalog_name),
+            "state": self.state,
+            "sentence": self.sentence,
+        }
 
 
 class CatalogEntries:
-    """Reads and writes `_pgdelta/catalog_entries`."""
+    """Reads and writes the rows of `_pgdelta/catalog_entries` for the catalog of a type, None for Spark's."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, target: str | None = None) -> None:
         self._entries = RecordTable(lake, "catalog_entries", CatalogEntry)
+        self._target = target
 
     def read(self) -> dict[TableName, CatalogEntry]:
         """Return the recorded entries by source table."""
-        return {entry.name: entry for entry in self._entries.read()}
+        return {entry.name: entry for entry in self._entries.read() if entry.target == self._target}
+
+    def read_all(self) -> dict[TableName, list[CatalogEntry]]:
+        """Return the recorded entries of all catalogs by source table, Spark's first."""
+        found: dict[TableName, list[CatalogEntry]] = {}
+        for entry in sorted(self._entries.read(), key=_order):
+            found.setdefault(entry.name, []).append(entry)
+        return found
 
     def replace(self, entries: Iterable[CatalogEntry]) -> None:
-        """Record entries in place of all others, in one commit."""
-        self._entries.replace(sorted(entries, key=lambda entry: entry.name))
+        """Record entries in place of all others of this catalog, in one commit."""
+        own = list(entries)
+        self._entries.change(
+            lambda before: sorted([*(e for e in before if e.target != self._target), *own], key=_order)
+        )
+
+
+def _order(entry: CatalogEntry) -> tuple[TableName, str]:
+    return entry.name, entry.target or ""

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
-from pipeline.apply.catalog_registrar import targets
+from pipeline.apply.catalog_registrar import SilverPlace, targets
+from pipeline.apply.catalogs import open_catalog
 from pipeline.apply.planner import BatchPlan, TablePlan
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.source_relations import SourceRelation
@@ -202,26 +203,28 @@ def _at_rest(
 def _with_catalog(
     config: Config, applier: Applier, planned: Sequence[PlannedTable], matches: Callable[[TableName], bool]
 ) -> list[PlannedTable]:
-    """Return the plans with the names that tables get in the catalog of Spark."""
+    """Return the plans with the names that tables get in catalogs."""
     if config.catalog.schema is None:
         return list(planned)
-    recorded = CatalogEntries(applier.lake).read()
     manifest = applier.shown.manifests.last()
     shown = {entry.name for entry in manifest.entries if entry.version >= 0} if manifest else set()
     found = {table.name: table for table in planned}
     written = {name for name, table in applier.planner.tables.items() if table.step.writes}
-    paths = {name: entry.path for name, entry in recorded.items()}
-    paths |= {name: applier.planner.path(name) for name in shown | written}
-    for name, target in sorted(targets(config, paths, recorded).items()):
-        entry = recorded.get(name)
-        if not matches(name) or target.is_done(entry, None):
-            continue
-        plan = found.get(name, PlannedTable(name, INVALID, {}))
-        sentence = f"The table is registered in the catalog of Spark as {target.catalog_name}."
-        if entry is not None and target.is_entry(entry) and entry.sentence is not None:
-            sentence += f" The last attempt failed: {entry.sentence}"
-        step = PlanStep(plan.after, sentence, "an entry in the metastore; no data is written")
-        found[name] = replace(plan, steps=(*plan.steps, step))
+    for service in config.catalog.targets:
+        label = open_catalog(service, config.pipeline, applier.lake.sessions).label
+        recorded = CatalogEntries(applier.lake, service.recorded_type).read()
+        places = {name: SilverPlace(entry.path) for name, entry in recorded.items()}
+        places |= {name: SilverPlace(applier.planner.path(name)) for name in shown | written}
+        for name, target in sorted(targets(config, places, recorded).items()):
+            entry = recorded.get(name)
+            if not matches(name) or target.is_done(entry, None):
+                continue
+            plan = found.get(name, PlannedTable(name, INVALID, {}))
+            sentence = f"The table is registered in {label} as {target.catalog_name}."
+            if entry is not None and target.is_entry(entry) and entry.sentence is not None:
+                sentence += f" The last attempt failed: {entry.sentence}"
+            step = PlanStep(plan.after, sentence, "an entry in the metastore; no data is written")
+            found[name] = replace(plan, steps=(*plan.steps, step))
     return list(found.values())
 
 

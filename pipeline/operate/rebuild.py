@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
-from pipeline.apply.catalog_registrar import CatalogRegistrar
+from pipeline.apply.catalogs import Catalogs
 from pipeline.apply.expected_versions import ManifestEntries
 from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
@@ -47,7 +47,7 @@ def apply_tables(
         with lock_apply(applier.lake, config.pipeline):
             applier.apply_pending()
             StatusWriter(applier, config).write(always=True)
-            CatalogRegistrar(config, applier).finish(threading.Event())
+            Catalogs(config, applier).finish(threading.Event())
     return applier.summary
 
 

@@ -146,7 +146,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     now = source.now if source else datetime.now(timezone.utc)
     applied = {table.applied for table in tables}
     activity = read_activity(bronze, point, applied, now) if point else Activity()
-    catalog = CatalogEntries(bronze.lake).read()
+    catalog = CatalogEntries(bronze.lake).read_all()
     end = source.wal_lsn if source else captured
     restored = restored_sentence(source, captured) if source else None
     return Status(
@@ -160,7 +160,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
                 if restored
                 else with_lag(table, manifest, activity.commit_times, end, now),
                 operations=activity.operations.get(table.name, {}),
-                catalog=catalog.get(table.name),
+                catalog=tuple(catalog.get(table.name, ())),
             )
             for table in tables
         ),

@@ -68,8 +68,7 @@ class TableStatus:
     `version` is -1 before the first copy is in silver. `commit_time` is that of the last transaction up to
     `applied`. `operations` counts what committed within the last day, by the operation's letter. `verified`
     is the LSN at which reconcile last found the table equal. `copy_share` is the part of a running copy that
-    bronze holds; a table that `awaits_copy` gets one from the next ingest. `catalog` is its entry in the
-    catalog of Spark.
+    bronze holds; a table that `awaits_copy` gets one from the next ingest. `catalog` are its entries.
     """
 
     name: TableName
@@ -87,7 +86,7 @@ class TableStatus:
     doubt: Doubt | None = None
     copy_share: float | None = None
     awaits_copy: bool = False
-    catalog: CatalogEntry | None = None
+    catalog: tuple[CatalogEntry, ...] = ()
     partial: str | None = None  # which rows silver lacks, and why
 
     @property
@@ -126,7 +125,8 @@ class TableStatus:
             "copy_share": None if self.copy_share is None else round(self.copy_share, 3),
             "awaits_copy": self.awaits_copy,
             "partial": self.partial,
-            "catalog": self.catalog and self.catalog.as_json(),
+            "catalog": self.catalog[0].as_json() if self.catalog else None,
+            "other_catalogs": [each.as_json() for each in self.catalog[1:]],
             "last_day": {name: self.operations.get(op, 0) for op, name in OPERATIONS.items()},
         }
 

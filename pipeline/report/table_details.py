@@ -148,8 +148,8 @@ def list_facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str]]:
         yield "last day", ", ".join(format_count(count, noun) for count, noun in counts)
     if details.path is not None:
         yield "silver", f"version {table.version}, {details.path}" if table.version >= 0 else details.path
-    if table.catalog is not None:
-        yield "catalog", _catalog_text(table.catalog)
+    for entry in table.catalog:
+        yield f"catalog {entry.target}" if entry.target else "catalog", _catalog_text(entry)
     if details.writer is not None:
         yield "written", "natively" if details.writer == "native" else "by Spark"
     if details.maintained is not None:

@@ -8,50 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
+from pipeline.delta.catalogs.entry import HeldColumns, MetastoreEntry
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import literal, quoted
 from pipeline.errors import LakeError
 
 _CATALOG = "`spark_catalog`"
-_PATH = re.compile(
-    r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):)?(?://(?P<host>[^/]*))?(?P<folder>.*)", re.DOTALL
-)
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]")
 _MAX_CAUSES = 10
 # Otherwise Delta creates an empty table at a path that has none.
 _SETTINGS = {"spark.databricks.delta.createEmptySchemaTable.enabled": "false"}
 
 
-@dataclass(frozen=True, slots=True)
-class MetastoreEntry:
-    """A table or view of the catalog, as the catalog describes it."""
-
-    location: str | None
-    is_external_delta: bool
-
-    def points_to(self, path: str) -> bool:
-        """Return whether this is an external Delta table at a path."""
-        return self.is_external_delta and self.location is not None and same_path(self.location, path)
-
-
-def same_path(one: str, other: str) -> bool:
-    """Return whether two paths are one; of a path without a scheme only the folder counts."""
-    (scheme, host, folder), (other_scheme, other_host, other_folder) = _parts(one), _parts(other)
-    has_schemes = bool(scheme and other_scheme)
-    return folder == other_folder and (not has_schemes or (scheme, host) == (other_scheme, other_host))
-
-
-def _parts(path: str) -> tuple[str, str, str]:
-    """Return scheme, host and folder; names in a path are never decoded."""
-    match = _PATH.fullmatch(path)
-    assert match is not None
-    return match["scheme"] or "", match["host"] or "", match["folder"].rstrip("/")
-
-
 class Metastore:
     """The catalog of a session; every method may start Spark, and raises what Spark does."""
+
+    label = "the catalog of Spark"
+    remedy = "Check the metastore and Spark's settings for it"
+    needs_spark = True
+    holds_columns = False
 
     def __init__(self, sessions: SparkProvider) -> None:
         self._sessions = sessions
@@ -82,7 +58,7 @@ class Metastore:
         """Create a schema unless it exists."""
         self._sessions.session.sql(f"CREATE SCHEMA IF NOT EXISTS {_CATALOG}.{quoted(schema)}")
 
-    def create_table(self, schema: str, table: str, path: str) -> None:
+    def create_table(self, schema: str, table: str, path: str, held: HeldColumns | None = None) -> None:
         """Create an entry for the Delta table at a path; raise an error if the name is taken."""
         name = f"{_CATALOG}.{quoted(schema)}.{quoted(table)}"
         from pipeline.delta.spark.session import settings
@@ -96,24 +72,20 @@ class Metastore:
         name = f"{_CATALOG}.{quoted(schema)}.{quoted(table)}"
         self._sessions.session.sql(f"DROP TABLE IF EXISTS {name}")
 
+    def update_table(self, schema: str, table: str, path: str, held: HeldColumns) -> None:
+        """Do nothing: an entry follows the table's log."""
 
-def describe_failure(error: Exception) -> str:
-    """Return what failed, without the message: a metastore's may have the password of its database."""
-    if isinstance(error, LakeError):
-        return str(error)
-    names = [type(error).__name__]
-    cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    for _ in range(_MAX_CAUSES):
-        if cause is None:
-            break
-        names.append(cause.getClass().getSimpleName())
-        cause = cause.getCause()
-    condition = _CONDITION.match(str(error))
-    what = condition[1] if condition else ", ".join(dict.fromkeys(names))
-    return (
-        f"The catalog of Spark failed: {what}. Check the metastore and Spark's settings for it; "
-        "--debug shows the stack trace."
-    )
+    def failure(self, error: Exception) -> str | None:
+        """Return the condition of Spark, or the classes of an exception and its causes."""
+        names = [type(error).__name__]
+        cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+        for _ in range(_MAX_CAUSES):
+            if cause is None:
+                break
+            names.append(cause.getClass().getSimpleName())
+            cause = cause.getCause()
+        condition = _CONDITION.match(str(error))
+        return condition[1] if condition else ", ".join(dict.fromkeys(names))
 
 
 def _described(lines: Iterable[str]) -> MetastoreEntry:

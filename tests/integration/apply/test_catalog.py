@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.apply import catalog_registrar
 from pipeline.apply.applier import Applier
+from pipeline.apply.catalogs import Catalogs
 from pipeline.config.config import Storage
 from pipeline.config.jobs import Catalog
 from pipeline.config.tables import TableRule
@@ -157,7 +158,7 @@ def test_a_batch_without_new_tables_calls_no_catalog(shop: Pipeline, monkeypatch
     for name in CALLS:
         monkeypatch.setattr(Metastore, name, recording(called, name, getattr(Metastore, name)))
     applier = Applier(shop.spark, shop.config)
-    registrar = catalog_registrar.CatalogRegistrar(shop.config, applier)
+    registrar = Catalogs(shop.config, applier)
     for number in range(4):
         shop.run(f"INSERT INTO a VALUES ({number + 200}, 'x')")
         shop.ingest()
@@ -379,7 +380,7 @@ def test_an_attempt_that_failed_is_repeated_in_the_same_run(
     failures = iter([True, True, False])
     original = Metastore.create_table
 
-    def create(self: Metastore, *arguments: str) -> None:
+    def create(self: Metastore, *arguments: Any) -> None:
         if arguments[1] == "a" and next(failures):
             raise OSError("not now")
         original(self, *arguments)
@@ -409,7 +410,10 @@ def test_a_catalog_that_does_not_answer_is_left(shop: Pipeline, monkeypatch: pyt
         [line] = lines_of(shop.apply())
     finally:
         answer.set()
-    assert line == "catalog: Spark's catalog has not answered for 0.5 s. Check the metastore."
+    assert line == (
+        "catalog: The catalog of Spark has not answered for 0.5 s. Check the metastore and Spark's settings "
+        "for it."
+    )
     shop.assert_equal("a", "b")
 
 

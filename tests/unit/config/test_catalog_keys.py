@@ -8,6 +8,7 @@ from pipeline.config.jobs import Catalog
 from tests.support.config_texts import load, mistake
 
 HEAD = "pipeline: p\ncatalog:\n"
+TARGETS = "  schema: shop\n  targets: "
 
 
 @pytest.mark.promise("mistakes in the file")
@@ -24,6 +25,22 @@ HEAD = "pipeline: p\ncatalog:\n"
         ("  schema: shop\n  table: '{table}-x'", "4: catalog.table", "A catalog's name has letters of ASCII"),
         ("  table: '{table}'", "3: catalog.table", "catalog.schema is missing"),
         ("  name: unity", "3: catalog.name", "Unknown key."),
+        ("  targets: [{type: glue}]", "3: catalog.targets", "catalog.schema is missing"),
+        (TARGETS + "[]", "4: catalog.targets", "No catalog is named."),
+        (TARGETS + "[{type: unity}]", "4: catalog.targets[0].type", "Unknown value."),
+        (TARGETS + "[{type: hive}]", "4: catalog.targets[0]", "uri is missing."),
+        (TARGETS + "[{type: hive, uri: 'http://x:1'}]", "4: catalog.targets[0].uri", "Not the address of"),
+        (
+            TARGETS + "[{type: glue, uri: 'thrift://x:1'}]",
+            "4: catalog.targets[0].uri",
+            "A catalog of type glue",
+        ),
+        (
+            TARGETS + "[{type: spark, region: x}]",
+            "4: catalog.targets[0].region",
+            "A catalog of type spark",
+        ),
+        (TARGETS + "[{type: glue}, {type: glue}]", "4: catalog.targets[1].type", "Two catalogs are of one"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(section: str, place: str, sentence: str) -> None:

@@ -42,6 +42,9 @@ def file_with(path: Path_, value: object) -> dict[str, Any]:
     """Return a file in which one key has a value."""
     nested = value
     needed_of_item: dict[str, Any] = {"source": "a.b"} if path[0] == "tables" else {"hours": "00:00-24:00"}
+    if path[0] == "catalog":
+        is_hive = path[-1] == "uri" or value == "hive"
+        needed_of_item = {"type": "hive", "uri": "thrift://m:9083"} if is_hive else {"type": "glue"}
     if value == "union" or path[-1] == "descendants":
         needed_of_item |= {"target": "t", "inheritance": "union", "descendants": ["a.c"]}
     for part in reversed(path):
@@ -54,7 +57,7 @@ def file_with(path: Path_, value: object) -> dict[str, Any]:
     needed: dict[str, Any] = {"source": {"hash_key": "${PGDELTA_HASH_KEY}"}} if "hash" in path else {}
     if path == ("source", "copying", "password_command"):
         nested["source"]["copying"] = {"conninfo": "host=standby", **nested["source"]["copying"]}
-    if path == ("catalog", "table"):
+    if path[:2] in (("catalog", "table"), ("catalog", "targets")):
         nested = {"catalog": {"schema": "shop", **nested["catalog"]}}
     if path == ("storage", "options"):
         nested = {"storage": {"root": "s3://bucket/lake", **nested["storage"]}}
@@ -97,6 +100,7 @@ def test_every_key_is_described_and_has_a_default_where_it_can(path: Path_) -> N
         ("pipeline",),
         ("tables", 0, "source"),
         ("silver", "schedule", "windows", 0, "hours"),
+        ("catalog", "targets", 0, "type"),
     )
     assert is_section or is_required or "default" in field or "x-default" in field
 

@@ -36,7 +36,7 @@ DDL = {
     "root_id BIGINT, parent_id BIGINT, filenode BIGINT, lsn BIGINT, oldest_xid BIGINT, "
     "recorded_at TIMESTAMP, bounds STRING",
     CatalogEntry: "schema_name STRING, table_name STRING, catalog_schema STRING, catalog_table STRING, "
-    "path STRING, state STRING, sentence STRING, recorded_at TIMESTAMP",
+    "path STRING, state STRING, sentence STRING, recorded_at TIMESTAMP, target STRING, columns STRING",
     Event: "schema_name STRING, table_name STRING, lsn BIGINT, kind STRING, sentence STRING, "
     "recorded_at TIMESTAMP",
     Maintained: "table_name STRING, maintained_at TIMESTAMP, version BIGINT, files_before BIGINT, "

@@ -1,0 +1,218 @@
+"""Silver tables in AWS Glue and in a Hive metastore, which the jobs register without Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.apply import catalog_registrar
+from pipeline.apply.applier import Applier
+from pipeline.apply.catalogs import Catalogs
+from pipeline.config.jobs import Catalog, CatalogService
+from pipeline.delta.table import Lake
+from pipeline.metadata.catalog_entries import CatalogEntries
+from pipeline.operate.plan import make_plan
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.progress import ApplySummary
+from pipeline.report.status import read_status
+from tests.support.lives import FILL, TABLE
+from tests.support.metastores import GLUE_VARIABLES, GluePlace, Place, glue_place, hive_place
+from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+from tests.support.running import wait_until
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture(params=["glue", pytest.param("hive", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Give an empty catalog."""
+    if request.param == "hive":
+        with hive_place(tmp_path / "hive") as hive:
+            yield hive
+        return
+    for name, value in GLUE_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    with glue_place() as glue:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", glue.url)
+        yield glue
+
+
+@pytest.fixture
+def shop(place: Place, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """Give a pipeline with two tables, which are registered in the catalog from now on."""
+    monkeypatch.setattr(catalog_registrar, "WAIT_SECONDS", 600.0)
+    pipeline = with_writer(make_pipeline(copy="initial", create_publication="configured"), "native")
+    pipeline.run(TABLE.format("a"), FILL.format("a", 1, 5), TABLE.format("b"), FILL.format("b", 1, 3))
+    pipeline.run("COMMENT ON TABLE a IS 'the first'", "COMMENT ON COLUMN a.v IS 'größe,\n of it'")
+    return in_catalogs(pipeline, place.service)
+
+
+def in_catalogs(pipeline: Pipeline, *services: CatalogService, schema: str = "{schema}") -> Pipeline:
+    catalog = Catalog(schema, targets=services)
+    return replace(pipeline, config=replace(pipeline.config, catalog=catalog))
+
+
+def states(pipeline: Pipeline, target: str | None) -> dict[str, str]:
+    entries = CatalogEntries(Lake(pipeline.root), target).read()
+    return {name.table: entry.state for name, entry in entries.items()}
+
+
+def rows_of(pipeline: Pipeline, table: str) -> int:
+    return Lake(pipeline.root).table("silver", "public", table).row_count()
+
+
+def lines_of(summary: ApplySummary) -> list[str]:
+    return [line for line in summary.lines() if "catalog" in line]
+
+
+@pytest.mark.promise("names in the metastore")
+def test_entries_hold_columns_and_follow_them(shop: Pipeline, place: Place) -> None:
+    label = {"glue": "AWS Glue", "hive": "the Hive metastore"}[place.service.type]
+    assert lines_of(shop.catch_up()) == [f"catalog ({label}): 2 tables registered, 0 removed"]
+    entry = place.entry("public", "a")
+    assert entry is not None
+    assert entry.owner == shop.config.pipeline
+    assert entry.points_to(str(shop.path("silver", "public", "a")))
+    assert entry.held is not None
+    assert entry.held.comment == "the first"
+    assert place.held("public", "a")[:2] == (("id", "int", ""), ("v", "string", "größe, of it"))
+    shop.run("ALTER TABLE a ADD added numeric(8, 2)", "ALTER TABLE a RENAME v TO text")
+    shop.run("ALTER TABLE b ALTER id TYPE bigint", "INSERT INTO a VALUES (100, 'new', 1.5)")
+    shop.run("INSERT INTO b VALUES (100, 'new')")
+    assert lines_of(shop.catch_up()) == [f"catalog ({label}): 0 tables registered, 2 updated, 0 removed"]
+    assert place.columns("public", "a") == {"id": "int", "text": "string", "added": "decimal(8,2)"}
+    assert place.columns("public", "b") == {"id": "bigint", "v": "string"}
+    # a column before others is dropped, which Hive compares by position
+    rules = tuple(replace(rule, dropped_columns="drop") for rule in shop.config.tables)
+    shop = replace(shop, config=replace(shop.config, tables=rules))
+    shop.run("ALTER TABLE a DROP COLUMN text", "INSERT INTO a VALUES (101, 2.5)")
+    shop.catch_up()
+    assert place.columns("public", "a") == {"id": "int", "added": "decimal(8,2)"}
+    run_rebuild(shop.config, ["public.a"])
+    assert place.columns("public", "a") == {"id": "int", "added": "decimal(8,2)"}
+    status = read_status(shop.config, is_offline=True).as_json()
+    assert [table["catalog"]["type"] for table in status["tables"]] == [place.service.type] * 2
+    assert make_plan(shop.config).tables == ()
+
+
+@pytest.mark.promise("names in the metastore")
+@pytest.mark.parametrize("place", ["glue"], indirect=True)
+def test_a_batch_that_changes_no_entry_makes_no_call(shop: Pipeline, place: GluePlace) -> None:
+    shop.catch_up()
+    applier = Applier(None, shop.config)
+    catalogs = Catalogs(shop.config, applier)
+    before = place.calls
+    for number in range(3):
+        shop.run(f"INSERT INTO a VALUES ({number + 200}, 'x')")
+        shop.ingest()
+        applier.apply_pending()
+        catalogs.finish(threading.Event())
+    assert place.calls == before
+    assert applier.lake.sessions.started is None
+    applier.close()
+
+
+@pytest.mark.promise("names in the metastore")
+def test_tables_renamed_and_dropped_at_the_source(shop: Pipeline, place: Place) -> None:
+    shop.catch_up()
+    shop.run("DROP TABLE b", "ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (50, 'c')")
+    shop.ingest()
+    shop.apply()
+    assert all(place.entry("public", name) for name in "abc")  # detached tables are kept
+    rules = tuple(replace(rule, detached_tables="archive") for rule in shop.config.tables)
+    archiving = replace(shop, config=replace(shop.config, tables=rules))
+    shop.run("INSERT INTO c VALUES (51, 'c')")
+    archiving.ingest()
+    archiving.apply()
+    assert place.entry("public", "b") is None
+    assert shop.path("archive", "public", "b").exists()
+    in_catalogs(archiving, place.service, schema="moved").apply()
+    assert place.entry("public", "c") is None
+    assert place.entry("moved", "c") is not None
+
+
+@pytest.mark.promise("names in the metastore")
+def test_entries_of_others_stay_as_they_are(shop: Pipeline, place: Place) -> None:
+    elsewhere, path_of_b = str(shop.path().parent / "elsewhere"), str(shop.path("silver", "public", "b"))
+    place.create("public", "a", elsewhere)
+    place.create("public", "b", path_of_b)
+    before = [place.entry("public", name) for name in "ab"]
+    summary = run(shop)
+    [line] = lines_of(summary)
+    assert line.startswith("not in the catalog: public.a. The name public.a has another table or view in ")
+    assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
+    target = place.service.recorded_type
+    assert states(shop, target) == {"a": "refused", "b": "found"}
+    shop.run("ALTER TABLE b ADD added int", "INSERT INTO b VALUES (9, 'v', 1)")
+    run(shop)
+    assert [place.entry("public", name) for name in "ab"] == before
+    in_catalogs(shop, place.service, schema="moved").apply()
+    assert [place.entry("public", name) for name in "ab"] == before
+    # what replaced an entry of ours at the same path is not ours
+    place.drop("moved", "a")
+    place.create("moved", "a", str(shop.path("silver", "public", "a")))
+    in_catalogs(shop, place.service).apply()
+    assert place.entry("moved", "a") is not None
+    assert place.entry("moved", "b") is None
+    place.drop("public", "a")
+    assert any("1 table registered" in line for line in lines_of(run(shop)))
+
+
+def run(pipeline: Pipeline) -> ApplySummary:
+    pipeline.ingest()
+    return pipeline.apply()
+
+
+@pytest.mark.promise("names in the metastore")
+def test_batches_go_on_while_a_catalog_is_down(
+    shop: Pipeline, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_registrar, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(catalog_registrar, "MAX_PAUSE", 0.5)
+    target = place.service.recorded_type
+    place.stop()
+    stop, ended = threading.Event(), list[Any]()
+    running = threading.Thread(target=lambda: ended.append(shop.apply(trigger="continuous", stop=stop)))
+    shop.ingest()
+    running.start()
+    try:
+        wait_until(lambda: shop.path("_pgdelta", "catalog_entries").exists())
+        wait_until(lambda: states(shop, target) == {"a": "failed", "b": "failed"})
+        for number in range(3):
+            shop.run(f"INSERT INTO a VALUES ({number + 300}, 'x')")
+            shop.ingest()
+            wait_until(lambda count=6 + number: rows_of(shop, "a") == count)  # type: ignore[misc]
+        shop.run("ALTER TABLE b ADD added int", "INSERT INTO b VALUES (9, 'v', 1)")
+        shop.ingest()
+        place.start()
+        wait_until(lambda: states(shop, target) == {"a": "registered", "b": "registered"})
+        wait_until(lambda: "added" in place.columns("public", "b"))
+    finally:
+        stop.set()
+        running.join()
+    events = [sentence for kind, sentence in shop.events("catalog_entries") if kind == "catalog"]
+    assert events
+    assert not any("secret" in sentence for sentence in events)
+    assert lines_of(ended[0]) != []
+
+
+def test_entries_are_compared_within_an_hour(
+    shop: Pipeline, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.catch_up()
+    shop.run("COMMENT ON COLUMN b.v IS 'later'")
+    place.drop("public", "a")
+    run(shop)
+    assert place.entry("public", "a") is None
+    monkeypatch.setattr(catalog_registrar, "COMPARED_EVERY", timedelta(seconds=3))
+    time.sleep(3)
+    shop.apply()
+    assert place.entry("public", "a") is not None
+    assert place.held("public", "b")[1] == ("v", "string", "later")
