@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pipeline.apply.applier import Applier
 from pipeline.apply.catalogs import Catalogs
 from pipeline.config.jobs import Catalog, CatalogService
 from pipeline.delta.table import Lake
-from pipeline.metadata.catalog_entries import CatalogEntries
+from pipeline.metadata.catalog_entries import CatalogEntries, CatalogEntry
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.progress import ApplySummary
@@ -59,9 +60,13 @@ def in_catalogs(pipeline: Pipeline, *services: CatalogService, schema: str = "{s
     return replace(pipeline, config=replace(pipeline.config, catalog=catalog))
 
 
-def states(pipeline: Pipeline, target: str | None) -> dict[str, str]:
-    entries = CatalogEntries(Lake(pipeline.root), target).read()
-    return {name.table: entry.state for name, entry in entries.items()}
+def recorded(pipeline: Pipeline, place: Place) -> dict[str, CatalogEntry]:
+    entries = CatalogEntries(Lake(pipeline.root), place.service.recorded_type).read()
+    return {name.table: entry for name, entry in entries.items()}
+
+
+def states(pipeline: Pipeline, place: Place) -> dict[str, str]:
+    return {table: entry.state for table, entry in recorded(pipeline, place).items()}
 
 
 def rows_of(pipeline: Pipeline, table: str) -> int:
@@ -148,8 +153,7 @@ def test_entries_of_others_stay_as_they_are(shop: Pipeline, place: Place) -> Non
     [line] = lines_of(summary)
     assert line.startswith("not in the catalog: public.a. The name public.a has another table or view in ")
     assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
-    target = place.service.recorded_type
-    assert states(shop, target) == {"a": "refused", "b": "found"}
+    assert states(shop, place) == {"a": "refused", "b": "found"}
     shop.run("ALTER TABLE b ADD added int", "INSERT INTO b VALUES (9, 'v', 1)")
     run(shop)
     assert [place.entry("public", name) for name in "ab"] == before
@@ -176,7 +180,6 @@ def test_batches_go_on_while_a_catalog_is_down(
 ) -> None:
     monkeypatch.setattr(catalog_registrar, "FIRST_PAUSE", 0.2)
     monkeypatch.setattr(catalog_registrar, "MAX_PAUSE", 0.5)
-    target = place.service.recorded_type
     place.stop()
     stop, ended = threading.Event(), list[Any]()
     running = threading.Thread(target=lambda: ended.append(shop.apply(trigger="continuous", stop=stop)))
@@ -184,7 +187,7 @@ def test_batches_go_on_while_a_catalog_is_down(
     running.start()
     try:
         wait_until(lambda: shop.path("_pgdelta", "catalog_entries").exists())
-        wait_until(lambda: states(shop, target) == {"a": "failed", "b": "failed"})
+        wait_until(lambda: states(shop, place) == {"a": "failed", "b": "failed"})
         for number in range(3):
             shop.run(f"INSERT INTO a VALUES ({number + 300}, 'x')")
             shop.ingest()
@@ -192,7 +195,7 @@ def test_batches_go_on_while_a_catalog_is_down(
         shop.run("ALTER TABLE b ADD added int", "INSERT INTO b VALUES (9, 'v', 1)")
         shop.ingest()
         place.start()
-        wait_until(lambda: states(shop, target) == {"a": "registered", "b": "registered"})
+        wait_until(lambda: states(shop, place) == {"a": "registered", "b": "registered"})
         wait_until(lambda: "added" in place.columns("public", "b"))
     finally:
         stop.set()
@@ -201,6 +204,36 @@ def test_batches_go_on_while_a_catalog_is_down(
     assert events
     assert not any("secret" in sentence for sentence in events)
     assert lines_of(ended[0]) != []
+
+
+@pytest.mark.parametrize("place", ["glue"], indirect=True)
+def test_a_catalog_that_is_down_delays_no_other(shop: Pipeline, place: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    down = CatalogService("hive", uri=f"thrift://127.0.0.1:{port}")
+    both = in_catalogs(shop, down, place.service)
+    both.ingest()
+    failed, registered = lines_of(both.apply())
+    assert failed.startswith("catalog: The Hive metastore failed: ConnectionRefusedError. Check that it runs")
+    assert registered == "catalog (AWS Glue): 2 tables registered, 0 removed"
+    assert states(shop, place) == {"a": "registered", "b": "registered"}
+    table, _ = read_status(both.config, is_offline=True).as_json()["tables"]
+    assert (table["catalog"]["type"], table["catalog"]["state"]) == ("glue", "registered")
+    [other] = table["other_catalogs"]
+    assert (other["type"], other["state"], other["name"]) == ("hive", "failed", "public.a")
+    [step] = next(plan.steps for plan in make_plan(both.config).tables if plan.name.table == "a")
+    assert step.sentence.startswith("The table is registered in the Hive metastore as public.a. The last")
+
+
+@pytest.mark.promise("hostile catalog names")
+def test_a_hostile_name_is_registered(shop: Pipeline, place: Place) -> None:
+    shop.run('CREATE TABLE "größe/%2F ${env:HOME}" (id int PRIMARY KEY, "A, (x)`" int, "größe" text[])')
+    shop.catch_up()
+    [entry] = (e for n, e in recorded(shop, place).items() if n.startswith("größe"))
+    assert entry.state == "registered"
+    held = {"id": "int", "a, (x)`": "int", "größe": "array<string>"}
+    assert place.columns("public", entry.catalog_table) == held
+    shop.catch_up()
 
 
 def test_entries_are_compared_within_an_hour(
