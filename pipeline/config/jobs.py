@@ -87,7 +87,7 @@ class CatalogService:
         Field(
             description="The region of AWS Glue.",
             examples=["eu-central-1"],
-            json_schema_extra={"x-default": "that of AWS's settings, such as `AWS_REGION`"},
+            json_schema_extra={"x-default": "that of AWS's settings, such as `AWS_DEFAULT_REGION`"},
         ),
     ] = None
     catalog_id: Annotated[

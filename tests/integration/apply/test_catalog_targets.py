@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from pipeline.apply import catalog_registrar
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalogs import Catalogs
 from pipeline.config.jobs import Catalog, CatalogService
+from pipeline.delta.catalogs.glue import GlueCatalog
 from pipeline.delta.table import Lake
 from pipeline.metadata.catalog_entries import CatalogEntries, CatalogEntry
 from pipeline.operate.plan import make_plan
@@ -204,6 +206,32 @@ def test_batches_go_on_while_a_catalog_is_down(
     assert events
     assert not any("secret" in sentence for sentence in events)
     assert lines_of(ended[0]) != []
+
+
+@pytest.mark.promise("names in the metastore")
+@pytest.mark.parametrize("place", ["glue"], indirect=True)
+def test_an_entry_with_our_mark_is_ours(
+    shop: Pipeline, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = GlueCatalog.create_table
+
+    def create(self: GlueCatalog, *arguments: Any) -> None:
+        original(self, *arguments)
+        raise OSError("https://glue?key=secret-of-aws")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GlueCatalog, "create_table", create)
+        summary = run(shop)
+    assert states(shop, place) == {"a": "pending", "b": "pending"}
+    [line] = lines_of(summary)
+    assert line.startswith("not in the catalog: public.a, public.b. AWS Glue failed: OSError. Check")
+    shop.apply()
+    assert states(shop, place) == {"a": "registered", "b": "registered"}
+    shutil.rmtree(shop.path("_pgdelta", "catalog_entries"))
+    shop.apply()
+    assert states(shop, place) == {"a": "registered", "b": "registered"}
+    in_catalogs(shop, place.service, schema="moved").apply()
+    assert place.entry("public", "a") is None
 
 
 @pytest.mark.parametrize("place", ["glue"], indirect=True)
