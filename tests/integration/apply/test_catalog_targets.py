@@ -18,6 +18,7 @@ from pipeline.apply import catalog_registrar
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalogs import Catalogs
 from pipeline.config.jobs import Catalog, CatalogService
+from pipeline.delta.catalogs.entry import HeldColumns
 from pipeline.delta.catalogs.glue import GlueCatalog
 from pipeline.delta.table import Lake
 from pipeline.metadata.catalog_entries import CatalogEntries, CatalogEntry
@@ -206,6 +207,36 @@ def test_batches_go_on_while_a_catalog_is_down(
     assert events
     assert not any("secret" in sentence for sentence in events)
     assert lines_of(ended[0]) != []
+
+
+@pytest.mark.parametrize("place", ["glue"], indirect=True)
+def test_many_entries_are_listed_and_parameters_of_others_stay(place: GluePlace) -> None:
+    import boto3
+
+    client, catalog = boto3.client("glue"), GlueCatalog("shop", None, None)
+    names = [f"t{number}" for number in range(130)]
+    assert catalog.entries("many", names) == {}
+    catalog.create_schema("many")
+    held = HeldColumns((("id", "int", ""),))
+    for name in names:
+        catalog.create_table("many", name, f"s3a://lake/{name}", held)
+    calls = place.calls
+    found = catalog.entries("many", [*names, "none"])
+    assert sorted(found) == sorted(names)
+    assert found["t7"].points_to("s3a://lake/t7")
+    assert place.calls - calls < 5
+    table = client.get_table(DatabaseName="many", Name="t1")["Table"]
+    assert table["StorageDescriptor"]["Location"] == "s3://lake/t1"
+    parameters = {**table["Parameters"], "classification": "delta"}
+    storage = table["StorageDescriptor"]
+    changed = {"Name": "t1", "Parameters": parameters, "StorageDescriptor": storage}
+    client.update_table(DatabaseName="many", TableInput={**changed, "TableType": "EXTERNAL_TABLE"})
+    catalog.update_table("many", "t1", "s3a://lake/t1", HeldColumns((("id", "bigint", "wide"),), "all"))
+    table = client.get_table(DatabaseName="many", Name="t1")["Table"]
+    assert table["Parameters"] == parameters
+    assert (table["Description"], table["StorageDescriptor"]["Columns"]) == (
+        *("all", [{"Name": "id", "Type": "bigint", "Comment": "wide"}]),
+    )
 
 
 @pytest.mark.promise("names in the metastore")
