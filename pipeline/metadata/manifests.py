@@ -7,7 +7,7 @@ table that was held may have caught up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -55,7 +55,7 @@ class Manifest:
     lsn: LSN
     commit_time: datetime | None = None
     entries: tuple[ManifestEntry, ...] = ()
-    written_at: datetime | None = None  # of one that was read
+    written_at: datetime | None = field(default=None, compare=False)  # of one that was read
 
     @property
     def cursor(self) -> str:
