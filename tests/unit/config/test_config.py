@@ -163,7 +163,7 @@ tables:
         (
             "pipeline: s\nzzz: 1\n",
             "c.yaml:2: zzz: Unknown key. Known keys: pipeline, source, storage, silver, tables, bronze, "
-            "maintenance, ingest, apply, catalog, alerts.",
+            "maintenance, ingest, apply, catalog, alerts, lineage.",
         ),
         (
             "pipeline: s\nsource:\n  create: {slots: 1}\n",
