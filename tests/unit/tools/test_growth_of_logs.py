@@ -41,6 +41,7 @@ def test_jobs_continue_in_a_lake_with_aged_logs(tmp_path: Path, scale: float, is
 
 
 @pytest.mark.costly
+@pytest.mark.slow
 def test_a_short_year_of_commits_is_maintained(tmp_path: Path) -> None:
     found = list(measure_year(360, tmp_path))
     assert [each.commits for each in found] == list(range(30, 361, 30))
