@@ -27,7 +27,7 @@ from tests.support.stores.lakes import COLUMNS, StorePipeline
 from tests.support.stores.s3 import BUCKET, s3_process
 from tests.support.stores.seaweed import seaweed_server, weed
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres  # its sessions are those of other processes
 
 PASSWORD, OTHER_PASSWORD, STORE_SECRET = "c4n4ry-of-a-source", "c4n4ry-of-a-file", "c4n4ry-of-a-store"
 CONFIG = """\
