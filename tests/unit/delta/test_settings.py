@@ -245,7 +245,7 @@ def test_spark_submit_needs_no_options_and_a_signal_ends_it_with_0(tmp_path: Pat
     assert [line for line in err.splitlines() if "incubator" not in line] == []
 
 
-@pytest.mark.spark
+@pytest.mark.costly
 def test_a_job_does_not_outlive_the_jvm_that_started_it(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
         "import os, sys, threading\n"
