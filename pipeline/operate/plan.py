@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
@@ -70,8 +71,9 @@ def make_plan(
             continue
         if table.step in STOPPED:
             stopped = stopped_table(table.facts, table.decision)
-            if table.facts.other_mode and (end := applier.bronze.captured_offset()) is not None:
-                cost = _cost_until(stopped.steps[0].cost, applier, name, end.lsn, _REBUILD)
+            if table.decision.row == "other mode":
+                lsn = _captured_lsn(applier)
+                cost = _cost_until(stopped.steps[0].cost, applier, name, lsn, _REBUILD)
                 stopped = replace(stopped, steps=(replace(stopped.steps[0], cost=cost),))
             found.append(stopped)
         elif table.step.writes and pending is not None:
@@ -158,6 +160,7 @@ def _with_resting_tables(
     if manifest is None or end is None:
         return list(planned)
     relations, history = applier.bronze.source_relations(), applier.bronze.copies.read()
+    newest = {each.oid: each for each in sorted(relations.values(), key=lambda r: (r.lsn, r.version))}
     registered = applier.records.tables.read()
     known = {table.name for table in planned}
     resting = [e.name for e in manifest.entries if e.name in registered and e.name not in known]
@@ -169,35 +172,40 @@ def _with_resting_tables(
             cost = "its rows stay where they are" if keeps else "its rows are moved to the archive"
             step = PlanStep(end.lsn, f"{reason} It follows the source no longer.", cost)
             found.append(PlannedTable(name, manifest.lsn, {}, (step,)))
-        elif (plan := _at_rest(applier, registered[name], relations, manifest.lsn)) is not None:
-            found.append(plan)
+        # On other storage each log takes a Spark job.
+        elif applier.lake.table_at(applier.planner.path(name)).local_path is None:
+            continue
+        elif (version := newest.get(registered[name].relation_id)) is not None:
+            make_writer = partial(applier.tables.writer, name, history)
+            found += _at_rest(make_writer, registered[name], relations, version.version, manifest.lsn)
     return found
 
 
 def _at_rest(
-    applier: Applier, table: RegisteredTable, relations: Mapping[int, SourceRelation], lsn: LSN
-) -> PlannedTable | None:
-    """Return what the next change of a table does to its columns and properties, None if nothing."""
-    name = table.name
-    versions = [each for each in relations.values() if each.oid == table.relation_id]
-    # On other storage each log takes a Spark job.
-    if not versions or applier.lake.table_at(applier.planner.path(name)).local_path is None:
-        return None
-    newest = max(versions, key=lambda version: (version.lsn, version.version))
-    survey = survey_at_rest(lsn, newest.version).survey
+    make_writer: Callable[[], SilverTable],
+    table: RegisteredTable,
+    relations: Mapping[int, SourceRelation],
+    version: int,
+    lsn: LSN,
+) -> list[PlannedTable]:
+    """Return what the next change of a table does to its columns and properties, no plan if nothing.
+
+    `version` is its newest relation version.
+    """
+    name, survey = table.name, survey_at_rest(lsn, version).survey
     try:
-        writer = applier.tables.writer(name, applier.bronze.copies.read())
+        writer = make_writer()
         planned = writer.plan([survey], relations, table, InputStart(lsn), lsn)
         if planned.evolution is not None:
             operations = [o for o in planned.evolution.operations if not isinstance(o.operation, RuleNote)]
             planned = replace(planned, evolution=replace(planned.evolution, operations=operations))
         steps = _planned_steps(writer, replace(planned, writes=()), lsn)
     except Exception as error:  # the other tables are planned
-        return PlannedTable(name, lsn, {}, failure=report_error(error))
+        return [PlannedTable(name, lsn, {}, failure=report_error(error))]
     held = "nothing is applied from its next change on"
     costs = [held if step.holds else f"{step.cost}; with the table's next change" for step in steps]
     steps = tuple(replace(step, cost=cost) for step, cost in zip(steps, costs, strict=True))
-    return PlannedTable(name, lsn, {}, steps) if steps else None
+    return [PlannedTable(name, lsn, {}, steps)] if steps else []
 
 
 def _with_catalog(

@@ -85,3 +85,15 @@ def test_a_table_that_no_rule_names_is_planned_to_be_detached(applied: Pipeline)
     without.run("INSERT INTO kept VALUES (2)")
     without.catch_up()
     assert not make_plan(without.config).tables
+
+
+@pytest.mark.promise("one bad table")
+def test_a_log_that_cannot_be_read_stops_no_plan_of_an_edited_rule(applied: Pipeline) -> None:
+    newest = max(applied.path("silver", "public", "t", "_delta_log").glob("*.json"))
+    newest.with_name(f"{int(newest.stem) + 1:020}.json").write_text("{")
+    edited = with_rules(
+        applied, TableRule("public.t", mode="history"), TableRule("public.kept", mode="history")
+    )
+    planned = {table.name.table: table for table in make_plan(edited.config).tables}
+    assert planned["t"].failure is not None
+    assert "the rebuild reads 1 change again" in planned["kept"].steps[0].cost
