@@ -38,7 +38,7 @@ setup-s3: $(READY) ## setup, with Hadoop's client for S3 (12 MB), for a storage.
 # All processes of tests, and the commands that they start, use what the first one compiled, also where the
 # environment turns that off. Twice as many processes as two cores: most tests wait for another process.
 check quick test slow: export PYTHONDONTWRITEBYTECODE :=
-WORKERS ?= 4
+WORKERS ?= 5
 PYTEST = $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # processes that start at once would each compile all tests of a fresh clone
 COMPILE = { for half in unit integration; do $(VENV)/bin/pytest -qq --collect-only tests/$$half >/dev/null & done; wait; }
