@@ -199,6 +199,12 @@ class Engine(enum.Enum):
             return f"split({text}, {self.literal(re.escape(delimiter))})"
         return f"string_split({text}, {self.literal(delimiter)})"
 
+    def trimmed(self, text: str, character: str) -> str:
+        """Return SQL for a text without those of a character, a constant, that it ends with."""
+        if self is Engine.SPARK:
+            return f"rtrim({self.literal(character)}, {text})"
+        return f"rtrim({text}, {self.literal(character)})"
+
     def md5(self, text: str) -> str:
         """Return SQL for the MD5 of a text in UTF-8, as hexadecimal digits."""
         return f"md5(CAST({text} AS BINARY))" if self is Engine.SPARK else f"md5({text})"
@@ -214,6 +220,12 @@ class Engine(enum.Enum):
         if self is Engine.SPARK:
             return f"CAST(conv({text}, 16, 10) AS DECIMAL(20,0))"
         return f"CAST(concat('0x', {text}) AS BIGINT)"
+
+    def hex_digits(self, number: str, count: int) -> str:
+        """Return SQL for so many hexadecimal digits of a BIGINT that is not negative."""
+        if self is Engine.SPARK:
+            return f"lpad(lower(hex({number})), {count}, '0')"
+        return f"printf('%0{count}x', {number})"
 
     def number_text(self, value: str, ddl: str) -> str:
         """Return SQL for the text of an integer, DECIMAL, DATE or TIMESTAMP_NTZ as PostgreSQL writes it."""

@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.errors import one_line
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
+from pipeline.metadata.reconciliations import ComparedAt
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 from pipeline.units import format_count, format_duration, format_names, format_share, format_size
@@ -377,6 +378,7 @@ class ApplySummary:
     maintenance: MaintenanceProgress = field(default_factory=MaintenanceProgress)
     catalogs: list[CatalogProgress] = field(default_factory=list)
     doubts: dict[TableName, str] = field(default_factory=dict)  # tables that may differ, with sentences
+    verified: dict[TableName, ComparedAt] = field(default_factory=dict)  # the newest that found a table equal
     rebuilt: list[TableName] | None = None  # tables that `pgdelta rebuild` built again; None: another command
 
     def show(self, manifest: Manifest) -> None:

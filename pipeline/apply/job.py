@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalogs import Catalogs
 from pipeline.apply.first_batches import LOOK_SECONDS, FirstBatches
-from pipeline.apply.status_writer import StatusWriter, read_doubts
+from pipeline.apply.status_writer import StatusWriter, note_comparisons
 from pipeline.config.config import Config
 from pipeline.delta.filesystem import remove_folder
 from pipeline.delta.locks import lock_apply
@@ -148,7 +148,7 @@ class _ApplyRun:
         if self.status is not None:
             self.status.write()
         else:
-            applier.summary.doubts = read_doubts(applier.bronze, applier.records, self.config)
+            note_comparisons(applier.summary, applier.bronze, applier.records, self.config)
         self.catalogs.finish(stop)
         return applier.summary
 

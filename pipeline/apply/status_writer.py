@@ -14,12 +14,11 @@ from pipeline.config.config import Config
 from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.registry import Records
 from pipeline.metadata.status import FAILED, StatusTable
-from pipeline.progress import TableState
+from pipeline.progress import ApplySummary, TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_tables, with_lag
 from pipeline.report.status_page import TableStatus
 from pipeline.silver.doubts import find_doubts
-from pipeline.table_name import TableName
 
 EVERY_SECONDS = 60.0
 
@@ -42,8 +41,9 @@ class StatusWriter:
 
     def write(self, *, always: bool = False) -> None:
         """Find the tables in doubt, and write if a batch has run since the last write, or `always`."""
-        self._applier.summary.doubts = read_doubts(self._bronze, self._applier.records, self._config)
-        batches = self._applier.summary.batches
+        summary = self._applier.summary
+        note_comparisons(summary, self._bronze, self._applier.records, self._config)
+        batches = summary.batches
         manifest, point = self._applier.manifest, self._bronze.captured_offset()
         self._written_at = time.monotonic()
         if (batches == self._batches and not always) or manifest is None or point is None:
@@ -60,7 +60,7 @@ class StatusWriter:
         behind = {table.applied for table in tables} - {manifest.lsn}
         times = commit_times_of(self._applier.lake, behind)
         now = datetime.now(timezone.utc)
-        states = self._applier.summary.tables
+        states = summary.tables
         rows = [
             _row(with_lag(table, manifest, times, point.lsn, now), states.get(table.name), point.lsn, now)
             for table in tables
@@ -68,14 +68,14 @@ class StatusWriter:
         self._statuses.replace(rows)
 
 
-def read_doubts(bronze: Bronze, records: Records, config: Config) -> dict[TableName, str]:
-    """Return the sentences of the tables in doubt for which no copy is requested."""
+def note_comparisons(summary: ApplySummary, bronze: Bronze, records: Records, config: Config) -> None:
+    """Note where each table was last found equal to its source, and those in doubt that await no copy."""
     history, events = bronze.copies.read(), records.events.history()
-    doubts = find_doubts(events, history, {})
-    if doubts:
-        doubts = find_doubts(events, history, Reconciliations(bronze.lake).verified())
+    compared = Reconciliations(bronze.lake).compared()
+    doubts = find_doubts(events, history, compared)
     waiting = history.open_requests() if doubts else {}
-    return {
+    summary.verified = {name: each.equal for name, each in compared.items() if each.equal is not None}
+    summary.doubts = {
         name: doubt.sentence
         for name, doubt in doubts.items()
         if name not in waiting and config.rule_for(name) is not None
@@ -95,7 +95,7 @@ def _row(table: TableStatus, state: TableState | None, captured: LSN, now: datet
         "lag_seconds": table.lag_seconds,
         "silver_version": table.version,
         "misfits": sum(table.misfits.values()),
-        "verified_lsn": table.verified,
+        "verified_lsn": table.verified and table.verified.lsn,
         "sentence": failure or table.sentence,
         "recorded_at": now,
     }

@@ -23,6 +23,7 @@ from pipeline.cli.commands.completion import completion
 from pipeline.cli.commands.dbt_sources import dbt_sources
 from pipeline.cli.commands.demo import demo
 from pipeline.cli.commands.fidelity import fidelity
+from pipeline.cli.commands.fingerprint import fingerprint
 from pipeline.cli.commands.forget import forget
 from pipeline.cli.commands.history import history
 from pipeline.cli.commands.ingest import ingest
@@ -32,6 +33,7 @@ from pipeline.cli.commands.move_source import move_source
 from pipeline.cli.commands.optimize import optimize
 from pipeline.cli.commands.pause import pause, resume
 from pipeline.cli.commands.plan import plan
+from pipeline.cli.commands.prove import prove
 from pipeline.cli.commands.query import query
 from pipeline.cli.commands.rebuild import rebuild
 from pipeline.cli.commands.reconcile import reconcile
@@ -80,8 +82,10 @@ for _command in (
     capsule,
     history,
     reconcile,
+    prove,
     fidelity,
     audit,
+    fingerprint,
     resync,
     rebuild,
     move_source,

@@ -47,6 +47,7 @@ from pipeline.config.tables import (
     TableRule,
     TypeChanges,
 )
+from pipeline.config.verify import DEFAULT_VERIFY, Verify
 from pipeline.table_name import TableName
 
 __all__ = ["Config", "Copying", "Create", "Protocol", "Silver", "Source", "Storage"]
@@ -263,6 +264,9 @@ class Config:
     ] = DEFAULT_CATALOG
     alerts: Annotated[Alerting, Field(description="What needs a person, and where the jobs send it.")] = (
         DEFAULT_ALERTS
+    )
+    verify: Annotated[Verify, Field(description="How often silver is proved to equal its source.")] = (
+        DEFAULT_VERIFY
     )
     lineage: Annotated[
         Lineage, Field(description="Where the jobs send OpenLineage events of their runs.")

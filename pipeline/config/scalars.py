@@ -33,6 +33,7 @@ _CREDENTIALS = re.compile(r"[\w+.-]+://[^/@]*:[^/]*@")
 _BYTE_UNITS = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _BYTES = re.compile(r"([0-9]{1,12})\s*(B|kB|MB|GB)?")
 _BYTES_SCHEMA = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^[0-9]{1,12}\s*(B|kB|MB|GB)?$"}
+_RATE = re.compile(r"([0-9]{1,12})\s*(B|kB|MB|GB)/s")
 _TIME_UNITS = {"s": 1, "min": 60, "h": 3600}
 _SECONDS = re.compile(r"([0-9]{1,9})\s*(s|min|h)?")
 _RETENTION_UNITS = {**_TIME_UNITS, "d": 86_400}
@@ -116,6 +117,19 @@ def read_byte_count(node: Node) -> int:
     if match is None:
         raise ValueError("Expected a number of bytes, such as 500kB, 20MB or 1GB.")
     return int(match[1]) * _BYTE_UNITS[match[2] or "B"]
+
+
+def parse_rate(text: str) -> int:
+    """Return the bytes a second that a text such as `20MB/s` names; raise ValueError for anything else."""
+    match = _RATE.fullmatch(text)
+    if match is None or int(match[1]) == 0:
+        raise ValueError("Expected bytes a second, such as 500kB/s or 20MB/s.")
+    return int(match[1]) * _BYTE_UNITS[match[2]]
+
+
+def read_rate(node: Node) -> int:
+    """Return bytes a second, written with a unit."""
+    return parse_rate(node.expand() if isinstance(node, Scalar) else "")
 
 
 def read_seconds(node: Node) -> int:
@@ -402,6 +416,11 @@ ByteCount = Annotated[
     int,
     BeforeValidator(read_byte_count),
     WithJsonSchema(_BYTES_SCHEMA),
+]
+Rate = Annotated[
+    int,
+    BeforeValidator(read_rate),
+    WithJsonSchema({"type": "string", "pattern": r"^0*[1-9][0-9]*\s*(B|kB|MB|GB)/s$"}),
 ]
 Seconds = Annotated[
     int,

@@ -23,6 +23,7 @@ OWN_TABLES = (
     ("_pgdelta", "status"),
     ("_pgdelta", "differences"),
     ("_pgdelta", "reconciliations"),
+    ("_pgdelta", "fingerprints"),
     ("_pgdelta", "maintenance"),
     ("_pgdelta", "catalog"),
     ("_pgdelta", "erasures"),

@@ -5,10 +5,13 @@ Both only grow; a run is found by its `run_id`. No values of rows are recorded b
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Literal, NamedTuple
 
 from pipeline.delta.log_retention import short_log
+from pipeline.delta.new_rows import add_columns
 from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.sql import now
+from pipeline.delta.sql import now, utc_text
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -19,13 +22,16 @@ RECONCILIATIONS = (
     "missing BIGINT, surplus BIGINT, changed BIGINT, is_whole BOOLEAN, columns ARRAY<STRING>, "
     "left_out ARRAY<STRUCT<column: STRING, reason: STRING>>, "
     "misfits ARRAY<STRUCT<column: STRING, values: BIGINT>>, sentence STRING, seconds DOUBLE, "
-    "recorded_at TIMESTAMP"
+    "recorded_at TIMESTAMP, method STRING, fingerprint STRING"
 )
 DIFFERENCES = (
     "run_id STRING, schema_name STRING, table_name STRING, lsn BIGINT, kind STRING, key STRING, "
     "columns ARRAY<STRING>, copies BIGINT"
 )
 EQUAL, DIFFERENT, UNPROVEN = "equal", "different", "unproven"
+Method = Literal["reconcile", "prove"]
+RECONCILE: Method = "reconcile"
+PROVE: Method = "prove"
 MAX_DIFFERENCES = 10_000  # recorded for a table in a run
 
 
@@ -46,7 +52,7 @@ class Reconciliation:
     A table that could not be compared has the verdict UNPROVEN and a `sentence`. `pending` changes were in
     bronze but not in the compared version of silver. Unless `is_whole`, more rows differ than are counted.
     `left_out` maps columns that were not compared to the reason; `misfits` counts values that silver's types
-    cannot hold.
+    cannot hold. `fingerprint` is that of both sides, if they are equal.
     """
 
     name: TableName
@@ -66,7 +72,32 @@ class Reconciliation:
     misfits: Mapping[str, int] = field(default_factory=dict)
     sentence: str | None = None
     seconds: float = 0.0
+    method: Method = RECONCILE
+    fingerprint: str | None = None
     rows: tuple[Difference, ...] = field(default=(), repr=False)
+
+
+class ComparedAt(NamedTuple):
+    """The LSN at which a table was compared with its source, when, and by what."""
+
+    lsn: LSN
+    at: datetime
+    method: Method
+
+
+def verified_json(found: ComparedAt | None) -> dict[str, str | None]:
+    """Return the newest comparison that found a table equal, if there is one, as data."""
+    if found is None:
+        return dict.fromkeys(("verified", "verified_at", "verified_by"))
+    return {"verified": str(found.lsn), "verified_at": utc_text(found.at), "verified_by": found.method}
+
+
+class Compared(NamedTuple):
+    """The newest comparison of a table with its verdict, and the newest that found it equal."""
+
+    verdict: str
+    last: ComparedAt
+    equal: ComparedAt | None
 
 
 class Reconciliations:
@@ -87,16 +118,30 @@ class Reconciliations:
         fields["left_out"] = [{"column": c, "reason": r} for c, r in verdict.left_out.items()]
         fields["misfits"] = [{"column": c, "values": n} for c, n in verdict.misfits.items()]
         self._reconciliations.ensure(RECONCILIATIONS, short_log())
+        add_columns(self._reconciliations, RECONCILIATIONS)
         row = names | fields | {"recorded_at": now()}
         retry_conflicts(lambda: self._reconciliations.append_rows([row], RECONCILIATIONS))
 
-    def verified(self) -> dict[TableName, LSN]:
-        """Return the newest LSN at which each table was equal to its source."""
+    def compared(self) -> dict[TableName, Compared]:
+        """Return the newest comparison of each table, and the newest that found it equal."""
+        found: dict[TableName, Compared] = {}
         if not self._reconciliations.exists():
-            return {}
-        newest: dict[TableName, LSN] = {}
-        for row in self._reconciliations.rows(["schema_name", "table_name", "lsn", "verdict"]).to_pylist():
-            if row["verdict"] == EQUAL:
-                name = TableName(row["schema_name"], row["table_name"])
-                newest[name] = LSN(max(row["lsn"], newest.get(name, INVALID)))
-        return newest
+            return found
+        present = self._reconciliations.schema().names
+        rows = self._reconciliations.rows([name for name in _COMPARED if name in present]).to_pylist()
+        for row in sorted(rows, key=lambda row: row["recorded_at"]):
+            name = TableName(row["schema_name"], row["table_name"])
+            last = ComparedAt(LSN(row["lsn"]), row["recorded_at"], row.get("method") or RECONCILE)
+            before = found.get(name)
+            equal = last if row["verdict"] == EQUAL else before and before.equal
+            found[name] = Compared(row["verdict"], last, equal)
+        return found
+
+
+def verified_through(lake: Lake) -> dict[TableName, LSN]:
+    """Return the newest LSN at which each table was found equal to its source."""
+    compared = Reconciliations(lake).compared()
+    return {name: each.equal.lsn for name, each in compared.items() if each.equal is not None}
+
+
+_COMPARED = ("schema_name", "table_name", "verdict", "lsn", "recorded_at", "method")

@@ -41,7 +41,7 @@ class SilverVersions:
 
     def as_json(self) -> dict[str, Any]:
         """Return the versions as data."""
-        time = self.silver.commit_time
+        time, verified = self.silver.commit_time, self.silver.verified_through
         return {
             "lsn": str(self.silver.lsn),
             "commit_time": time and time.isoformat(),
@@ -55,6 +55,7 @@ class SilverVersions:
                     "version": table.version,
                     "query": table.query if state == "current" else None,
                     "sentence": table.refusal,
+                    "verified_through": str(lsn) if (lsn := verified.get(table.name)) else None,
                     **self._change(table.name),
                 }
                 for state, table in self.tables

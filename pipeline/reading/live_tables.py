@@ -6,13 +6,16 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.delta.pinned_lake import PinnedLake, PinnedTable
 from pipeline.errors import LakeError, MissingTable
+from pipeline.metadata.reconciliations import verified_through
 from pipeline.metadata.registry import Records
+from pipeline.protocol.lsn import LSN
 from pipeline.silver.read.live_rows import fold_onto
 from pipeline.silver.read.missing_tables import why_missing
 from pipeline.silver.schema.swap import BufferedRecords
@@ -84,6 +87,11 @@ class Live(Mapping[TableName, Any]):
             known = (*self._found.tables, *self.refused)
             raise MissingTable(why_missing(self._found.lake, name, known, None))
         return self._found.tables[name]
+
+    @cached_property
+    def verified_through(self) -> Mapping[TableName, LSN]:
+        """The newest LSN at which each table was found equal to its source, by prove or reconcile."""
+        return verified_through(self._found.lake)
 
     def refresh(self) -> Self:
         """Return silver as of the commit that is the last one of bronze now."""

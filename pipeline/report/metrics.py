@@ -27,6 +27,7 @@ from pipeline.table_name import TableName
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+    from pipeline.metadata.reconciliations import ComparedAt
     from pipeline.postgres.replication.slot_status import SourceWal
     from pipeline.postgres.replication.wal_holder import WalHolder
     from pipeline.progress import (
@@ -157,6 +158,16 @@ def _applied_lsns(scrape: Scrape) -> Samples:
     applied: dict[TableName, LSN] = {name: state.applied for name, state in dict(scrape.apply.tables).items()}
     applied |= {entry.name: entry.applied_lsn for entry in scrape.apply.entries}
     return {tuple(name): applied[name] for name in sorted(applied)}
+
+
+def _verified(read: Callable[[ComparedAt], float]) -> Callable[[Scrape], Samples]:
+    """Return a reader of the newest comparison that found a table equal, as apply read it last."""
+
+    def samples(scrape: Scrape) -> Samples:
+        verified = {} if scrape.apply is None else dict(scrape.apply.verified)
+        return {tuple(name): read(verified[name]) for name in sorted(verified)}
+
+    return samples
 
 
 def _batches(scrape: Scrape) -> Samples:
@@ -329,6 +340,20 @@ METRICS = {
             "gauge",
             "1 if a recorded policy holds a table.",
             _tables(lambda t: int(bool(t.held))),
+            TABLE_LABELS,
+        ),
+        Metric(
+            "table_verified_lsn",
+            "gauge",
+            "LSN at which a table was last found equal to its source, by prove or reconcile.",
+            _verified(lambda found: float(found.lsn)),
+            TABLE_LABELS,
+        ),
+        Metric(
+            "table_verified_timestamp_seconds",
+            "gauge",
+            "When a table was last found equal to its source.",
+            _verified(lambda found: found.at.timestamp()),
             TABLE_LABELS,
         ),
         Metric(

@@ -222,11 +222,12 @@ def read_tables(
     events = newest_events(recorded)
     membership = source or events
     found = describe_tables(lake, events.tables, records.misfits.counts(), chunks, membership.unpublished)
-    verified = Reconciliations(bronze.lake).verified()
-    doubts = find_doubts(recorded, history, verified)
+    compared = Reconciliations(bronze.lake).compared()
+    doubts = find_doubts(recorded, history, compared)
+    equal = {name: each.equal for name, each in compared.items()}
     return tuple(
         _with_doubt(
-            replace(table, verified=verified.get(table.name), partial=membership.partial.get(table.name)),
+            replace(table, verified=equal.get(table.name), partial=membership.partial.get(table.name)),
             doubts.get(table.name),
         )
         for table in found

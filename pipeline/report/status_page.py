@@ -19,6 +19,7 @@ from pipeline.errors import one_line
 from pipeline.metadata.catalog_entries import CatalogEntry
 from pipeline.metadata.events import NEEDS_RESYNC, Event
 from pipeline.metadata.maintenance import Maintained
+from pipeline.metadata.reconciliations import ComparedAt, verified_json
 from pipeline.metadata.status import FAILED
 from pipeline.progress import lines_by_reason, name_tables
 from pipeline.protocol.lsn import INVALID, LSN
@@ -64,11 +65,10 @@ class TableStatus:
 
     `state` is failed, held, refused, in doubt, unpublished, paused, behind, copying, detached or current. A
     table in doubt is current, but may differ from the source since `doubt`.
-
     `version` is -1 before the first copy is in silver. `commit_time` is that of the last transaction up to
     `applied`. `operations` counts what committed within the last day, by the operation's letter. `verified`
-    is the LSN at which reconcile last found the table equal. `copy_share` is the part of a running copy that
-    bronze holds; a table that `awaits_copy` gets one from the next ingest. `catalog` are its entries.
+    is the newest comparison that found it equal, `copy_share` the part of a running copy that bronze holds;
+    a table that `awaits_copy` gets one from the next ingest. `catalog` are its entries.
     """
 
     name: TableName
@@ -77,7 +77,7 @@ class TableStatus:
     version: int
     misfits: dict[str, int]
     sentence: str | None = None
-    verified: LSN | None = None
+    verified: ComparedAt | None = None
     commit_time: datetime | None = None
     lag_seconds: float | None = None
     lag_bytes: int | None = None
@@ -118,7 +118,7 @@ class TableStatus:
             "misfits": self.misfits,
             "sentence": self.sentence,
             "in_doubt_since": self.doubt and utc_text(self.doubt.since),
-            "verified": None if self.verified is None else str(self.verified),
+            **verified_json(self.verified),
             "commit_time": utc_text(self.commit_time),
             "lag_seconds": None if self.lag_seconds is None else round(self.lag_seconds, 3),
             "lag_bytes": self.lag_bytes,
@@ -306,7 +306,7 @@ def _fit(width: int, tables: Sequence[TableStatus]) -> list[_Column]:
             columns.pop(heading, None)
     further = [
         column("applied", (str(table.applied) if table.applied else "" for table in tables)),
-        column("verified", (str(table.verified or "") for table in tables)),
+        column("verified", (str(table.verified.lsn) if table.verified else "" for table in tables)),
         column("last day", (_operations_text(table) for table in tables)),
         column("version", (str(table.version) if table.version >= 0 else "" for table in tables), True),
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
+from pipeline.delta.sql import utc_text
 from pipeline.metadata.catalog_entries import DONE_STATES, CatalogEntry
 from pipeline.metadata.maintenance import Maintained
 from pipeline.protocol.lsn import LSN
@@ -156,7 +157,10 @@ def list_facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str]]:
         yield "maintained", _maintained_text(details.maintained)
     if details.relation_id is not None:
         yield "relation", f"oid {details.relation_id}, recorded at {details.relation_lsn}"
-    yield "verified", f"equal to the source at {table.verified}" if table.verified else "not yet"
+    if equal := table.verified:
+        yield "verified", f"equal to the source at {equal.lsn}, by {equal.method} at {utc_text(equal.at)}"
+    else:
+        yield "verified", "not yet"
     if table.misfits:
         yield "misfits", f"{format_count(sum(table.misfits.values()), 'value')}, in _pgdelta/misfits"
     if event is not None:

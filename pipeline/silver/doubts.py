@@ -8,6 +8,7 @@ from datetime import datetime
 
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.metadata.events import NEEDS_RESYNC, Event
+from pipeline.metadata.reconciliations import DIFFERENT, Compared, ComparedAt
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -22,13 +23,13 @@ class Doubt:
 
 
 def find_doubts(
-    events: Iterable[Event], history: CopyHistory, verified: Mapping[TableName, LSN]
+    events: Iterable[Event], history: CopyHistory, compared: Mapping[TableName, Compared]
 ) -> dict[TableName, Doubt]:
-    """Return the tables in doubt by the events of all tables, oldest first.
+    """Return the tables in doubt: by the events of all tables, oldest first, or by their last comparison.
 
     An event is settled by a copy of all rows or a comparison under a later snapshot, by the copy of the rows
-    that a later comparison found to differ, or by a later comparison that found none (`verified`). A table
-    that is not published any more is not in doubt.
+    that a later comparison found to differ, or by a later comparison that found none; a comparison that found
+    some by such a copy. A table that is not published any more is not in doubt.
     """
     found: dict[TableName, Doubt] = {}
     settled: dict[TableName, LSN] = {}
@@ -37,8 +38,18 @@ def find_doubts(
         if event.kind not in NEEDS_RESYNC or history.is_dropped(name):
             continue
         if name not in settled:
-            settled[name] = max(history.settled(name), verified.get(name, INVALID))
+            equal = compared[name].equal if name in compared else None
+            settled[name] = max(history.settled(name), equal.lsn if equal else INVALID)
         if settled[name] < event.lsn:
             since = found[name].since if name in found else event.recorded_at
             found[name] = Doubt(since, event.lsn, event.sentence)
+    for name, (verdict, last, _) in compared.items():
+        if verdict == DIFFERENT and not history.is_dropped(name) and history.settled(name) < last.lsn:
+            since = found[name].since if name in found else last.at
+            found[name] = Doubt(since, last.lsn, _differs(name, last))
     return found
+
+
+def _differs(name: TableName, last: ComparedAt) -> str:
+    repair = f"{name.command('reconcile')} --repair"
+    return f"Table {name} differed from its source at {last.lsn} ({last.method}). Run {repair}."

@@ -6,6 +6,9 @@ the snapshot's LSN, and are added to the version (`silver/compare/clone.py`). Bo
 exactly the same transactions, and a row that is not on both is a fault of silver, bronze or the stream. A row
 that changed between version and snapshot is compared with the change, which repairs it as apply does.
 
+A proof does not read silver: the sum of all its rows is that of its files' fingerprints, which were recorded
+when each file was read once. Only a table whose sum differs is read, to find its rows.
+
 The source's sums are read at once, before a table is truncated or rewritten, which removes what the snapshot
 saw. Only numbers leave either side until the ranges that differ are small; then the hashes and keys of their
 rows are read. A table that cannot be compared at the moment, for example because apply is changing its
@@ -17,7 +20,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -37,8 +40,11 @@ from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.reconciliations import (
     DIFFERENT,
     EQUAL,
+    PROVE,
+    RECONCILE,
     UNPROVEN,
     Difference,
+    Method,
     Reconciliation,
     Reconciliations,
 )
@@ -59,7 +65,8 @@ from pipeline.silver.compare.clone import (
 )
 from pipeline.silver.compare.comparable_columns import ComparableColumns
 from pipeline.silver.compare.compared_rows import FrameRows, fields_of, rows_of
-from pipeline.silver.compare.differing_rows import Differences, find_differences
+from pipeline.silver.compare.differing_rows import FIRST_DIGITS, Differences, Side, find_differences
+from pipeline.silver.compare.file_fingerprints import FileFingerprints, FileSums
 from pipeline.silver.compare.row_hashes import SilverHashes
 from pipeline.silver.compare.source_rows import SourceReads
 from pipeline.silver.fold.modes import kept_as, mode_changed, why_not_comparable
@@ -85,19 +92,26 @@ def run_reconcile(
     config: Config,
     globs: Sequence[str] | None = None,
     *,
+    names: Collection[TableName] | None = None,
     wait: float = WAIT_SECONDS,
     runs: bool = False,
     repairs: bool = False,
+    method: Method = RECONCILE,
+    budget: int | None = None,
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
 ) -> Reconciled:
-    """Compare the tables that globs match, or all; `runs` captures what a comparison needs by itself.
+    """Compare the tables that globs match, or with these names, or all.
 
-    `repairs` requests copies of the rows that differ; with `runs` they are made and applied at once.
+    `runs` captures what a comparison needs by itself. `repairs` requests copies of the rows that differ; with
+    `runs` they are made and applied at once. A proof reads at most `budget` bytes of the source's tables a
+    second.
     """
-    matches = match_tables(globs)
+    matches = match_tables(globs) if names is None else names.__contains__
     stop = stop or threading.Event()
-    reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop, command="reconcile")
+    reconciler = Reconciler(
+        spark, config, wait=wait, runs=runs, stop=stop, command=method, method=method, budget=budget
+    )
     if repairs and runs:
         refuse_while_apply_runs(reconciler.lake)
     found = reconciler.run(matches, globs)
@@ -120,6 +134,8 @@ class Reconciler:
         runs: bool,
         stop: threading.Event,
         command: str,
+        method: Method = RECONCILE,
+        budget: int | None = None,
         counts_values: bool = False,
     ) -> None:
         self._spark = spark
@@ -134,6 +150,10 @@ class Reconciler:
         self._run_id = uuid4().hex
         self._verdicts: dict[TableName, Reconciliation] = {}
         self._counts_values = counts_values
+        self._method = method
+        self._budget = budget
+        self._files = FileFingerprints(self.lake) if method == PROVE else None
+        self._digits = FIRST_DIGITS if self._files is None else 0
         self._partial: Mapping[TableName, str] = {}
         self._by_spark: dict[TableName, str] = {}
         self.requests: list[CopyRequest] = []  # for the rows that differ
@@ -157,7 +177,12 @@ class Reconciler:
         verdicts = tuple(self._verdicts[name] for name in sorted(self._verdicts))
         partial = {name: self._partial[name] for name in self._verdicts.keys() & self._partial.keys()}
         return Reconciled(
-            self._config.pipeline, self._run_id, verdicts, partial=partial, by_spark=self._by_spark
+            self._config.pipeline,
+            self._run_id,
+            verdicts,
+            partial=partial,
+            by_spark=self._by_spark,
+            files=None if self._files is None else self._files.counts,
         )
 
     def _compare_all(self, matches: Matches, names: set[TableName] | None) -> dict[TableName, str]:
@@ -169,7 +194,14 @@ class Reconciler:
             snapshot = SnapshotKeeper(source.snapshot_conninfo, pinned_lsn, key=source.snapshot_key)
             keeper = stack.enter_context(closing(snapshot))
             is_ascii = self._check_source(keeper.connection)
-            reads = SourceReads(self._config, self.lake, keeper.snapshot, is_ascii=is_ascii)
+            reads = SourceReads(
+                self._config,
+                self.lake,
+                keeper.snapshot,
+                is_ascii=is_ascii,
+                digits=self._digits,
+                budget=self._budget,
+            )
             stack.enter_context(reads).start({table.name: table.registered for table in pinned})
             if names is None:
                 with keeper.reading() as connection:
@@ -199,6 +231,8 @@ class Reconciler:
                     self._conclude(Reconciliation(table.name, UNPROVEN, sentence=report_error(error)))
                 finally:
                     silver.clone_of(table.name).remove()
+            if self._files is not None:
+                self._files.record()
         return unsettled
 
     def _pin(
@@ -283,9 +317,13 @@ class Reconciler:
         if self._counts_values:
             self.values[pinned.name] = reads.count_values(pinned.name, compared.shape)
         of_source = reads.side(read, compared.shape)
+        key = compared.shape.key
+        side: Side = SilverHashes(of_silver.rows, compared.silver, key)
         if isinstance(of_silver.rows, FrameRows):
             self._by_spark[pinned.name] = of_silver.rows.reason
-        found = find_differences(of_source, SilverHashes(of_silver.rows, compared.silver, compared.shape.key))
+        elif self._files is not None:
+            side = FileSums(self._files, of_silver.rows, compared.silver, key)
+        found = find_differences(of_source, side, digits=self._digits)
         if not found.is_equal:
             self.requests.append(plan_repair(pinned.name, found, compared))
         return replace(
@@ -295,6 +333,8 @@ class Reconciler:
             applied_lsn=pinned.offset,
             pending=of_silver.pending,
             misfits=of_source.misfits,
+            method=self._method,
+            fingerprint=None if found.fingerprint is None else str(found.fingerprint),
             seconds=time.monotonic() - started,
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import add
 from typing import Any
 
 from rich.console import Console
@@ -13,8 +14,10 @@ from rich.text import Text
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.compare.file_fingerprints import FileCounts
 from pipeline.table_name import TableName
 from pipeline.terminal import WIDE, print_lines, print_list, print_paragraph
+from pipeline.units import format_count
 
 _COLOURS = {DIFFERENT: "red", UNPROVEN: "yellow", EQUAL: "green"}
 _ORDER = tuple(_COLOURS)
@@ -24,8 +27,8 @@ _ORDER = tuple(_COLOURS)
 class Reconciled:
     """The verdicts of a run, table by table; the repairs that it requested, and the run that made them.
 
-    `partial` says of tables which of the rows that SELECT on the source shows were compared, `by_spark` why
-    only Spark could read them.
+    `files` are those of a proof. `partial` says of tables which of the rows that SELECT on the source shows
+    were compared, `by_spark` why only Spark could read them.
     """
 
     pipeline: str
@@ -35,6 +38,20 @@ class Reconciled:
     run: RunSummary | None = None
     partial: Mapping[TableName, str] = field(default_factory=dict)
     by_spark: Mapping[TableName, str] = field(default_factory=dict)
+    files: FileCounts | None = None
+
+    def __add__(self, other: Reconciled) -> Reconciled:
+        """Return the result of two proofs of different tables as one."""
+        assert self.files is not None
+        assert other.files is not None
+        return replace(
+            other,
+            verdicts=(*self.verdicts, *other.verdicts),
+            repairs={**self.repairs, **other.repairs},
+            partial={**self.partial, **other.partial},
+            by_spark={**self.by_spark, **other.by_spark},
+            files=FileCounts(*map(add, self.files, other.files)),
+        )
 
     def exit_code(self, strict: bool) -> int:
         """Return 0 if every table was compared and is equal, else 1, also if the run was stopped."""
@@ -55,13 +72,15 @@ class Reconciled:
                 for verdict in self.verdicts
             ],
             "run_of_repair": self.run and self.run.as_json(),
+            "files": self.files and self.files._asdict(),
         }
 
     def print(self, console: Console) -> None:
         """Print one line a table, differences first, then each sentence, and what was not compared."""
         counts = Counter(verdict.verdict for verdict in self.verdicts)
         words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _ORDER if counts[verdict])
-        print_paragraph(console, f"{self.pipeline}: silver compared with the source: {words}")
+        done = "compared with" if self.files is None else "proved against"
+        print_paragraph(console, f"{self.pipeline}: silver {done} the source: {words}")
         console.print()
         ordered = sorted(self.verdicts, key=lambda found: (_ORDER.index(found.verdict), found.name))
         is_wide = console.width >= WIDE
@@ -96,6 +115,9 @@ class Reconciled:
                 yield f"not compared: {found.name}.{column}: {reason}"
         for name, reason in sorted(self.by_spark.items()):
             yield f"compared by Spark: {name}: {reason}"
+        if self.files is not None:
+            known = format_count(self.files.recorded, "recorded fingerprint")
+            yield f"silver's files: {self.files.read:,} read, {known} taken"
         if any(verdict.rows for verdict in self.verdicts):
             yield f"The keys of rows that differ are in _pgdelta/differences, run {self.run_id}."
 
@@ -129,6 +151,7 @@ def _json(found: Reconciliation, repair: str | None) -> dict[str, Any]:
         "not_compared": dict(found.left_out),
         "misfits": dict(found.misfits),
         "sentence": found.sentence,
+        "fingerprint": found.fingerprint,
         "repair": repair,
         "seconds": round(found.seconds, 3),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from pipeline.metadata.events import Event
+from pipeline.metadata.reconciliations import PROVE, ComparedAt
 from pipeline.postgres.replication.slot import Slot
 from pipeline.postgres.replication.slot_status import SourceStatus
 from pipeline.protocol.lsn import INVALID, LSN
@@ -50,7 +51,7 @@ def current_table(name: TableName) -> TableStatus:
         APPLIED,
         1234,
         {},
-        verified=LSN(APPLIED - 4096),
+        verified=ComparedAt(LSN(APPLIED - 4096), NOON, PROVE),
         commit_time=NOON,
         lag_seconds=1.2,
         lag_bytes=END - APPLIED,

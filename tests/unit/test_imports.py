@@ -19,11 +19,12 @@ from tests.support.paths import ROOT
 from tests.support.sources import FILES
 
 # open to all
-GROUND = {"crash_steps", "errors", "table_name", "units"}
+GROUND = {"crash_steps", "errors", "fingerprint", "table_name", "units"}
 # room → rooms that it may import
 MAY_IMPORT: dict[str, set[str]] = {
     "crash_steps": set(),
     "errors": set(),
+    "fingerprint": set(),
     "table_name": set(),
     "private_files": set(),
     "key_ranges": {"protocol"},
@@ -143,6 +144,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bronze",
         "config",
         "delta",
+        "engine",
         "ingest",
         "key_ranges",
         "metadata",

@@ -17,6 +17,7 @@ from pipeline.metadata.alerts import RecordedAlert
 from pipeline.metadata.catalog import CatalogRow
 from pipeline.metadata.catalog_entries import CatalogEntry
 from pipeline.metadata.events import EVENTS
+from pipeline.metadata.fingerprints import TableFingerprint
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import MANIFESTS
 from pipeline.metadata.misfits import MISFITS
@@ -42,6 +43,7 @@ SCHEMAS = {
     "_pgdelta/pauses": ddl_of(Pause),
     "_pgdelta/alerts": ddl_of(RecordedAlert),
     "_pgdelta/maintenance": ddl_of(Maintained),
+    "_pgdelta/fingerprints": ddl_of(TableFingerprint),
     "_pgdelta/reconciliations": RECONCILIATIONS,
     "_pgdelta/differences": DIFFERENCES,
     "_pgdelta/erasures": ERASURES,

@@ -45,9 +45,10 @@ def ingest(
     loaded = load_config(config)
     from pipeline.ingest.job import run_ingest
     from pipeline.report.observers import Observers, WatchOptions
+    from pipeline.verify.schedule import proving
 
     options = WatchOptions(trigger, metrics, log, json=as_json, debug=debug, http=http)
-    with Observers(loaded, options, "ingest") as watch:
+    with Observers(loaded, options, "ingest") as watch, proving(loaded, trigger, stop):
         summary = run_ingest(loaded, trigger=trigger, stop=stop, progress=watch.on_ingest)
     summary.names_next_step = trigger == "available-now"
     return watch.end(finish(summary, as_json=as_json, strict=strict))

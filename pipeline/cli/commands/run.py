@@ -37,9 +37,10 @@ def run(
     loaded = load_config(config)
     from pipeline.operate.run import run_both
     from pipeline.report.observers import Observers, WatchOptions
+    from pipeline.verify.schedule import proving
 
     options = WatchOptions(trigger, metrics, log, json=as_json, debug=debug, http=http)
-    with Observers(loaded, options, "run") as watch:
+    with Observers(loaded, options, "run") as watch, proving(loaded, trigger, stop):
         summary = run_both(
             loaded,
             trigger=trigger,

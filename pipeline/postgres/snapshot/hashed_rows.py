@@ -1,7 +1,8 @@
 """Hash the rows of the source: sums of hashes for ranges of keys, and the single rows of some ranges.
 
-The hash of a row is the MD5 of its compared values, each in its comparable form and preceded by its length.
-The hash of its key is that of the key's values, or of the complete row if the table has no key. Ranges are
+The hash of a row is the MD5 of its compared values, each in its comparable form and preceded by its length;
+NULLs at its end are left out, so a column that is added later changes no hash of a row that lacks it. The
+hash of its key is that of the key's values, or of the complete row if the table has no key. Ranges are
 prefixes of the key's hash, because the order of a collation is not known outside the server. Sums of hashes
 do not depend on the order of rows, and count equal rows. Each query is one scan under a shared snapshot.
 
@@ -12,7 +13,8 @@ silver's type cannot hold is NULL or, if that is the column's policy, the neares
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -20,10 +22,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from pipeline.fingerprint import Fingerprint
 from pipeline.partition_folders import ESCAPED, MAX_TEXT_BYTES, NULL_FOLDER
 from pipeline.postgres.catalog import CatalogRelation, read_relation
 from pipeline.postgres.connection import describe
-from pipeline.postgres.publication import Leaf, PublishedTable, describe_published
+from pipeline.postgres.publication import describe_published
 from pipeline.postgres.snapshot.export import (
     RowsMoved,
     SnapshotLost,
@@ -33,16 +36,8 @@ from pipeline.postgres.snapshot.export import (
     reading_error,
 )
 from pipeline.postgres.snapshot.moved_rows import refuse_moved
+from pipeline.postgres.snapshot.read_table import LeafPages, page_condition
 from pipeline.table_name import TableName
-
-
-@dataclass(frozen=True, slots=True)
-class RangeSum:
-    """A range of keys: its number of rows, and two sums over parts of their hashes."""
-
-    rows: int
-    first: int
-    second: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +95,16 @@ class HashedTable:
         except psycopg.Error as error:
             raise SnapshotLost(f"Lost the snapshot of the table {self._name}: {describe(error)}.") from None
 
+    def hashed_rows(self, shape: HashedColumns, part: LeafPages | None = None) -> sql.Composed:
+        """Return the query for each row of the table, or of some of its pages: `hashed_rows`."""
+        where: sql.Composable = sql.SQL("true" if self.table.row_filter is None else self.table.row_filter)
+        if part is not None:
+            pages = page_condition(part.first, part.end, self._connection.info.server_version)
+            where = sql.SQL("({}) AND {}").format(where, pages)
+        leaves = self.table.leaves if part is None else [part.leaf]
+        names = [(leaf.schema_name, leaf.table_name) for leaf in leaves]
+        return hashed_rows(shape, names, where, is_utf8=self.is_utf8)
+
     def execute(self, query: sql.Composed) -> list[tuple[Any, ...]]:
         """Run a query; raise RowsMoved or SnapshotLost if its rows may not be those of the snapshot."""
         try:
@@ -119,21 +124,44 @@ class ValueCount:
 
 
 class SourceRows:
-    """The rows of a table, with hashes of the compared columns."""
+    """The rows of a table, with hashes of the compared columns.
 
-    def __init__(self, source: HashedTable, shape: HashedColumns) -> None:
+    With a budget, bytes of tables a second, the sum of all rows is read page by page, with pauses.
+    """
+
+    def __init__(self, source: HashedTable, shape: HashedColumns, budget: int | None = None) -> None:
         self._source = source
         self._shape = shape
+        self._budget = budget
         self.misfits: dict[str, int] = {}  # by column: number of values that their form cannot represent
 
-    def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, RangeSum]:
+    def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, Fingerprint]:
         """Return the sums of each range, named by `digits` hex digits; of all rows or within ranges."""
-        found = self._read(_SUMS, within, sql.Literal(digits), _misfit_counts(self._shape))
+        found: list[tuple[Any, ...]] = []
+        more = (sql.Literal(digits), _misfit_counts(self._shape))
+        parts = self._paced() if self._budget and within is None and digits == 0 else iter([None])
+        for part in parts:
+            found += self._read(_SUMS if digits else _SUM, within, *more, part=part)
         if within is None:
             names = [column for column, form in self._shape.columns if form.counts_misfits]
             counts = zip(*(row[4] for row in found), strict=True)
             self.misfits = {name: int(sum(c)) for name, c in zip(names, counts, strict=False) if any(c)}
-        return {row[0]: RangeSum(*map(int, row[1:4])) for row in found}
+        sums: dict[str, Fingerprint] = {}
+        for row in found:
+            sums[row[0]] = sums.get(row[0], Fingerprint()) + Fingerprint.of(*row[1:4])
+        return sums
+
+    def _paced(self) -> Iterator[LeafPages]:
+        """Yield ranges of pages; a pause follows each, so that no more bytes a second are read."""
+        assert self._budget
+        pages = max(1, self._budget // _PAGE_BYTES)
+        for leaf in self._source.table.leaves:
+            for first in range(0, leaf.pages, pages):
+                part = LeafPages(leaf, first, min(first + pages, leaf.pages))
+                started = time.monotonic()
+                yield part
+                seconds = (part.end - part.first) * _PAGE_BYTES / self._budget
+                time.sleep(max(0.0, seconds - (time.monotonic() - started)))
 
     def rows(self, within: Sequence[str]) -> list[RowHash]:
         """Return the rows of the ranges."""
@@ -162,17 +190,26 @@ class SourceRows:
             )
             for i, (name, form) in enumerate(columns)
         )
-        leaves = sql.SQL(" UNION ALL ").join(_leaf(table, leaf, flags) for leaf in table.leaves)
+        where = sql.SQL("true" if table.row_filter is None else table.row_filter)
+        leaves = sql.SQL(" UNION ALL ").join(
+            _leaf((leaf.schema_name, leaf.table_name), flags, where) for leaf in table.leaves
+        )
         [row] = self._source.execute(sql.SQL("SELECT {} FROM ({}) r").format(counts, leaves))
         pairs = zip(row[::2], row[1::2], strict=True)
         return {name: ValueCount(*pair) for (name, _), pair in zip(columns, pairs, strict=True)}
 
-    def _read(self, query: str, within: Sequence[str] | None, *more: sql.Composable) -> list[tuple[Any, ...]]:
+    def _read(
+        self,
+        query: str,
+        within: Sequence[str] | None,
+        *more: sql.Composable,
+        part: LeafPages | None = None,
+    ) -> list[tuple[Any, ...]]:
         if not self._source.table.leaves:
             return []
         key = sql.SQL("h.k" if self._shape.key else "h.r")
         chosen = sql.SQL("true") if within is None else _within(key, within)
-        rows = hashed_rows(self._source.table, self._shape, is_utf8=self._source.is_utf8)
+        rows = self._source.hashed_rows(self._shape, part)
         return self._source.execute(sql.SQL(query).format(rows, chosen, key, *more))
 
 
@@ -183,16 +220,20 @@ SELECT pg_catalog.left({2}, {3}), pg_catalog.count(*),
        ARRAY[{4}]::bigint[]
 FROM ({0}) h WHERE {1} GROUP BY 1
 """
+_SUM = _SUMS.replace("pg_catalog.left({2}, {3})", "''::text")  # a server need not compute the keys' hashes
 _ROWS = """
 SELECT {2}, h.r, ARRAY[{3}]::text[], ARRAY[{4}]::text[] FROM ({0}) h WHERE {1}
 """
 
 
-def hashed_rows(table: PublishedTable, shape: HashedColumns, *, is_utf8: bool) -> sql.Composed:
+def hashed_rows(
+    shape: HashedColumns, leaves: Sequence[tuple[str, str]], where: sql.Composable, *, is_utf8: bool
+) -> sql.Composed:
     """Return the query for each row: its hash r, its key's hash k, and its values c0… in their forms.
 
-    For a form that cannot represent every value, n0… are whether the value is not NULL. OFFSET prevents the
-    server from computing the values twice.
+    The rows are those of leaves, by schema and name, for which a condition is true. For a form that cannot
+    represent every value, n0… are whether the value is not NULL. OFFSET prevents the server from computing
+    the values twice.
     """
     names = _names(shape)
     values = [
@@ -204,12 +245,12 @@ def hashed_rows(table: PublishedTable, shape: HashedColumns, *, is_utf8: bool) -
         for i, (column, form) in enumerate(shape.columns)
         if form.counts_misfits
     ]
-    leaves = (_leaf(table, leaf, sql.SQL(", ").join(values)) for leaf in table.leaves)
+    parts = (_leaf(leaf, sql.SQL(", ").join(values), where) for leaf in leaves)
     hashes = [sql.SQL("{} AS r").format(_hash([_part(name) for name in names], is_utf8))]
     if shape.key:
         hashes.append(sql.SQL("{} AS k").format(_hash([_part(names[i]) for i in shape.key], is_utf8)))
     return sql.SQL("SELECT {}, v.* FROM ({}) v OFFSET 0").format(
-        sql.SQL(", ").join(hashes), sql.SQL(" UNION ALL ").join(leaves)
+        sql.SQL(", ").join(hashes), sql.SQL(" UNION ALL ").join(parts)
     )
 
 
@@ -223,12 +264,25 @@ def key_hash_condition(shape: HashedColumns, hashes: Sequence[str], *, is_utf8: 
     )
 
 
-def _leaf(table: PublishedTable, leaf: Leaf, values: sql.Composable) -> sql.Composed:
-    """Return the query for the published rows of a leaf."""
-    where = sql.SQL("true" if table.row_filter is None else table.row_filter)
+def _leaf(leaf: tuple[str, str], values: sql.Composable, where: sql.Composable) -> sql.Composed:
+    """Return the query for the rows of a leaf for which a condition is true."""
     return sql.SQL("(SELECT {} FROM ONLY {} WHERE ({}) OFFSET 0)").format(
-        values, sql.Identifier(leaf.schema_name, leaf.table_name), where
+        values, sql.Identifier(*leaf), where
     )
+
+
+def fingerprint_query(shape: HashedColumns, name: TableName) -> str:
+    """Return SQL for the number of rows and the fingerprint of a table of a database in UTF-8."""
+    rows = hashed_rows(shape, [name], sql.SQL("true"), is_utf8=True)
+    digits = sql.SQL(", ").join(
+        sql.SQL(
+            "pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.sum(('x' || pg_catalog.substr(h.r, {}, 15))"
+            "::pg_catalog.bit(60)::bigint) % {})::bigint), 15, '0')"
+        ).format(sql.Literal(at), sql.Literal(1 << 60))
+        for at in (1, 17)
+    )
+    query = "SELECT pg_catalog.count(*) AS rows, pg_catalog.concat({}) AS fingerprint FROM ({}) h"
+    return sql.SQL(query).format(digits, rows).as_string(None)
 
 
 def _names(shape: HashedColumns) -> list[sql.Identifier]:
@@ -245,6 +299,7 @@ def _hash(parts: Sequence[sql.Composable], is_utf8: bool) -> sql.Composed:
     text = sql.SQL(" || ").join(
         sql.SQL("pg_catalog.concat({})").format(sql.SQL(", ").join(group)) for group in groups
     )
+    text = sql.SQL("pg_catalog.rtrim({}, ':')").format(text)
     if is_utf8:
         return sql.SQL("pg_catalog.md5({})").format(text)
     return sql.SQL("pg_catalog.md5(pg_catalog.convert_to({}, 'UTF8'))").format(text)
@@ -413,4 +468,5 @@ def _dated(form: Form, value: sql.Composable) -> sql.Composable:
     ).format(value, *typed, below, above)
 
 
+_PAGE_BYTES = 8192
 _CONCATENATED = 50  # values: PostgreSQL allows 100 arguments

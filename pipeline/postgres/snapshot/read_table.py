@@ -205,18 +205,22 @@ def rows_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_
 
 def _from(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> sql.Composed:
     source = sql.SQL("ONLY {} WHERE ").format(sql.Identifier(leaf.schema_name, leaf.table_name))
+    condition: sql.Composable = page_condition(first, stop, server_version)
     if table.keys is not None:
-        condition: sql.Composable = table.keys
-    elif server_version >= 140000:
-        condition = sql.SQL("ctid >= {} AND ctid < {}").format(
-            sql.Literal(f"({first},0)"), sql.Literal(f"({stop},0)")
-        )
-    else:
-        # Older servers cannot scan a range of ctid: list every possible ctid of the pages.
-        condition = sql.SQL(
-            "ctid = ANY (ARRAY(SELECT ('(' || p || ',' || i || ')')::pg_catalog.tid"
-            " FROM pg_catalog.generate_series({}, {}) p, pg_catalog.generate_series(1, {}) i))"
-        ).format(sql.Literal(first), sql.Literal(stop - 1), sql.Literal(_MAX_PAGE_ROWS))
+        condition = table.keys
     if table.row_filter is None:
         return source + condition
     return source + condition + sql.SQL(f" AND ({table.row_filter})")
+
+
+def page_condition(first: int, stop: int, server_version: int) -> sql.Composed:
+    """Return SQL that is true for the rows of pages [first, stop) of a leaf, and reads no other page."""
+    if server_version >= 140000:
+        return sql.SQL("ctid >= {} AND ctid < {}").format(
+            sql.Literal(f"({first},0)"), sql.Literal(f"({stop},0)")
+        )
+    # Older servers cannot scan a range of ctid: list every possible ctid of the pages.
+    return sql.SQL(
+        "ctid = ANY (ARRAY(SELECT ('(' || p || ',' || i || ')')::pg_catalog.tid"
+        " FROM pg_catalog.generate_series({}, {}) p, pg_catalog.generate_series(1, {}) i))"
+    ).format(sql.Literal(first), sql.Literal(stop - 1), sql.Literal(_MAX_PAGE_ROWS))

@@ -37,8 +37,8 @@ class ComparableColumns:
 
 
 def plan_comparison(
-    relation: Relation,
-    catalog: CatalogRelation,
+    source: Sequence[SourceColumn],
+    key: Sequence[str],
     registered: Sequence[RegisteredColumn],
     fields: Fields,
     rule: TableRule,
@@ -47,16 +47,16 @@ def plan_comparison(
     protected: Sequence[ProtectedColumn] = (),
     partition_by: Collection[str] = (),
 ) -> ComparableColumns:
-    """Return what can be compared; `is_ascii` if the database has no encoding of its texts.
+    """Return what can be compared of the source's columns, of which `key` names those of the key.
 
+    `is_ascii` if the database has no encoding of its texts.
     `partition_by` are partition columns by their names in silver. `protected` are the columns whose values
     silver does not have: they are left out.
     """
     columns: list[tuple[str, Form]] = []
     silver: list[SilverColumn] = []
     skipped: dict[str, str] = {}
-    pairs = _with_fields(source_columns(relation, catalog), registered, fields)
-    key = [c.name for c in relation.columns if c.is_key and relation.replica_identity != "f"]
+    pairs = _with_fields(source, registered, fields)
     types = dict(fields.values())
     rules = {number: each.rule for each in protected if (number := each.attribute_number) is not None}
     rules_by_name = {each.name: each.rule for each in protected if each.attribute_number is None}
@@ -91,6 +91,11 @@ def plan_comparison(
     # If not all columns of the key are compared, a row is found by all its columns.
     shape = HashedColumns(tuple(columns), compared if len(compared) == len(key) else ())
     return ComparableColumns(shape, tuple(silver), skipped)
+
+
+def key_columns(relation: Relation) -> list[str]:
+    """Return the names of the columns that identify a row; empty if only all columns do."""
+    return [c.name for c in relation.columns if c.is_key and relation.replica_identity != "f"]
 
 
 def source_columns(relation: Relation, catalog: CatalogRelation) -> tuple[SourceColumn, ...]:

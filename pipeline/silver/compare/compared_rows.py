@@ -5,10 +5,12 @@ Without Spark DuckDB reads them in this process as they come from the files, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from pipeline.delta.file_list import Add
 from pipeline.delta.rows import READABLE_FEATURES, arrow_schema
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
@@ -23,7 +25,6 @@ from pipeline.silver.write.writer_choice import MAX_COMPARED_BYTES, WriterSettin
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pipeline.silver.read.silver_rows import SilverRows
     from pipeline.silver.write.overlay import Overlay
 
 
@@ -53,14 +54,30 @@ class FrameRows:
 
 
 class DatasetRows:
-    """The rows of a dataset, which DuckDB reads; queries name them as `source`."""
+    """The rows of a version and an overlay, which DuckDB reads; queries name them as `source`.
+
+    Rows are left out that the source does not have any more: those for which `condition`, SQL of DuckDB, is
+    not true.
+    """
 
     engine = DUCKDB
 
-    def __init__(self, rows: SilverRows, condition: str | None = None) -> None:
-        """Leave out rows for which a condition, SQL of DuckDB, is not true."""
-        self._rows = rows
-        self.source = f"(SELECT * FROM compared WHERE {condition or 'true'}) AS t"
+    def __init__(
+        self, path: str, snapshot: Snapshot, registered: RegisteredTable, overlay: Overlay | None = None
+    ) -> None:
+        from pipeline.silver.read.silver_rows import SilverRows
+
+        self.snapshot = snapshot
+        self.registered = registered
+        self.overlay = overlay
+        self.condition = current_rows(registered, _names(snapshot), DUCKDB) or "true"
+        self._path = path
+        self._rows = SilverRows(path, snapshot, overlay)
+        self.source = f"(SELECT * FROM compared WHERE {self.condition}) AS t"
+
+    def of_files(self, files: Mapping[str, Add], overlay: Overlay | None = None) -> DatasetRows:
+        """Return the rows of some files of the version, or of another overlay."""
+        return DatasetRows(self._path, self.snapshot.with_files(files), self.registered, overlay)
 
     def query(self, query: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query; raise LakeError if a file is missing or damaged."""
@@ -95,11 +112,8 @@ def dataset_rows(
     table: LakeTable, snapshot: Snapshot, registered: RegisteredTable, overlay: Overlay | None = None
 ) -> DatasetRows:
     """Return rows of a version and an overlay, without those that the source does not have any more."""
-    from pipeline.silver.read.silver_rows import SilverRows
-
     assert table.local_path is not None
-    rows = SilverRows(table.local_path, snapshot, overlay)
-    return DatasetRows(rows, current_rows(registered, _names(snapshot), DUCKDB))
+    return DatasetRows(table.local_path, snapshot, registered, overlay)
 
 
 def fields_of(snapshot: Snapshot) -> dict[str, tuple[str, str]]:

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
+from pipeline.fingerprint import Fingerprint, total
+from pipeline.postgres.snapshot.hashed_rows import RowHash
 
 FIRST_DIGITS = 3  # 4096 ranges
 MORE_DIGITS = 2
@@ -22,7 +23,7 @@ MAX_RANGES = 256  # that are divided at a time
 class Side(Protocol):
     """One of the two sides that are compared."""
 
-    def sums(self, digits: int, within: Sequence[str] | None = None) -> Mapping[str, RangeSum]:
+    def sums(self, digits: int, within: Sequence[str] | None = None) -> Mapping[str, Fingerprint]:
         """Return the sums of each range of so many digits, of all rows or of those within some ranges."""
 
     def rows(self, within: Sequence[str]) -> Sequence[RowHash]:
@@ -49,19 +50,22 @@ class Differences:
     rows: list[DifferingRow] = field(default_factory=list)
     is_whole: bool = True
     is_equal: bool = True
+    fingerprint: Fingerprint | None = None  # of both sides, if they are equal
 
     def count(self, kind: str) -> int:
         """Return how many rows of a kind were found."""
         return sum(row.copies for row in self.rows if row.kind == kind)
 
 
-def find_differences(source: Side, silver: Side, *, max_ranges: int | None = None) -> Differences:
+def find_differences(
+    source: Side, silver: Side, *, digits: int = FIRST_DIGITS, max_ranges: int | None = None
+) -> Differences:
     """Compare the sums of all ranges, both sides at once, and then the rows of those that differ.
 
-    Of more than `max_ranges` (default: MAX_RANGES) that differ only the first ones are divided.
+    The first ranges have so many digits; without digits all rows are one range. Of more than `max_ranges`
+    (default: MAX_RANGES) that differ only the first ones are divided.
     """
     max_ranges = MAX_RANGES if max_ranges is None else max_ranges
-    digits = FIRST_DIGITS
     with ThreadPoolExecutor(1, thread_name_prefix="source") as pool:
         pending = pool.submit(source.sums, digits)
         of_silver = silver.sums(digits)
@@ -69,6 +73,7 @@ def find_differences(source: Side, silver: Side, *, max_ranges: int | None = Non
     found = Differences(_row_count(of_source), _row_count(of_silver))
     ranges = differing(of_source, of_silver)
     if not ranges:
+        found.fingerprint = total(of_source.values())
         return found
     found.is_equal = False
     while sum(ranges.values()) > MAX_ROWS and digits < MAX_DIGITS:
@@ -82,13 +87,13 @@ def find_differences(source: Side, silver: Side, *, max_ranges: int | None = Non
     return found
 
 
-def _row_count(sums: Mapping[str, RangeSum]) -> int:
-    return sum(found.rows for found in sums.values())
+def _row_count(sums: Mapping[str, Fingerprint]) -> int:
+    return total(sums.values()).rows
 
 
-def differing(source: Mapping[str, RangeSum], silver: Mapping[str, RangeSum]) -> dict[str, int]:
+def differing(source: Mapping[str, Fingerprint], silver: Mapping[str, Fingerprint]) -> dict[str, int]:
     """Return the ranges that are not the same on both sides, with the rows of the larger side."""
-    none = RangeSum(0, 0, 0)
+    none = Fingerprint()
     return {
         name: max(source.get(name, none).rows, silver.get(name, none).rows)
         for name in source.keys() | silver.keys()

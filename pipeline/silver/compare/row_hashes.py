@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.engine import Engine
-from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
+from pipeline.fingerprint import Fingerprint
+from pipeline.postgres.snapshot.hashed_rows import RowHash
 from pipeline.silver.compare.compared_rows import ComparedRows, FrameRows
 from pipeline.silver.types.comparable_text import text_sql
 
@@ -37,16 +38,15 @@ class SilverHashes:
     text_bytes = 0
 
     def __init__(self, rows: ComparedRows, columns: Sequence[SilverColumn], key: Sequence[int]) -> None:
-        engine = self._engine = rows.engine
+        self._engine = rows.engine
         self._rows = rows
         self._names = [f"c{i}" for i in range(len(columns))]
         self._key = [self._names[i] for i in key]
-        forms = [text_sql(c.ddl, engine.quoted(c.name), c.delimiter, engine) for c in columns]
-        values = ", ".join(f"{form} AS {name}" for form, name in zip(forms, self._names, strict=True))
-        hashed = f"SELECT *, {_hash(self._names, engine)} AS r FROM (SELECT {values} FROM {rows.source}) AS v"
-        self._hashed = f"SELECT *, {_hash(self._key, engine) if key else 'r'} AS k FROM ({hashed}) AS h"
+        hashed = _hashed(rows.engine, rows.source, columns)
+        key_hash = _hash(self._key, rows.engine) if key else "r"
+        self._hashed = f"SELECT *, {key_hash} AS k FROM ({hashed}) AS h"
 
-    def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, RangeSum]:
+    def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, Fingerprint]:
         """Return the sums of each range, a prefix of so many digits, for all rows or those in some ranges."""
         engine, prefix = self._engine, f"substr(k, 1, {digits})"
         parts = ", ".join(f"sum({engine.hex_number(f'substr(r, {at}, 15)')})" for at in (1, 17))
@@ -58,7 +58,7 @@ class SilverHashes:
         )
         if within is None:
             self.text_bytes = sum(int(row[4]) for row in found)
-        return {row[0]: RangeSum(*map(int, row[1:4])) for row in found}
+        return {row[0]: Fingerprint.of(*row[1:4]) for row in found}
 
     def rows(self, within: Sequence[str]) -> list[RowHash]:
         """Return the rows in some ranges."""
@@ -86,7 +86,23 @@ class SilverHashes:
         return f"SELECT * FROM ({self._hashed}) AS a WHERE substr(k, 1, {len(ranges[0])}) IN ({listed})"
 
 
+def fingerprint_sql(engine: Engine, source: str, columns: Sequence[SilverColumn]) -> str:
+    """Return the query for the number of rows and the fingerprint of a relation: `str(Fingerprint)`."""
+    sums = [f"sum({engine.hex_number(f'substr(r, {at}, 15)')}) % {1 << 60}" for at in (1, 17)]
+    digits = ", ".join(engine.hex_digits(engine.cast(each, "BIGINT"), 15) for each in sums)
+    hashed = _hashed(engine, source, columns)
+    return f"SELECT count(*) AS rows, concat({digits}) AS fingerprint FROM ({hashed}) AS q"
+
+
+def _hashed(engine: Engine, source: str, columns: Sequence[SilverColumn]) -> str:
+    """Return the query for the values c0… of each row of a relation, and its hash r."""
+    names = [f"c{i}" for i in range(len(columns))]
+    forms = [text_sql(c.ddl, engine.quoted(c.name), c.delimiter, engine) for c in columns]
+    values = ", ".join(f"{form} AS {name}" for form, name in zip(forms, names, strict=True))
+    return f"SELECT *, {_hash(names, engine)} AS r FROM (SELECT {values} FROM {source}) AS v"
+
+
 def _hash(names: Sequence[str], engine: Engine) -> str:
-    """Return SQL for the MD5 of values, each preceded by its length; NULL has no length."""
+    """Return SQL for the MD5 of values, each preceded by its length; NULL has none, and none at the end."""
     parts = ", ".join(f"coalesce(length({name}) || ':' || {name}, ':')" for name in names)
-    return engine.md5(f"concat({parts})")
+    return engine.md5(engine.trimmed(f"concat({parts})", ":"))

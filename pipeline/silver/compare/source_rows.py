@@ -14,20 +14,26 @@ from dataclasses import dataclass
 from pipeline.bronze.copies import Copies
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
+from pipeline.fingerprint import Fingerprint
 from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.export import SourceSnapshot
 from pipeline.postgres.snapshot.hashed_rows import (
     HashedColumns,
     HashedTable,
-    RangeSum,
     RowHash,
     SourceRows,
     ValueCount,
 )
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.messages import Relation
-from pipeline.silver.compare.comparable_columns import ComparableColumns, Fields, plan_comparison
+from pipeline.silver.compare.comparable_columns import (
+    ComparableColumns,
+    Fields,
+    key_columns,
+    plan_comparison,
+    source_columns,
+)
 from pipeline.silver.compare.compared_rows import fields_of
 from pipeline.silver.compare.differing_rows import FIRST_DIGITS
 from pipeline.table_name import TableName
@@ -35,13 +41,14 @@ from pipeline.table_name import TableName
 
 @dataclass(frozen=True, slots=True)
 class SourceRead:
-    """One table: its shape in the snapshot, and the sums of its rows in that form."""
+    """One table: its shape in the snapshot, and the sums of its rows in that form, by ranges of `digits`."""
 
     name: TableName
     relation: Relation
     catalog: CatalogRelation
     shape: HashedColumns
-    sums: Mapping[str, RangeSum]
+    digits: int
+    sums: Mapping[str, Fingerprint]
     misfits: Mapping[str, int]
     protected: tuple[ProtectedColumn, ...]
 
@@ -49,14 +56,26 @@ class SourceRead:
 class SourceReads:
     """Reads tables as one snapshot shows them, in its own thread.
 
-    `is_ascii` if the database has no encoding of its texts.
+    `is_ascii` if the database has no encoding of its texts. `digits` are those of the ranges whose sums are
+    read first; with none, at most `budget` bytes of tables a second are read.
     """
 
-    def __init__(self, config: Config, lake: Lake, snapshot: SourceSnapshot, *, is_ascii: bool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        lake: Lake,
+        snapshot: SourceSnapshot,
+        *,
+        is_ascii: bool,
+        digits: int = FIRST_DIGITS,
+        budget: int | None = None,
+    ) -> None:
         self._config = config
         self._lake = lake
         self._snapshot = snapshot
         self._is_ascii = is_ascii
+        self._digits = digits
+        self._budget = budget
         self._moves = Copies(lake).read().moves
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="source")
         self._reading: dict[TableName, Future[SourceRead]] = {}
@@ -105,9 +124,9 @@ class SourceReads:
             protected = registered.protected
             columns = registered.columns
             shape = self._plan(name, relation, catalog, columns, fields, partition_by, protected).shape
-            rows = SourceRows(source, shape)
-            sums = rows.sums(FIRST_DIGITS) if shape.columns else {}
-            return SourceRead(name, relation, catalog, shape, sums, rows.misfits, protected)
+            rows = SourceRows(source, shape, self._budget)
+            sums = rows.sums(self._digits) if shape.columns else {}
+            return SourceRead(name, relation, catalog, shape, self._digits, sums, rows.misfits, protected)
 
     def _plan(
         self,
@@ -122,8 +141,8 @@ class SourceReads:
         rule = self._config.rule_for(name)
         assert rule is not None
         return plan_comparison(
-            relation,
-            catalog,
+            source_columns(relation, catalog),
+            key_columns(relation),
             registered,
             fields,
             rule,
@@ -148,9 +167,9 @@ class SourceSide:
         self._shape = shape
         self._open_table = open_table
 
-    def sums(self, digits: int, within: Sequence[str] | None = None) -> Mapping[str, RangeSum]:
+    def sums(self, digits: int, within: Sequence[str] | None = None) -> Mapping[str, Fingerprint]:
         """Return the sums of each range of so many digits, of all rows or of those within some ranges."""
-        if within is None and digits == FIRST_DIGITS and self._shape == self._before.shape:
+        if within is None and digits == self._before.digits and self._shape == self._before.shape:
             return self._before.sums
         with self._open_table() as source:
             rows = SourceRows(source, self._shape)

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, MissingTable, ProtocolError, describe_error, report_error
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
+from pipeline.metadata.reconciliations import verified_through
 from pipeline.metadata.registry import TableRegistry
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.read.missing_tables import why_missing
@@ -68,6 +70,11 @@ class AsOf(Mapping[TableName, "DataFrame"]):
         if name not in self._tables:
             self._tables[name] = self._resolve(self._entries[name])
         return self._tables[name]
+
+    @cached_property
+    def verified_through(self) -> Mapping[TableName, LSN]:
+        """The newest LSN at which each table was found equal to its source, by prove or reconcile."""
+        return verified_through(self._lake)
 
     def create_views(
         self,

@@ -20,7 +20,7 @@ from pipeline.delta.commit_files import commit_files
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import LakeError, SourceError
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation, Reconciliations
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation, verified_through
 from pipeline.operate.run import run_both
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
@@ -180,7 +180,7 @@ def test_equal_tables_are_called_equal_while_the_load_continues(shop: Pipeline) 
     last = compared(shop, runs=True)
     assert {v.verdict for v in last.values()} == {EQUAL}
     status = read_status(shop.config)
-    verified = {table.name[1]: table.verified for table in status.tables}
+    verified = {table.name[1]: table.verified and table.verified.lsn for table in status.tables}
     assert verified == {name: verdict.lsn for name, verdict in last.items()}
     shop.assert_equal("items", "pairs", "bag")
 
@@ -241,7 +241,7 @@ def test_every_injury_is_found_while_the_load_continues(shop: Pipeline) -> None:
         ("surplus", 1),
         ("surplus", whole[0]),
     ]
-    assert Reconciliations(Lake(shop.root, shop.spark)).verified().keys() == {("public", ODD)}
+    assert verified_through(Lake(shop.root, shop.spark)).keys() == {("public", ODD)}
     repaired = run_reconcile(shop.config, runs=True, repairs=True)
     assert repaired.repairs == {
         ("public", "items"): "A partial resync of 6 keys is requested.",

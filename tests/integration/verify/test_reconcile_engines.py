@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, RECONCILE, Method
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.verify.reconcile import run_reconcile
 from pipeline.verify.reconcile_report import Reconciled
@@ -111,17 +111,23 @@ def injure_all(pipeline: Pipeline) -> None:
     injure(pipeline, "bag", has_two, "n = 2", lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
 
 
-def compared(pipeline: Pipeline, writer: WriterSetting) -> Reconciled:
-    return run_reconcile(with_writer(pipeline, writer).config, runs=True)
+def compared(pipeline: Pipeline, writer: WriterSetting, method: Method = RECONCILE) -> Reconciled:
+    return run_reconcile(with_writer(pipeline, writer).config, runs=True, method=method)
 
 
 def differences(found: Reconciled) -> dict[str, list[tuple[object, ...]]]:
     return {v.name.table: sorted(map(astuple, v.rows), key=str) for v in found.verdicts if v.rows}
 
 
-@pytest.mark.promise("reconcile", "comparison in every mode")
-def test_every_kind_of_table_is_compared_without_spark(kinds: Pipeline) -> None:
-    found = compared(kinds, "auto")
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(RECONCILE, marks=pytest.mark.promise("reconcile", "comparison in every mode")),
+        pytest.param(PROVE, marks=pytest.mark.promise("proof")),
+    ],
+)
+def test_every_kind_of_table_is_compared_without_spark(kinds: Pipeline, method: Method) -> None:
+    found = compared(kinds, "auto", method)
     verdicts = {verdict.name.table: verdict for verdict in found.verdicts}
     assert verdicts.keys() == {*KEYED, "typed", "bag"}
     assert [verdict for verdict in found.verdicts if verdict.verdict != EQUAL] == []
@@ -131,7 +137,7 @@ def test_every_kind_of_table_is_compared_without_spark(kinds: Pipeline) -> None:
     assert pending == {**dict.fromkeys(KEYED, 2), "typed": 1, "bag": 3, "quiet": 0, "emptied": 1}
 
     injure_all(kinds)
-    found = compared(kinds, "auto")
+    found = compared(kinds, "auto", method)
     assert {v.name.table for v in found.verdicts if v.verdict == DIFFERENT} == {*differences(found)}
     assert differences(found) == {
         "typed": [("changed", '{"id": "1"}', ("e",), 1)],

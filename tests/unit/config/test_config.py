@@ -163,7 +163,7 @@ tables:
         (
             "pipeline: s\nzzz: 1\n",
             "c.yaml:2: zzz: Unknown key. Known keys: pipeline, source, storage, silver, tables, bronze, "
-            "maintenance, ingest, apply, catalog, alerts, lineage.",
+            "maintenance, ingest, apply, catalog, alerts, verify, lineage.",
         ),
         (
             "pipeline: s\nsource:\n  create: {slots: 1}\n",
@@ -264,7 +264,7 @@ def test_bytes_of_another_form_are_refused(text: str) -> None:
         (
             "path: x",
             "path: Unknown key. Known keys: pipeline, source, storage, silver, tables, bronze, maintenance, "
-            "ingest, apply, catalog, alerts, lineage.",
+            "ingest, apply, catalog, alerts, verify, lineage.",
         ),
         ("tables: [{source: a.b, misfit: text}]", "tables[0].misfit: Unknown key. Did you mean misfits?"),
         (

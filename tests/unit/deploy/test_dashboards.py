@@ -33,6 +33,7 @@ UNUSED = {
     "pgdelta_stream_input_rows",
     "pgdelta_stream_input_rows_per_second",
     "pgdelta_stream_processed_rows_per_second",
+    "pgdelta_table_verified_lsn",
 }
 
 

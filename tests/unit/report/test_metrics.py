@@ -26,6 +26,7 @@ from pipeline import __version__
 from pipeline.errors import ConfigError, EndpointError
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
+from pipeline.metadata.reconciliations import PROVE, ComparedAt
 from pipeline.postgres.embedded import find_free_port
 from pipeline.postgres.replication.slot_status import SourceWal
 from pipeline.postgres.replication.wal_holder import WalHolder
@@ -188,6 +189,7 @@ def full_run() -> RunMetrics:
     ingest.copies[TableName("sales", 'o"1')] = CopyProgress(chunks=4)
     apply = ApplySummary("shop", LSN(5), commit_time=NOON)
     apply.tables[TableName("public", "b")] = TableState(LSN(40), 1)
+    apply.verified[TableName("public", "b")] = ComparedAt(LSN(40), NOON, PROVE)
     apply.count_batch(1.5)
     apply.maintenance.count(Maintained("public.b", NOON, 3, 9, 1))
     apply.stream = StreamProgress(1, 2, 3.0, 4.0, 5.0)

@@ -19,6 +19,7 @@ from pipeline.bronze.copy_states import (
 )
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.events import Event
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, Compared, ComparedAt
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.doubts import Doubt, find_doubts
 from pipeline.table_name import TableName
@@ -46,8 +47,13 @@ def history(*copies: CopyState, compared: int | None = None) -> CopyHistory:
     return CopyHistory({NAME: copies}, requests=(REPAIR, OF_A_PERSON), comparisons=comparisons)
 
 
+def equal_at(lsn: int) -> Compared:
+    found = ComparedAt(LSN(lsn), NOON, PROVE)
+    return Compared(EQUAL, found, found)
+
+
 @pytest.mark.parametrize(
-    ("copies", "verified", "is_settled"),
+    ("copies", "compared", "is_settled"),
     [
         (history(copy(5)), {}, False),
         (history(copy(5), copy(10)), {}, True),
@@ -58,15 +64,15 @@ def history(*copies: CopyState, compared: int | None = None) -> CopyHistory:
         (history(copy(5), copy(10, request=OF_A_PERSON)), {}, False),
         (history(copy(5), copy(10, request=REPAIR)), {}, True),
         (history(copy(5), copy(10, READING, REPAIR)), {}, False),
-        (history(copy(5)), {NAME: LSN(9)}, False),
-        (history(copy(5)), {NAME: LSN(10)}, True),
+        (history(copy(5)), {NAME: equal_at(9)}, False),
+        (history(copy(5)), {NAME: equal_at(10)}, True),
     ],
 )
 def test_a_copy_or_comparison_of_all_that_may_differ_settles(
-    copies: CopyHistory, verified: Mapping[TableName, LSN], is_settled: bool
+    copies: CopyHistory, compared: Mapping[TableName, Compared], is_settled: bool
 ) -> None:
     for kind in ("resync", "diverged"):
-        doubts = find_doubts([event(10, kind)], copies, verified)
+        doubts = find_doubts([event(10, kind)], copies, compared)
         assert doubts == ({} if is_settled else {NAME: Doubt(NOON, LSN(10), f"{kind} at 10.")})
 
 
@@ -74,3 +80,24 @@ def test_a_doubt_lasts_since_the_first_event_and_has_the_newest_sentence() -> No
     events = [event(3, "resync"), event(10, "resync", 1), event(12, "diverged", 2), event(14, "evolved", 3)]
     found = find_doubts(events, history(copy(5)), {})
     assert found == {NAME: Doubt(NOON + timedelta(minutes=1), LSN(12), "diverged at 12.")}
+
+
+@pytest.mark.parametrize(
+    ("copies", "is_settled"),
+    [
+        (history(copy(5)), False),
+        (history(copy(5), copy(10)), True),
+        (history(copy(5), copy(11, request=REPAIR)), True),
+        (history(copy(5), copy(11, DROPPED)), True),
+    ],
+)
+def test_a_table_that_was_found_to_differ_is_in_doubt_until_it_is_copied(
+    copies: CopyHistory, is_settled: bool
+) -> None:
+    equal = ComparedAt(LSN(7), NOON, PROVE)
+    compared = {NAME: Compared(DIFFERENT, ComparedAt(LSN(10), NOON + timedelta(hours=1), PROVE), equal)}
+    doubts = find_doubts([], copies, compared)
+    sentence = (
+        f"Table {NAME} differed from its source at 0/A (prove). Run {NAME.command('reconcile')} --repair."
+    )
+    assert doubts == ({} if is_settled else {NAME: Doubt(NOON + timedelta(hours=1), LSN(10), sentence)})

@@ -9,7 +9,13 @@ from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
 from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedKind
 from pipeline.protocol.messages import Column, Relation
-from pipeline.silver.compare.comparable_columns import ComparableColumns, Fields, plan_comparison
+from pipeline.silver.compare.comparable_columns import (
+    ComparableColumns,
+    Fields,
+    key_columns,
+    plan_comparison,
+    source_columns,
+)
 from pipeline.silver.compare.row_hashes import SilverColumn
 
 INT4, NUMERIC, DATE, TEXT_OID, JSONB = 23, 1700, 1082, 25, 3802
@@ -44,8 +50,8 @@ def plan(
     known = [RegisteredColumn(name, name, number, name) for number, (name, _, _) in enumerate(columns, 1)]
     now = datetime.now(timezone.utc)
     return plan_comparison(
-        relation,
-        CatalogRelation(looked_up, ("id",), now),
+        source_columns(relation, CatalogRelation(looked_up, ("id",), now)),
+        key_columns(relation),
         known,
         fields,
         rule or TableRule("*.*"),

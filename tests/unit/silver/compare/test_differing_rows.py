@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
+from pipeline.fingerprint import Fingerprint
+from pipeline.postgres.snapshot.hashed_rows import RowHash
 from pipeline.silver.compare import differing_rows
 from pipeline.silver.compare.differing_rows import DifferingRow, compare_rows, find_differences
 
@@ -31,12 +32,14 @@ class Rows:
             self.hashed.append(RowHash(row if key is None else md5(key), row, columns, texts))
         self.read_rows = 0
 
-    def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, RangeSum]:
-        found: dict[str, RangeSum] = {}
+    def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, Fingerprint]:
+        found: dict[str, Fingerprint] = {}
         for row in self._within(within):
-            before = found.get(row.key[:digits], RangeSum(0, 0, 0))
+            before = found.get(row.key[:digits], Fingerprint())
             first, second = int(row.row[:15], 16), int(row.row[16:31], 16)
-            found[row.key[:digits]] = RangeSum(before.rows + 1, before.first + first, before.second + second)
+            found[row.key[:digits]] = Fingerprint(
+                before.rows + 1, before.first + first, before.second + second
+            )
         return found
 
     def rows(self, within: Sequence[str]) -> list[RowHash]:

@@ -1,0 +1,208 @@
+"""Silver is proved by the fingerprints of its files: each is read once, and a damaged one is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.config.tables import TableRule
+from pipeline.config.verify import Verify
+from pipeline.delta.table import LakeTable
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE
+from pipeline.report.status import read_status
+from pipeline.table_name import TableName
+from pipeline.verify.audit_silver import DAMAGED, UNKNOWN, WHOLE, AuditedTable, run_silver_audit
+from pipeline.verify.fingerprint import read_query, run_fingerprint
+from pipeline.verify.prove import due_tables, run_prove
+from pipeline.verify.reconcile_report import Reconciled
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules
+
+pytestmark = pytest.mark.postgres
+
+TABLES = (
+    "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric(10,2), weight float8, day date,"
+    " at timestamptz, tags text[], raw bytea)",
+    "CREATE TABLE divided (id int PRIMARY KEY, region text, v text)",
+    "CREATE TABLE marked (id int PRIMARY KEY, v text)",
+    "INSERT INTO items SELECT i, nullif('item ' || i % 7, 'item 3'), i / 7.0, i / 7.0::float8,"
+    " date '2000-01-01' + i, timestamptz '2024-01-01 00:00:00+00' + i * interval '1 hour',"
+    " ARRAY['a', 'b,' || i, NULL], decode(to_hex(4096 + i), 'hex') FROM generate_series(1, 400) i",
+    "INSERT INTO divided SELECT i, 'r' || i % 3, 'v' || i FROM generate_series(1, 90) i",
+    "INSERT INTO marked SELECT i, 'v' || i FROM generate_series(1, 20) i",
+)
+RULES = (
+    TableRule("public.divided", partition_by=("region",)),
+    TableRule("public.marked", mode="soft_delete"),
+    TableRule("public.*"),
+)
+
+
+@pytest.fixture
+def proved(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline whose tables were copied and proved."""
+    pipeline = with_rules(make_pipeline(copy="initial", create_publication="all"), *RULES)
+    pipeline.run(*TABLES)
+    pipeline.catch_up()
+    assert prove(pipeline) == ({"items": EQUAL, "divided": EQUAL, "marked": EQUAL}, 5, 0)
+    return pipeline
+
+
+def prove(pipeline: Pipeline, **options: object) -> tuple[dict[str, str], int, int]:
+    """Return the verdicts of a proof, and how many files were read and were recorded."""
+    found: Reconciled = run_prove(pipeline.config, wait=5, runs=True, **options)  # type: ignore[arg-type]
+    assert found.files is not None
+    return {each.name.table: each.verdict for each in found.verdicts}, *found.files
+
+
+def silver(pipeline: Pipeline, name: str) -> LakeTable:
+    return LakeTable(f"{pipeline.root}/silver/public/{name}")
+
+
+def equal(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, EQUAL)
+
+
+ALL = equal("items", "divided", "marked")
+
+
+@pytest.mark.promise("proof")
+def test_a_proof_reads_only_files_that_are_new_or_change(proved: Pipeline) -> None:
+    assert prove(proved) == (ALL, 0, 5)
+    proved.run("UPDATE divided SET v = 'w' WHERE region = 'r1'", "DELETE FROM marked WHERE id < 5")
+    assert prove(proved) == (ALL, 2, 3)  # bronze has these changes, and silver lacks them
+    assert prove(proved, budget="1MB/s") == (ALL, 2, 3)
+    proved.catch_up()
+    assert prove(proved) == (ALL, 2, 3)
+    assert prove(proved) == (ALL, 0, 5)
+
+    proved.run("ALTER TABLE items ADD COLUMN more text", "ALTER TABLE items RENAME name TO title")
+    proved.run("UPDATE items SET more = ':' WHERE id = 1")
+    proved.catch_up()
+    assert prove(proved) == (ALL, 1, 4)
+    proved.run("ALTER TABLE divided ADD COLUMN more text", "INSERT INTO divided VALUES (100, 'r9', 'v', 'm')")
+    proved.catch_up()
+    assert prove(proved) == (ALL, 1, 5)  # the files without the new column keep their fingerprints
+
+    recorded = {each.name.table: each for each in run_fingerprint(proved.config).tables}
+    status = read_status(proved.config).tables
+    for table in status:
+        assert table.verified is not None
+        assert (table.verified.method, recorded[table.name.table].fingerprint is not None) == (PROVE, True)
+
+
+@pytest.mark.promise("proof")
+def test_a_proof_finds_rows_that_no_commit_of_pgdelta_wrote(proved: Pipeline) -> None:
+    table, where = silver(proved, "items"), pc.field("id") == 7
+    rows = table.rows(where=where)
+    table.delete_rows(where, "id = 7", table.schema().names)
+    table.append_rows(rows.set_column(1, "name", pa.array(["other"])), "")
+    found = run_prove(proved.config, wait=5, runs=True)
+    verdicts = {each.name.table: each for each in found.verdicts}
+    assert {name: each.verdict for name, each in verdicts.items()} == {**ALL, "items": DIFFERENT}
+    [row] = verdicts["items"].rows
+    assert (row.kind, row.key, row.columns) == ("changed", '{"id": "7"}', ("name",))
+    doubts = {each.name.table: each.doubt for each in read_status(proved.config).tables if each.doubt}
+    assert doubts.keys() == {"items"}
+    assert f"differed from its source at {verdicts['items'].lsn} (prove)" in doubts["items"].sentence
+
+
+@pytest.mark.promise("proof")
+def test_tables_are_due_by_the_age_of_their_last_proof(proved: Pipeline) -> None:
+    config = replace(proved.config, verify=Verify(every=3600, budget=1 << 30))
+    now = datetime.now(timezone.utc)
+    assert due_tables(config, now) == []
+    later = due_tables(config, now + timedelta(hours=2))
+    assert sorted(later) == [TableName("public", name) for name in ("divided", "items", "marked")]
+    nothing = run_prove(config, due=True, wait=5)
+    assert (nothing.verdicts, nothing.exit_code(strict=True)) == ((), 0)
+    soon = replace(proved.config, verify=Verify(every=0))
+    found = run_prove(soon, due=True, wait=5, runs=True)
+    assert {each.name.table: each.verdict for each in found.verdicts} == ALL
+    assert found.files == (0, 5)
+
+
+def rewrite(pipeline: Pipeline, change: str) -> str:
+    """Damage the file of the table items in place, as a disk or a stranger would; return its path."""
+    table = silver(pipeline, "items")
+    [name] = table.snapshot().files
+    path = Path(pipeline.root, "silver/public/items", name)
+    if change == "flipped bit":
+        data = bytearray(path.read_bytes())
+        data[len(data) // 3] ^= 1
+        path.write_bytes(data)
+        return name
+    rows = pq.read_table(path)
+    names, values = rows.schema.get_field_index("name"), rows.column("name").to_pylist()
+    if change == "swapped values":
+        values[10], values[11] = values[11], values[10]
+        rows = rows.set_column(names, rows.schema.field(names), pa.array(values))
+    elif change == "lost row":
+        rows = rows.slice(1)
+    else:
+        rows = pa.concat_tables([rows.slice(0, 1), rows])
+    pq.write_table(rows, path)
+    return name
+
+
+@pytest.mark.promise("audit of silver")
+@pytest.mark.parametrize("change", ["flipped bit", "swapped values", "lost row", "row twice"])
+def test_an_audit_names_the_file_that_was_damaged(proved: Pipeline, change: str) -> None:
+    audited = run_silver_audit(proved.config)
+    assert [table.verdict for table in audited.tables] == [WHOLE] * 3
+    assert sum(table.rows for table in audited.tables) == 510
+    path = rewrite(proved, change)
+    audited = run_silver_audit(proved.config)
+    damaged, *others = sorted(audited.tables, key=lambda table: table.verdict)
+    assert (damaged.name.table, damaged.verdict) == ("items", DAMAGED)
+    assert [path in finding for finding in damaged.findings] == [True]
+    assert [table.verdict for table in others] == [WHOLE] * 2
+    assert audited.exit_code(strict=False) == 1
+
+
+@pytest.mark.promise("audit of silver")
+def test_an_audit_names_a_foreign_commit_and_files_not_recorded(proved: Pipeline) -> None:
+    table = silver(proved, "marked")
+    table.delete_rows(pc.field("id") == 7, "id = 7", table.schema().names)
+    proved.run("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
+    proved.ingest()
+    proved.apply()
+    audited = {table.name.table: table for table in run_silver_audit(proved.config).tables}
+    assert verdicts_of(audited) == {"items": WHOLE, "divided": WHOLE, "marked": DAMAGED, "later": UNKNOWN}
+    [finding] = audited["marked"].findings
+    assert finding.startswith("DELETE at version"), finding
+    assert run_fingerprint(proved.config, ["public.later"]).files == (1, 0)
+    [later] = run_silver_audit(proved.config, ["public.later"]).tables
+    assert (later.verdict, later.rows) == (WHOLE, 1)
+
+
+def verdicts_of(tables: dict[str, AuditedTable]) -> dict[str, str]:
+    return {name: table.verdict for name, table in tables.items()}
+
+
+@pytest.mark.promise("fingerprint elsewhere")
+def test_a_copy_has_the_fingerprint_that_sql_computes(proved: Pipeline) -> None:
+    proved.run("DELETE FROM marked WHERE id < 5")
+    proved.catch_up()
+    expected_of_all = []
+    for each in run_fingerprint(proved.config).tables:
+        assert each.fingerprint is not None
+        expected = (each.fingerprint.rows, str(each.fingerprint))
+        expected_of_all.append(expected[1])
+        glob = [str(each.name)]
+        query = read_query(proved.config, glob, "postgres").sql
+        assert proved.source.execute(query.encode()).fetchone() == expected
+        with duckdb.connect() as session:
+            session.execute("SET TimeZone = 'UTC'; CREATE SCHEMA public")
+            session.register("rows", silver(proved, each.name.table).rows())
+            session.execute(f'CREATE TABLE public."{each.name.table}" AS SELECT * FROM rows')
+            assert session.execute(read_query(proved.config, glob, "duckdb").sql).fetchone() == expected
+    printed = run_fingerprint(proved.config).as_json()
+    assert printed["files"] == {"read": 0, "recorded": 5}
+    assert [each["fingerprint"] for each in printed["tables"]] == expected_of_all
