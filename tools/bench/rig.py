@@ -95,6 +95,14 @@ class Source:
         output.unlink()
         return seconds
 
+    def copy_out(self, table: str) -> float:
+        """Return the seconds that COPY of a table to the client takes, which reads and forgets the rows."""
+        began = time.monotonic()
+        with self._connection.cursor() as cursor, cursor.copy(f"COPY {table} TO STDOUT".encode()) as copy:
+            while copy.read():
+                pass
+        return time.monotonic() - began
+
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
@@ -179,6 +187,12 @@ class Rig:
         """Compare silver with its source; fail if they differ."""
         return processes.run(
             "reconcile", [str(BIN / "pgdelta"), "reconcile", "--config", str(config), "--run"]
+        )
+
+    def prove(self, config: Path) -> Run:
+        """Prove silver by fingerprints; fail if it differs."""
+        return processes.run(
+            "prove", [str(BIN / "pgdelta"), "prove", "--config", str(config), "--run", "--json"]
         )
 
     def ask(self, config: Path, *command: str) -> Run:

@@ -1,10 +1,11 @@
 """Hash the rows of the source: sums of hashes for ranges of keys, and the single rows of some ranges.
 
-The hash of a row is the MD5 of its compared values, each in its comparable form and preceded by its length;
-NULLs at its end are left out, so a column that is added later changes no hash of a row that lacks it. The
-hash of its key is that of the key's values, or of the complete row if the table has no key. Ranges are
-prefixes of the key's hash, because the order of a collation is not known outside the server. Sums of hashes
-do not depend on the order of rows, and count equal rows. Each query is one scan under a shared snapshot.
+The hash of a row is the MD5 of its compared values in their comparable forms, with commas between them. A
+text is preceded by its length; NULL is nothing, and commas at the end are left out, so a column that is added
+later changes no hash of a row that lacks it. The hash of its key is that of the key's values, or of the
+complete row if the table has no key. Ranges are prefixes of the key's hash, because the order of a collation
+is not known outside the server. Sums of hashes do not depend on the order of rows, and count equal rows. Each
+query is one scan under a shared snapshot.
 
 A value is hashed in a form that Spark writes too (`silver.comparable_text`): for most types PostgreSQL's own
 text, as in the stream. A decimal has the digits of silver's scale, a float is its bits, and a value that
@@ -165,10 +166,11 @@ class SourceRows:
 
     def rows(self, within: Sequence[str]) -> list[RowHash]:
         """Return the rows of the ranges."""
-        names = _names(self._shape)
+        names, forms = _names(self._shape), [form for _, form in self._shape.columns]
         is_utf8 = self._source.is_utf8
-        short = [sql.SQL("pg_catalog.left({}, 8)").format(_hash([_part(name)], is_utf8)) for name in names]
-        texts = [names[i] for i in self._shape.key]
+        parts = map(_part, forms, names)
+        short = [sql.SQL("pg_catalog.left({}, 8)").format(_hash([part], is_utf8)) for part in parts]
+        texts = [_text(names[i]) for i in self._shape.key]
         found = self._read(_ROWS, within, *(sql.SQL(", ").join(some) for some in (short, texts)))
         return [RowHash(key, row, tuple(columns), tuple(texts)) for key, row, columns, texts in found]
 
@@ -215,10 +217,10 @@ class SourceRows:
 
 _SUMS = """
 SELECT pg_catalog.left({2}, {3}), pg_catalog.count(*),
-       pg_catalog.sum(('x' || pg_catalog.substr(h.r, 1, 15))::pg_catalog.bit(60)::bigint),
-       pg_catalog.sum(('x' || pg_catalog.substr(h.r, 17, 15))::pg_catalog.bit(60)::bigint),
+       pg_catalog.sum(h.b::pg_catalog.bit(60)::bigint),
+       pg_catalog.sum((h.b << 64)::pg_catalog.bit(60)::bigint),
        ARRAY[{4}]::bigint[]
-FROM ({0}) h WHERE {1} GROUP BY 1
+FROM (SELECT h.*, ('x' || h.r)::pg_catalog.bit(128) AS b FROM ({0}) h OFFSET 0) h WHERE {1} GROUP BY 1
 """
 _SUM = _SUMS.replace("pg_catalog.left({2}, {3})", "''::text")  # a server need not compute the keys' hashes
 _ROWS = """
@@ -246,9 +248,10 @@ def hashed_rows(
         if form.counts_misfits
     ]
     parts = (_leaf(leaf, sql.SQL(", ").join(values), where) for leaf in leaves)
-    hashes = [sql.SQL("{} AS r").format(_hash([_part(name) for name in names], is_utf8))]
+    row = [_part(form, name) for (_, form), name in zip(shape.columns, names, strict=True)]
+    hashes = [sql.SQL("{} AS r").format(_hash(row, is_utf8))]
     if shape.key:
-        hashes.append(sql.SQL("{} AS k").format(_hash([_part(names[i]) for i in shape.key], is_utf8)))
+        hashes.append(sql.SQL("{} AS k").format(_hash([row[i] for i in shape.key], is_utf8)))
     return sql.SQL("SELECT {}, v.* FROM ({}) v OFFSET 0").format(
         sql.SQL(", ").join(hashes), sql.SQL(" UNION ALL ").join(parts)
     )
@@ -257,7 +260,7 @@ def hashed_rows(
 def key_hash_condition(shape: HashedColumns, hashes: Sequence[str], *, is_utf8: bool) -> sql.Composed:
     """Return SQL that is true for rows with one of these hashes: of the key, or of the row if it has none."""
     chosen = [shape.columns[i] for i in shape.key] if shape.key else shape.columns
-    parts = [_part(canonical(form, sql.Identifier(column))) for column, form in chosen]
+    parts = [_part(form, canonical(form, sql.Identifier(column))) for column, form in chosen]
     # a subquery is hashed by every server version, an array is not
     return sql.SQL("{} IN (SELECT pg_catalog.unnest({}::text[]))").format(
         _hash(parts, is_utf8), sql.Literal(list(hashes))
@@ -289,17 +292,25 @@ def _names(shape: HashedColumns) -> list[sql.Identifier]:
     return [sql.Identifier(f"c{i}") for i in range(len(shape.columns))]
 
 
-def _part(name: sql.Composable) -> sql.Composed:
-    """Return SQL for a value preceded by its length; NULL has no length."""
-    return sql.SQL("pg_catalog.concat(pg_catalog.length({0}), ':', {0})").format(name)
+def _part(form: Form, value: sql.Composable) -> sql.Composable:
+    """Return SQL for a value as it is hashed; a text, which may have commas, is preceded by its length."""
+    if form.is_plain:
+        return value
+    return sql.SQL("pg_catalog.length({0}) || ':' || {0}").format(value)
+
+
+def _text(value: sql.Composable) -> sql.Composed:
+    """Return SQL for the text of a value, as the stream has it."""
+    # IS DISTINCT FROM, because a composite of NULLs IS NULL although it is not.
+    return sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END").format(value)
 
 
 def _hash(parts: Sequence[sql.Composable], is_utf8: bool) -> sql.Composed:
     groups = [parts[i : i + _CONCATENATED] for i in range(0, len(parts), _CONCATENATED)]
     text = sql.SQL(" || ").join(
-        sql.SQL("pg_catalog.concat({})").format(sql.SQL(", ").join(group)) for group in groups
+        sql.SQL("pg_catalog.concat({}, ',')").format(sql.SQL(", ',', ").join(group)) for group in groups
     )
-    text = sql.SQL("pg_catalog.rtrim({}, ':')").format(text)
+    text = sql.SQL("pg_catalog.rtrim({}, ',')").format(text)
     if is_utf8:
         return sql.SQL("pg_catalog.md5({})").format(text)
     return sql.SQL("pg_catalog.md5(pg_catalog.convert_to({}, 'UTF8'))").format(text)
@@ -326,6 +337,7 @@ class HashedKind(Enum):
     """The kind of silver's type."""
 
     TEXT = "text"
+    PLAIN = "text without commas"
     PARTITION_TEXT = "text of a partition column"
     DECIMAL = "decimal"
     REAL = "real"
@@ -339,7 +351,8 @@ class HashedKind(Enum):
 class Form:
     """The form of a column's values.
 
-    `fits` is whether silver's decimal holds every value of the source. `is_misfit` is the form of a column of
+    `fits` is whether silver's decimal holds every value of the source, `is_exact` also whether its digits are
+    those of the source. `is_misfit` is the form of a column of
     misfits: the text of a value that the column itself cannot hold, otherwise NULL.
     """
 
@@ -347,18 +360,27 @@ class Form:
     precision: int = 0
     scale: int = 0
     fits: bool = True
+    is_exact: bool = False
     clamps: bool = False
     is_array: bool = False
     is_misfit: bool = False
 
     @property
+    def is_plain(self) -> bool:
+        """Whether no value has a comma in this form."""
+        is_text = self.kind in (HashedKind.TEXT, HashedKind.PARTITION_TEXT)
+        return not (is_text or self.is_array or self.is_misfit)
+
+    @property
     def counts_misfits(self) -> bool:
         """Whether there are values that this form cannot represent."""
-        may_lose = self.is_array or self.kind not in (HashedKind.TEXT, HashedKind.REAL, HashedKind.DOUBLE)
+        may_lose = self.is_array or self.kind not in _LOSSLESS
         return may_lose and not self.is_misfit
 
 
+_LOSSLESS = (HashedKind.TEXT, HashedKind.PLAIN, HashedKind.REAL, HashedKind.DOUBLE)
 TEXT = Form(HashedKind.TEXT)
+PLAIN = Form(HashedKind.PLAIN)
 PARTITION_TEXT = Form(HashedKind.PARTITION_TEXT)
 _BOUNDS = {
     HashedKind.DATE: ("0001-01-01", "9999-12-31"),
@@ -368,16 +390,16 @@ _BOUNDS = {
 
 
 def canonical(form: Form, value: sql.Composable) -> sql.Composable:
-    """Return SQL for the form of a value; concat() writes it as the stream does, a cast may not."""
+    """Return SQL for the form of a value, of any type: concat() writes it as the stream does."""
     if form.is_misfit:
         held = canonical(replace(form, is_misfit=False), value)
         text = sql.SQL(
             "CASE WHEN {0} IS DISTINCT FROM NULL AND ({1}) IS NULL THEN pg_catalog.concat({0}) END"
         )
         return text.format(value, held)
-    written = _array(form, value) if form.is_array else _scalar(form, value)
-    # IS DISTINCT FROM, because a composite of NULLs IS NULL although it is not.
-    return sql.SQL("CASE WHEN {} IS DISTINCT FROM NULL THEN {} END").format(value, written)
+    if form.is_array:
+        return sql.SQL("CASE WHEN {} IS DISTINCT FROM NULL THEN {} END").format(value, _array(form, value))
+    return _scalar(form, value)
 
 
 def is_misfit(form: Form, value: sql.Composable) -> sql.Composable:
@@ -386,7 +408,7 @@ def is_misfit(form: Form, value: sql.Composable) -> sql.Composable:
         return sql.SQL("false")
     held = replace(form, clamps=False)
     lost: sql.Composable = sql.SQL("({}) IS NULL").format(canonical(held, value))
-    if form.is_array and form.kind is not HashedKind.TEXT:
+    if form.is_array and form.kind not in (HashedKind.TEXT, HashedKind.PLAIN):
         element = is_misfit(replace(held, is_array=False), sql.SQL("u.e"))
         lost = sql.SQL("({} OR EXISTS (SELECT FROM pg_catalog.unnest({}) AS u (e) WHERE {}))").format(
             lost, value, element
@@ -397,11 +419,11 @@ def is_misfit(form: Form, value: sql.Composable) -> sql.Composable:
 def _array(form: Form, value: sql.Composable) -> sql.Composable:
     """Return SQL for an array of one dimension with lower bound 1; other arrays are NULL."""
     one = sql.SQL("pg_catalog.concat({})").format(value)
-    if form.kind is not HashedKind.TEXT:
+    if form.kind not in (HashedKind.TEXT, HashedKind.PLAIN):
         element = canonical(replace(form, is_array=False), sql.SQL("u.e"))
         one = sql.SQL(
-            "(SELECT pg_catalog.concat('{{', pg_catalog.string_agg(coalesce({}, 'NULL'), ',' ORDER BY u.n),"
-            " '}}') FROM pg_catalog.unnest({}) WITH ORDINALITY AS u (e, n))"
+            "(SELECT pg_catalog.concat('{{', pg_catalog.string_agg(coalesce(({})::text, 'NULL'), ','"
+            " ORDER BY u.n), '}}') FROM pg_catalog.unnest({}) WITH ORDINALITY AS u (e, n))"
         ).format(element, value)
     return sql.SQL(
         "CASE WHEN coalesce(pg_catalog.array_ndims({0}), 1) = 1"
@@ -412,7 +434,9 @@ def _array(form: Form, value: sql.Composable) -> sql.Composable:
 def _scalar(form: Form, value: sql.Composable) -> sql.Composable:
     match form.kind:
         case HashedKind.TEXT:
-            return sql.SQL("pg_catalog.concat({})").format(value)
+            return _text(value)
+        case HashedKind.PLAIN:
+            return value
         case HashedKind.PARTITION_TEXT:
             return _partition_text(value)
         case HashedKind.DECIMAL:
@@ -447,7 +471,9 @@ def _decimal(form: Form, value: sql.Composable) -> sql.Composable:
         condition = sql.SQL(" AND pg_catalog.abs({0}) <= {1} AND pg_catalog.round({0}, {2}) = {0}").format(
             number, greatest, scale
         )
-    return sql.SQL("CASE WHEN {0} <> 'NaN'{1} THEN pg_catalog.round({2}, {3})::text END").format(
+    if form.is_exact:
+        return sql.SQL("CASE WHEN {0} <> 'NaN' THEN {0} END").format(number)
+    return sql.SQL("CASE WHEN {0} <> 'NaN'{1} THEN pg_catalog.round({2}, {3}) END").format(
         number, condition, held, scale
     )
 
@@ -462,10 +488,10 @@ def _dated(form: Form, value: sql.Composable) -> sql.Composable:
         sql.SQL("{}::pg_catalog.{}").format(sql.Literal(text), sql.SQL(form.kind.value))
         for text in (least, greatest)
     ]
-    below, above = (sql.Literal(text) if form.clamps else sql.SQL("NULL") for text in (least, greatest))
-    return sql.SQL(
-        "CASE WHEN {0} < {1} THEN {3} WHEN {0} > {2} THEN {4} ELSE pg_catalog.concat({0}) END"
-    ).format(value, *typed, below, above)
+    if form.clamps:
+        nearest = "CASE WHEN {0} IS NOT NULL THEN greatest(least({0}, {2}), {1}) END"
+        return sql.SQL(nearest).format(value, *typed)
+    return sql.SQL("CASE WHEN {0} >= {1} AND {0} <= {2} THEN {0} END").format(value, *typed)
 
 
 _PAGE_BYTES = 8192

@@ -28,6 +28,11 @@ class SilverColumn:
     ddl: str
     delimiter: str = ","
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether no value has a comma in its text."""
+        return self.ddl != "STRING" and not self.ddl.startswith(("ARRAY<", "MAP<"))
+
 
 class SilverHashes:
     """The rows of a silver table with hashes of the compared columns; `key` are the indexes of the key's.
@@ -41,9 +46,10 @@ class SilverHashes:
         self._engine = rows.engine
         self._rows = rows
         self._names = [f"c{i}" for i in range(len(columns))]
+        self._parts = _parts(columns)
         self._key = [self._names[i] for i in key]
         hashed = _hashed(rows.engine, rows.source, columns)
-        key_hash = _hash(self._key, rows.engine) if key else "r"
+        key_hash = _hash([self._parts[i] for i in key], rows.engine) if key else "r"
         self._hashed = f"SELECT *, {key_hash} AS k FROM ({hashed}) AS h"
 
     def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, Fingerprint]:
@@ -63,7 +69,7 @@ class SilverHashes:
     def rows(self, within: Sequence[str]) -> list[RowHash]:
         """Return the rows in some ranges."""
         engine = self._engine
-        short = engine.array(*(f"substr({_hash([name], engine)}, 1, 8)" for name in self._names))
+        short = engine.array(*(f"substr({_hash([part], engine)}, 1, 8)" for part in self._parts))
         texts = engine.array(*self._key)
         found = self._rows.query(f"SELECT k, r, {short}, {texts} FROM ({self._within(within)}) AS q")
         return [RowHash(key, row, tuple(columns), tuple(texts)) for key, row, columns, texts in found]
@@ -99,10 +105,17 @@ def _hashed(engine: Engine, source: str, columns: Sequence[SilverColumn]) -> str
     names = [f"c{i}" for i in range(len(columns))]
     forms = [text_sql(c.ddl, engine.quoted(c.name), c.delimiter, engine) for c in columns]
     values = ", ".join(f"{form} AS {name}" for form, name in zip(forms, names, strict=True))
-    return f"SELECT *, {_hash(names, engine)} AS r FROM (SELECT {values} FROM {source}) AS v"
+    return f"SELECT *, {_hash(_parts(columns), engine)} AS r FROM (SELECT {values} FROM {source}) AS v"
 
 
-def _hash(names: Sequence[str], engine: Engine) -> str:
-    """Return SQL for the MD5 of values, each preceded by its length; NULL has none, and none at the end."""
-    parts = ", ".join(f"coalesce(length({name}) || ':' || {name}, ':')" for name in names)
-    return engine.md5(engine.trimmed(f"concat({parts})", ":"))
+def _parts(columns: Sequence[SilverColumn]) -> list[str]:
+    """Return SQL for each of the values c0… as it is hashed; a text is preceded by its length."""
+    sized = "length(c{0}) || ':' || c{0}"
+    texts = (("c{0}" if column.is_plain else sized).format(i) for i, column in enumerate(columns))
+    return [f"coalesce({text}, '')" for text in texts]
+
+
+def _hash(parts: Sequence[str], engine: Engine) -> str:
+    """Return SQL for the MD5 of values with commas between them, without those at the end."""
+    joined = ", ',', ".join(parts)
+    return engine.md5(engine.trimmed(f"concat({joined})", ","))

@@ -6,12 +6,13 @@ for PostgreSQL. Columns whose types have no form are not compared, and reported.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pipeline.bronze.source_relations import SourceColumn
 from pipeline.engine import SPARK, Engine
-from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, TEXT, Form, HashedKind
+from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, PLAIN, TEXT, Form, HashedKind
 from pipeline.protocol.pg_types import PgType
-from pipeline.silver.types.types import holds, numeric
+from pipeline.silver.types.types import holds, numeric, numeric_digits
 
 _INTEGERS: Mapping[int, str] = {
     PgType.INT2: "SMALLINT",
@@ -21,8 +22,8 @@ _INTEGERS: Mapping[int, str] = {
 }
 # (oid, silver's type)
 _SAME: Mapping[tuple[int, str], Form] = {
-    (PgType.BOOL, "BOOLEAN"): TEXT,
-    (PgType.BYTEA, "BINARY"): TEXT,
+    (PgType.BOOL, "BOOLEAN"): PLAIN,
+    (PgType.BYTEA, "BINARY"): PLAIN,
     (PgType.FLOAT4, "FLOAT"): Form(HashedKind.REAL),
     (PgType.FLOAT8, "DOUBLE"): Form(HashedKind.DOUBLE),
 }
@@ -49,22 +50,26 @@ def form_of(
         return None
     inner = ddl[len("ARRAY<") : -1]
     form = TEXT if inner == "STRING" else _scalar(column, element, inner, clamps)
-    return form and Form(form.kind, form.precision, form.scale, form.fits, form.clamps, is_array=True)
+    return form and replace(form, is_array=True)
 
 
 def _scalar(column: SourceColumn, oid: int, ddl: str, clamps: bool) -> Form | None:
     if found := _SAME.get((oid, ddl)):
         return found
     if oid in _INTEGERS and ddl in _INTEGERS.values():
-        return TEXT
+        return PLAIN
     if (column.output, ddl) == _HSTORE:
         return TEXT
     if kind := _DATED.get((oid, ddl)):
         return Form(kind, clamps=clamps)
     match = _DECIMAL.fullmatch(ddl)
     if match and (oid in _INTEGERS or oid == PgType.NUMERIC):
+        precision, scale = map(int, match.groups())
         source = _INTEGERS.get(oid) or numeric(column.base_modifier).ddl
-        return Form(HashedKind.DECIMAL, int(match[1]), int(match[2]), fits=holds(ddl, source), clamps=clamps)
+        fits = holds(ddl, source)
+        digits = numeric_digits(column.base_modifier) if source.startswith("DECIMAL") else None
+        is_exact = fits and digits is not None and digits[1] == scale
+        return Form(HashedKind.DECIMAL, precision, scale, fits=fits, is_exact=is_exact, clamps=clamps)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from pipeline.fingerprint import total
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper
 from pipeline.postgres.snapshot.hashed_rows import (
+    PLAIN,
     TEXT,
     Form,
     HashedColumns,
@@ -25,9 +26,10 @@ from tests.support.servers import Database
 pytestmark = pytest.mark.postgres
 
 FORMS = {
-    "id": TEXT,
-    "ok": TEXT,
+    "id": PLAIN,
+    "ok": PLAIN,
     "price": Form(HashedKind.DECIMAL, 12, 3),
+    "exact": Form(HashedKind.DECIMAL, 12, 2, is_exact=True),
     "free": Form(HashedKind.DECIMAL, 4, 1, fits=False),
     "near": Form(HashedKind.DECIMAL, 4, 1, fits=False, clamps=True),
     "real": Form(HashedKind.REAL),
@@ -42,24 +44,25 @@ FORMS = {
     "texts": Form(HashedKind.TEXT, is_array=True),
     "pair": TEXT,
 }
-TABLE = """CREATE TABLE t (id int PRIMARY KEY, ok bool, price numeric(12,2), free numeric, near numeric,
-    "real" float4, "double" float8, name char(4), day date, nearest_day date, local timestamp,
-    instant timestamptz, days date[], doubles float8[], texts text[], pair pair)"""
+TABLE = """CREATE TABLE t (id int PRIMARY KEY, ok bool, price numeric(12,2), exact numeric(12,2),
+    free numeric, near numeric, "real" float4, "double" float8, name char(4), day date, nearest_day date,
+    local timestamp, instant timestamptz, days date[], doubles float8[], texts text[], pair pair)"""
 ROWS = {
-    r"""1, true, 1.5, 1.50, 1.25, 0.1, '-0', 'ab', '2024-02-29', 'infinity', '0001-01-01',
+    r"""1, true, 1.5, 1.5, 1.50, 1.25, 0.1, '-0', 'ab', '2024-02-29', 'infinity', '0001-01-01',
         '2024-01-01 00:00:00.5+02', '{2024-01-01,NULL,infinity}', '{1,NaN}', '{"a,b",NULL,""}',
         '(,)'""": (
-        "1", "t", "1.500", "1.5", "1.3", "3dcccccd", "8000000000000000", "ab  ", "2024-02-29", "9999-12-31",
-        "0001-01-01 00:00:00", "2023-12-31 22:00:00.5+00", "{2024-01-01,NULL,NULL}",
+        "1", "t", "1.500", "1.50", "1.5", "1.3", "3dcccccd", "8000000000000000", "ab  ", "2024-02-29",
+        "9999-12-31", "0001-01-01 00:00:00", "2023-12-31 22:00:00.5+00", "{2024-01-01,NULL,NULL}",
         "{3ff0000000000000,NaN}", '{"a,b",NULL,""}', "(,)",
     ),
-    r"""2, false, 'NaN', 1.55, 1e9, 'NaN', 'Infinity', NULL, '0044-03-15 BC', '0044-03-15 BC',
+    r"""2, false, 'NaN', 'NaN', 1.55, 1e9, 'NaN', 'Infinity', NULL, '0044-03-15 BC', '0044-03-15 BC',
         '10000-01-01', '-infinity', '[0:0]={2024-01-01}', '{}', '{{a},{b}}', NULL""": (
-        "2", "f", None, None, "999.9", "NaN", "7ff0000000000000", None, None, "0001-01-01",
+        "2", "f", None, None, None, "999.9", "NaN", "7ff0000000000000", None, None, "0001-01-01",
         None, None, None, "{}", None, None,
     ),
-    r"""3, NULL, NULL, 1000, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL""": (
-        "3", *[None] * 15,
+    r"""3, NULL, NULL, NULL, 1000, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL""": (
+        "3", *[None] * 16,
     ),
 }  # fmt: skip
 
@@ -68,9 +71,14 @@ def shape(*key: int) -> HashedColumns:
     return HashedColumns(tuple(FORMS.items()), key)
 
 
-def md5(values: Sequence[str | None]) -> str:
-    text = "".join(":" if value is None else f"{len(value)}:{value}" for value in values)
-    return hashlib.md5(text.rstrip(":").encode()).hexdigest()
+def md5(values: Mapping[str, str | None]) -> str:
+    """Return the hash of a row, or of some of its columns by name."""
+    sized = {name for name, form in FORMS.items() if form.kind is HashedKind.TEXT or form.is_array}
+    texts = (
+        "" if value is None else f"{len(value)}:{value}" if name in sized else value
+        for name, value in values.items()
+    )
+    return hashlib.md5(",".join(texts).rstrip(",").encode()).hexdigest()
 
 
 @contextmanager
@@ -96,25 +104,25 @@ def fill(database: Database) -> None:
 def test_values_are_hashed_in_their_forms(name: str, request: pytest.FixtureRequest) -> None:
     database: Database = request.getfixturevalue(name)
     fill(database)
-    expected = {md5(values[:1]): values for values in ROWS.values()}
+    expected = {md5({"id": values[0]}): dict(zip(FORMS, values, strict=True)) for values in ROWS.values()}
     with source(database) as table:
         rows = SourceRows(table, shape(0))
         sums = rows.sums(2)
         found = {row.key: row for row in rows.rows(sorted(sums))}
         assert {row.texts for row in found.values()} == {("1",), ("2",), ("3",)}
         for key, values in expected.items():
-            parts = [md5([value])[:8] for value in values]
+            parts = [md5({name: value})[:8] for name, value in values.items()]
             differing = [
                 column for column, a, b in zip(FORMS, found[key].columns, parts, strict=True) if a != b
             ]
-            assert not differing, values[0]
+            assert not differing, values["id"]
             assert found[key].row == md5(values)
         by_range: Counter[str] = Counter()
         for key, values in expected.items():
             by_range[key[:2]] += int(md5(values)[:15], 16)
         assert {name: found.first for name, found in sums.items()} == by_range
         assert rows.misfits == {
-            "price": 1, "free": 2, "day": 1, "local": 1, "instant": 1, "days": 1, "texts": 1,
+            "price": 1, "exact": 1, "free": 2, "day": 1, "local": 1, "instant": 1, "days": 1, "texts": 1,
         }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -301,6 +302,9 @@ class FakeSource(Source):
     def recvlogical(self, slot: str, publication: str) -> float:
         return 4.0
 
+    def copy_out(self, table: str) -> float:
+        return 0.2
+
     def close(self) -> None:
         pass
 
@@ -404,6 +408,9 @@ class FakeRig(Rig):
     def reconcile(self, config: Path) -> Run:
         return self._run(1.0)
 
+    def prove(self, config: Path) -> Run:
+        return replace(self._run(1.5), output='{"files": {"read": 0}}')
+
     def ask(self, config: Path, *command: str) -> Run:
         return self._run(0.9 if command[0] == "audit" else 0.5)
 
@@ -463,6 +470,7 @@ EXPECTED: dict[str, dict[str, float]] = {
     },
     "apply": {"apply_ideal": 3.0, "apply_batch": 6.0, "apply_ratio": 2.0},
     "copy": {"copy_reference": 3.0, "copy_ingest": 2.0, "copy_silver": 8.0, "copy_ratio": 3 / 8},
+    "prove": {"copy_out": 2.0, "proof": 1.5, "proof_ratio": 0.75, "reconcile": 1.0},
     "demo": {"demo_lag": 1.5, "demo_seconds": 70.0},
     "modes": {"native_mirror": 0.5, "native_history": 1.5, "spark_mirror": 2.0, "spark_append": 0.25},
 }

@@ -11,6 +11,7 @@ from tools.bench.parts.latency import measure_latency
 from tools.bench.parts.live import measure_live
 from tools.bench.parts.mixed import measure_mixed
 from tools.bench.parts.modes import measure_modes
+from tools.bench.parts.prove import measure_proof
 from tools.bench.parts.start import measure_start
 from tools.bench.parts.tables import measure_tables
 from tools.bench.rig import Rig
@@ -24,6 +25,7 @@ PARTS: dict[str, Callable[[Rig], Iterator[Measured]]] = {
     "mixed": measure_mixed,
     "apply": measure_apply,
     "copy": measure_copy,
+    "prove": measure_proof,
     "demo": measure_demo,
     "modes": measure_modes,
 }

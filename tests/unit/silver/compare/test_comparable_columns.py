@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
-from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedKind
+from pipeline.postgres.snapshot.hashed_rows import PLAIN, TEXT, Form, HashedKind
 from pipeline.protocol.messages import Column, Relation
 from pipeline.silver.compare.comparable_columns import (
     ComparableColumns,
@@ -62,7 +62,7 @@ def plan(
 def test_columns_are_found_by_number_under_the_names_of_silver() -> None:
     compared = plan()
     assert compared.shape.columns == (
-        ("id", TEXT),
+        ("id", PLAIN),
         ("price", Form(HashedKind.DECIMAL, 6, 2, fits=False)),
         ("day", Form(HashedKind.DATE)),
         ("note", TEXT),

@@ -48,6 +48,6 @@ def test_sums_of_parts_are_those_of_the_whole_modulo_a_power_of_two() -> None:
 
 def test_an_added_column_without_values_changes_no_hash() -> None:
     with duckdb.connect() as session:
-        session.execute("CREATE TABLE t AS SELECT 1 AS a, ':' AS b, NULL::DECIMAL(4,2) AS c")
+        session.execute("CREATE TABLE t AS SELECT 1 AS a, ',' AS b, NULL::DECIMAL(4,2) AS c")
         both = [session.execute(fingerprint_sql(DUCKDB, "t", COLUMNS[:n])).fetchone() for n in (2, 3)]
     assert both[0] == both[1]
