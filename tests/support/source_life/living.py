@@ -23,11 +23,15 @@ from pipeline.apply.job import run_apply
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.ingest.job import run_ingest
+from pipeline.metadata.reconciliations import DIFFERENT
 from pipeline.metadata.registry import Records
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.replication.options import Route
 from pipeline.progress import ApplySummary, IngestSummary, TableState
 from pipeline.table_name import TableName
+from pipeline.verify.audit_silver import run_silver_audit
+from pipeline.verify.fingerprint import run_fingerprint
+from pipeline.verify.prove import run_prove
 from tests.support import oracle
 from tests.support.comparable.delta_rs import open_table
 from tests.support.comparable.source import Connection, snapshot, source_columns, source_rows
@@ -97,6 +101,8 @@ class Living:
                 for step in steps:
                     self._do(step)
                 self._settle(f"round {number}")
+                run_fingerprint(self.config)
+        self._prove()
         oracle.bronze_has_no_duplicates(None, self.config.storage.root)
 
     @property
@@ -199,6 +205,14 @@ class Living:
             faults = self._rest(MORE_RUNS)
         assert not faults, _report(f"{when}: silver differs after a copy", faults, self._states())
         self._known |= set(self._events())
+
+    def _prove(self) -> None:
+        """Prove equal tables by the fingerprints that each round left, and read all files again."""
+        proved = run_prove(self.config, wait=30, runs=True)
+        different = [verdict for verdict in proved.verdicts if verdict.verdict == DIFFERENT]
+        assert not different, f"by their fingerprints they differ: {different}"
+        damaged = [table for table in run_silver_audit(self.config).tables if table.findings]
+        assert not damaged, f"files have other fingerprints than were kept: {damaged}"
 
     def _rest(self, runs: int, seconds: float = SECONDS) -> Mapping[TableName, list[str]]:
         """Return the tables that differ once both jobs have captured and applied what the source has."""
