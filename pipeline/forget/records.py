@@ -1,8 +1,9 @@
-"""Erase the keys of a subject from the pipeline's own tables: misfits, differences, requests and copies.
+"""Erase a subject from the pipeline's own tables: misfits, differences, fingerprints, requests and copies.
 
 Misfits and differences have keys as JSON. Requests and copies have them as key ranges: a range that is one of
 the keys is taken out. A request of such ranges only is removed, and a copy of such ranges only no longer
-counts, which is right because none of its rows remain.
+counts, which is right because none of its rows remain. The fingerprint of a file of few rows would show
+whether a guess is right, so those of the table are removed; they are computed again when they are needed.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def record_places(
     places = (
         RecordPlace("_pgdelta/misfits", lake.table("_pgdelta", "misfits"), by_json),
         RecordPlace("_pgdelta/differences", lake.table("_pgdelta", "differences"), by_json),
+        RecordPlace("_pgdelta/fingerprints", lake.table("_pgdelta", "fingerprints"), _of_table(table)),
         RecordPlace("_pgdelta/requests", lake.table("_pgdelta", "requests"), ranges.of_requests),
         RecordPlace("bronze/copies", copies, lambda found: ranges.of_copies(found, emptied)),
     )
@@ -172,6 +174,19 @@ def _by_json(table: ForgottenTable, keys: AbstractSet[str], commit_lsns: Abstrac
 
         found = rows.select(["schema_name", "table_name", "key", "lsn"]).to_pylist()
         kept = rows.filter(pa.array([not has_key(row) for row in found], pa.bool_()))
+        return rows.num_rows - kept.num_rows, kept
+
+    return transform
+
+
+def _of_table(table: ForgottenTable) -> Transform:
+    names = {tuple(name) for name in table.names}
+
+    def transform(rows: pa.Table) -> tuple[int, pa.Table]:
+        import pyarrow as pa
+
+        found = zip(*(rows.column(name).to_pylist() for name in ("schema_name", "table_name")), strict=True)
+        kept = rows.filter(pa.array([name not in names for name in found], pa.bool_()))
         return rows.num_rows - kept.num_rows, kept
 
     return transform

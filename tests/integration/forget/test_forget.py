@@ -32,6 +32,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.read.as_of import as_of
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
+from pipeline.verify.fingerprint import run_fingerprint
 from tests.support import oracle
 from tests.support.fault_points import crash_at
 from tests.support.files import places_of
@@ -150,6 +151,7 @@ def lived(make_pipeline: MakePipeline) -> Pipeline:
 @pytest.mark.promise("erasure")
 def test_nothing_of_the_subject_remains(lived: Pipeline) -> None:
     lake = lived.path()
+    run_fingerprint(lived.config)
     before = places_of(lake, SECRET)
     for place in ("bronze/changes", "bronze/copies", "bronze/prepared", "silver/public/person"):
         assert any(path.startswith(place) for path in before), place
@@ -167,6 +169,7 @@ def test_nothing_of_the_subject_remains(lived: Pipeline) -> None:
     assert rows == {place.place: place.rows for place in counted.places} | {"bronze/prepared": 0}
     assert (receipt.keys_given, receipt.keys) == (2, 3)
     assert (rows["_pgdelta/differences"], rows["_pgdelta/requests"]) == (1, 1)
+    assert rows["_pgdelta/fingerprints"] == 1
     assert rows["_pgdelta/misfits"] >= 1
     page = render(receipt.print, 80)
     assert "3 keys" in page
