@@ -339,7 +339,8 @@ class Reconciler:
         )
 
     def _conclude(self, verdict: Reconciliation) -> None:
-        self._reports.record(self._run_id, verdict)
+        if verdict.sentence != _STOPPED:  # else it is due as before
+            self._reports.record(self._run_id, verdict)
         self._verdicts[verdict.name] = verdict
 
 

@@ -32,12 +32,13 @@ def proving(config: Config, trigger: str, stop: threading.Event) -> Iterator[Non
 def _follow(config: Config, stop: threading.Event, ending: threading.Event) -> None:
     """Look for tables that are due once a minute; a failure ends no job, and the next look tries again."""
     from pipeline.verify.prove import run_prove  # takes long, and only such a job needs it
+    from pipeline.verify.reconcile import WAIT_SECONDS
     from pipeline.verify.reconcile_report import what_differs
 
     pause = min(_CHECK_SECONDS, float(config.verify.every or 0))
     while not ending.wait(pause) and not stop.is_set():
         try:
-            found = run_prove(config, due=True, wait=_CHECK_SECONDS, stop=ending)
+            found = run_prove(config, due=True, wait=WAIT_SECONDS, stop=ending)
         except Exception as error:
             NOTICES.warning("A proof failed: %s", report_error(error))
             continue

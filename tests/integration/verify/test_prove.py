@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,15 +15,19 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.config.verify import Verify
-from pipeline.delta.table import LakeTable
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.ingest.job import run_ingest
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, Reconciliations
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from pipeline.verify.audit_silver import DAMAGED, UNKNOWN, WHOLE, AuditedTable, run_silver_audit
 from pipeline.verify.fingerprint import read_query, run_fingerprint
 from pipeline.verify.prove import due_tables, run_prove
 from pipeline.verify.reconcile_report import Reconciled
+from pipeline.verify.schedule import proving
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
+from tests.support.running import wait_until
+from tests.support.threads import in_threads
 
 pytestmark = pytest.mark.postgres
 
@@ -126,6 +131,30 @@ def test_tables_are_due_by_the_age_of_their_last_proof(proved: Pipeline) -> None
     found = run_prove(soon, due=True, wait=5, runs=True)
     assert {each.name.table: each.verdict for each in found.verdicts} == ALL
     assert found.files == (0, 5)
+
+
+@pytest.mark.promise("proof")
+def test_a_continuous_job_proves_tables_that_are_due(proved: Pipeline) -> None:
+    proved.config = replace(proved.config, verify=Verify(every=1))
+    before = read_proofs(proved)
+
+    def ingest(stop: threading.Event) -> None:
+        with proving(proved.config, "continuous", stop):
+            run_ingest(proved.config, trigger="continuous", stop=stop)
+
+    def is_proved() -> bool:
+        proved.run("UPDATE marked SET v = 'later' WHERE id = 20")  # bronze goes on beyond the snapshot
+        return all(at > before[name] for name, at in read_proofs(proved).items())
+
+    with in_threads(ingest):
+        wait_until(is_proved)
+    compared = Reconciliations(Lake(proved.config.storage)).compared()
+    assert {name.table: found.verdict for name, found in compared.items()} == ALL
+
+
+def read_proofs(pipeline: Pipeline) -> dict[str, datetime]:
+    compared = Reconciliations(Lake(pipeline.config.storage)).compared()
+    return {name.table: found.last.at for name, found in compared.items()}
 
 
 def rewrite(pipeline: Pipeline, change: str) -> str:
