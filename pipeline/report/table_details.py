@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
-from pipeline.delta.sql import utc_text
 from pipeline.metadata.catalog_entries import DONE_STATES, CatalogEntry
 from pipeline.metadata.maintenance import Maintained
 from pipeline.protocol.lsn import LSN
@@ -158,7 +157,8 @@ def list_facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str]]:
     if details.relation_id is not None:
         yield "relation", f"oid {details.relation_id}, recorded at {details.relation_lsn}"
     if equal := table.verified:
-        yield "verified", f"equal to the source at {equal.lsn}, by {equal.method} at {utc_text(equal.at)}"
+        at = equal.at.astimezone(timezone.utc)
+        yield "verified", f"equal to the source at {equal.lsn}, by {equal.method}, {at:%Y-%m-%d %H:%M:%S} UTC"
     else:
         yield "verified", "not yet"
     if table.misfits:

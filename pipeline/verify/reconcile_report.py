@@ -17,7 +17,6 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.compare.file_fingerprints import FileCounts
 from pipeline.table_name import TableName
 from pipeline.terminal import WIDE, print_lines, print_list, print_paragraph
-from pipeline.units import format_count
 
 _COLOURS = {DIFFERENT: "red", UNPROVEN: "yellow", EQUAL: "green"}
 _ORDER = tuple(_COLOURS)
@@ -77,6 +76,9 @@ class Reconciled:
 
     def print(self, console: Console) -> None:
         """Print one line a table, differences first, then each sentence, and what was not compared."""
+        if not self.verdicts:
+            print_paragraph(console, f"{self.pipeline}: no table is due")
+            return
         counts = Counter(verdict.verdict for verdict in self.verdicts)
         words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _ORDER if counts[verdict])
         done = "compared with" if self.files is None else "proved against"
@@ -116,8 +118,7 @@ class Reconciled:
         for name, reason in sorted(self.by_spark.items()):
             yield f"compared by Spark: {name}: {reason}"
         if self.files is not None:
-            known = format_count(self.files.recorded, "recorded fingerprint")
-            yield f"silver's files: {self.files.read:,} read, {known} taken"
+            yield f"files of silver: {self.files.read:,} read, {self.files.recorded:,} fingerprinted before"
         if any(verdict.rows for verdict in self.verdicts):
             yield f"The keys of rows that differ are in _pgdelta/differences, run {self.run_id}."
 
