@@ -91,6 +91,24 @@ def wait_option(function: Function) -> Function:
     )(function)
 
 
+def comparison_options(function: Function) -> Function:
+    """Declare `--repair`, `--run` and `--wait` of commands that compare all rows with the source."""
+    repair = option(
+        "--repair",
+        group="Run",
+        is_flag=True,
+        help="Request that the rows that differ are copied again by the next ingest, and replaced by the "
+        "apply after it.",
+    )
+    run = option(
+        "--run",
+        group="Run",
+        is_flag=True,
+        help="Capture what the comparison needs, and do what --repair requests. No other job may be running.",
+    )
+    return repair(run(wait_option(function)))
+
+
 def strict_option(function: Function) -> Function:
     """Declare `--strict` of commands that write."""
     return option(

@@ -3,7 +3,7 @@
 import threading
 
 from pipeline.cli.command import command, option
-from pipeline.cli.options import config_option, output_options, tables_option, wait_option
+from pipeline.cli.options import comparison_options, config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config
 from pipeline.cli.signals import CommandKind
 
@@ -40,20 +40,7 @@ from pipeline.cli.signals import CommandKind
     metavar="SIZE/s",
     help="Read at most so much of the source's tables a second, such as 20MB/s (default: verify.budget).",
 )
-@option(
-    "--repair",
-    group="Run",
-    is_flag=True,
-    help="Request that the rows that differ are copied again by the next ingest, and replaced by the apply "
-    "after it.",
-)
-@option(
-    "--run",
-    group="Run",
-    is_flag=True,
-    help="Capture what the proof needs, and do what --repair requests. No other job may be running.",
-)
-@wait_option
+@comparison_options
 @output_options
 def prove(
     config: str,

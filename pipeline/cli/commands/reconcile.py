@@ -2,8 +2,8 @@
 
 import threading
 
-from pipeline.cli.command import command, option
-from pipeline.cli.options import config_option, output_options, tables_option, wait_option
+from pipeline.cli.command import command
+from pipeline.cli.options import comparison_options, config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config
 from pipeline.cli.signals import CommandKind
 
@@ -27,20 +27,7 @@ from pipeline.cli.signals import CommandKind
 )
 @config_option
 @tables_option("Compare these tables only (default: all).")
-@option(
-    "--repair",
-    group="Run",
-    is_flag=True,
-    help="Request that the rows that differ are copied again by the next ingest, and replaced by the apply "
-    "after it.",
-)
-@option(
-    "--run",
-    group="Run",
-    is_flag=True,
-    help="Capture what the comparison needs, and do what --repair requests. No other job may be running.",
-)
-@wait_option
+@comparison_options
 @output_options
 def reconcile(
     config: str,
