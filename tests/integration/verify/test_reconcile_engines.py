@@ -163,7 +163,11 @@ def test_both_engines_reach_the_same_verdicts(kinds: Pipeline) -> None:
         told = [
             [(v.name, v.verdict, v.source_rows, v.silver_rows, v.columns, v.misfits, v.pending) for v in each]
             + [differences(found)]
-            for found in (compared(kinds, "auto"), compared(kinds, "spark"))
+            for found in (
+                compared(kinds, "auto"),
+                compared(kinds, "spark"),
+                compared(kinds, "spark", PROVE),
+            )
             for each in [found.verdicts]
         ]
-        assert told[0] == told[1]
+        assert told[0] == told[1] == told[2]
