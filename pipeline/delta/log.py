@@ -11,36 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Commits of these operations change no row.
-ROW_PRESERVING = frozenset(
-    {
-        "ADD COLUMNS",
-        "ADD CONSTRAINT",
-        "CHANGE COLUMN",
-        "CHANGE COLUMNS",
-        "CLUSTER BY",
-        "COMPUTE STATS",
-        "CREATE TABLE",
-        "DOMAIN METADATA CLEANUP",
-        "DROP COLUMNS",
-        "DROP CONSTRAINT",
-        "DROP FEATURE",
-        "FSCK",
-        "OPTIMIZE",
-        "OPTIMIZE CHECKPOINT",
-        "RENAME COLUMN",
-        "REORG",
-        "REORG TABLE UPGRADE UNIFORM",
-        "ROW TRACKING BACKFILL",
-        "ROW TRACKING UNBACKFILL",
-        "SET TBLPROPERTIES",
-        "UNSET TBLPROPERTIES",
-        "UPGRADE PROTOCOL",
-        "VACUUM END",
-        "VACUUM START",
-    }
-)
-# Those that change columns.
+# Operations that change columns.
 COLUMN_CHANGING = frozenset(
     {"ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "DROP COLUMNS", "RENAME COLUMN"}
 )
@@ -51,6 +22,7 @@ class LoggedOperation:
     """What a commit records about itself; `restored_version` is the target of a RESTORE.
 
     `schema_string` is the table's schema as of the commit, None if the commit does not change the metadata.
+    `changes_rows` is false for a change of columns or properties, and for maintenance.
     """
 
     version: int
@@ -58,6 +30,7 @@ class LoggedOperation:
     metadata: dict[str, Any]
     restored_version: int | None = None
     schema_string: str | None = None
+    changes_rows: bool = True
 
 
 Actions = Sequence[Mapping[str, Any]]
@@ -74,6 +47,12 @@ def user_metadata_of(information: Mapping[str, Any] | None) -> dict[str, Any]:
     return json_object(None if information is None else information.get("userMetadata"))
 
 
+def changes_rows(actions: Actions) -> bool:
+    """Return whether a commit adds or removes files with other rows than before."""
+    files = (action[kind] for action in actions for kind in ("add", "remove") if kind in action)
+    return any(file.get("dataChange", True) for file in files)
+
+
 def logged_operations(commits: Iterable[tuple[int, Actions]]) -> Iterator[LoggedOperation]:
     """Yield what commits record about themselves, in order."""
     for version, actions in commits:
@@ -81,14 +60,17 @@ def logged_operations(commits: Iterable[tuple[int, Actions]]) -> Iterator[Logged
         table = next((action["metaData"] for action in actions if "metaData" in action), None)
         schema_string = None if table is None else str(table.get("schemaString") or "")
         if information is None:
-            yield LoggedOperation(version, "a commit without a name", {}, schema_string=schema_string)
+            name, has_rows = "a commit without a name", changes_rows(actions)
+            yield LoggedOperation(version, name, {}, schema_string=schema_string, changes_rows=has_rows)
             continue
         operation = str(information.get("operation"))
         parameters = information.get("operationParameters") or {}
         text = str(parameters.get("version", "")) if operation == "RESTORE" else ""
         restored_version = int(text) if text.isdecimal() else None
         metadata = user_metadata_of(information)
-        yield LoggedOperation(version, operation, metadata, restored_version, schema_string)
+        yield LoggedOperation(
+            version, operation, metadata, restored_version, schema_string, changes_rows(actions)
+        )
 
 
 def json_object(text: str | None) -> dict[str, Any]:

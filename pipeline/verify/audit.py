@@ -19,7 +19,7 @@ from pipeline.bronze.erasures import ErasureLog, Erasures
 from pipeline.bronze.log import Bronze, count_copied_rows
 from pipeline.bronze.surveys import number_of_interval
 from pipeline.config.config import Config
-from pipeline.delta.log import ROW_PRESERVING, commit_info, user_metadata_of
+from pipeline.delta.log import changes_rows, commit_info, user_metadata_of
 from pipeline.delta.sql import from_microseconds
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
@@ -63,7 +63,7 @@ class LoggedChanges:
             yield LoggedCommit(
                 version,
                 operation,
-                operation not in ROW_PRESERVING,
+                changes_rows(actions),
                 metadata,
                 None if milliseconds is None else from_microseconds(1000 * int(milliseconds)),
             )

@@ -9,7 +9,7 @@ have NULL until a change brings their values.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pipeline.delta.log import ROW_PRESERVING, LoggedOperation
+from pipeline.delta.log import LoggedOperation
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import OURS, TxnId
@@ -56,7 +56,7 @@ def find_foreign_commit(operations: Iterable[LoggedOperation], since: int) -> Fo
                 foreign = None  # all rows were replaced
             elif foreign:
                 foreign = replace(foreign, restorable_version=None)
-        elif commit.operation in ROW_PRESERVING:
+        elif not commit.changes_rows:
             continue
         elif _undoes(commit, foreign, unchanged_since):
             foreign = None

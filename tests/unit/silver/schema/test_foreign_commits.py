@@ -18,6 +18,7 @@ from pipeline.silver.schema.foreign_commits import (
 )
 
 OURS = {"pgdelta": 1}
+CHANGING = ("DELETE", "WRITE", "a commit without a name")
 REBUILT = {"pgdelta": 1, "operation": "rebuild"}
 
 
@@ -30,7 +31,7 @@ def log(*commits: str | tuple[str, int] | Mapping[str, object]) -> list[LoggedOp
         elif isinstance(commit, tuple):
             found.append(LoggedOperation(version, commit[0], {}, commit[1]))
         else:
-            found.append(LoggedOperation(version, commit, {}))
+            found.append(LoggedOperation(version, commit, {}, changes_rows=commit in CHANGING))
     return found
 
 
