@@ -3,10 +3,12 @@
 Both only grow; a run is found by its `run_id`. No values of rows are recorded but those of keys.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import add_columns
@@ -15,6 +17,9 @@ from pipeline.delta.sql import now, utc_text
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RECONCILIATIONS = (
     "run_id STRING, schema_name STRING, table_name STRING, verdict STRING, lsn BIGINT, "
@@ -93,11 +98,11 @@ def verified_json(found: ComparedAt | None) -> dict[str, str | None]:
 
 
 class Compared(NamedTuple):
-    """The newest comparison of a table with its verdict, and the newest that found it equal."""
+    """The newest comparison of a table, the newest that found it equal, and a later one that did not."""
 
-    verdict: str
     last: ComparedAt
-    equal: ComparedAt | None
+    equal: ComparedAt | None = None
+    different: ComparedAt | None = None
 
 
 class Reconciliations:
@@ -107,35 +112,60 @@ class Reconciliations:
         self._reconciliations = lake.table("_pgdelta", "reconciliations")
         self._differences = lake.table("_pgdelta", "differences")
 
-    def record(self, run_id: str, verdict: Reconciliation) -> None:
-        """Append the result for a table, its differences first."""
-        names = {"run_id": run_id, "schema_name": verdict.name[0], "table_name": verdict.name[1]}
-        if verdict.rows:
-            rows = [names | {"lsn": verdict.lsn} | asdict(row) for row in verdict.rows[:MAX_DIFFERENCES]]
+    def record(self, run_id: str, verdicts: Sequence[Reconciliation]) -> None:
+        """Append the results for tables in one commit, their differences first."""
+        if not verdicts:
+            return
+        differences: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
+        for each in verdicts:
+            names = {"run_id": run_id, "schema_name": each.name[0], "table_name": each.name[1]}
+            differences += (names | {"lsn": each.lsn} | asdict(row) for row in each.rows[:MAX_DIFFERENCES])
+            fields = {f: getattr(each, f) for f in Reconciliation.__slots__ if f not in ("name", "rows")}
+            fields["left_out"] = [{"column": c, "reason": r} for c, r in each.left_out.items()]
+            fields["misfits"] = [{"column": c, "values": n} for c, n in each.misfits.items()]
+            rows.append(names | fields | {"recorded_at": now()})
+        if differences:
             self._differences.ensure(DIFFERENCES, short_log())
-            retry_conflicts(lambda: self._differences.append_rows(rows, DIFFERENCES))
-        fields = {f: getattr(verdict, f) for f in Reconciliation.__slots__ if f not in ("name", "rows")}
-        fields["left_out"] = [{"column": c, "reason": r} for c, r in verdict.left_out.items()]
-        fields["misfits"] = [{"column": c, "values": n} for c, n in verdict.misfits.items()]
+            retry_conflicts(lambda: self._differences.append_rows(differences, DIFFERENCES))
         self._reconciliations.ensure(RECONCILIATIONS, short_log())
         add_columns(self._reconciliations, RECONCILIATIONS)
-        row = names | fields | {"recorded_at": now()}
-        retry_conflicts(lambda: self._reconciliations.append_rows([row], RECONCILIATIONS))
+        retry_conflicts(lambda: self._reconciliations.append_rows(rows, RECONCILIATIONS))
 
     def compared(self) -> dict[TableName, Compared]:
-        """Return the newest comparison of each table, and the newest that found it equal."""
-        found: dict[TableName, Compared] = {}
+        """Return what was found of each table."""
         if not self._reconciliations.exists():
-            return found
+            return {}
+        import pyarrow.compute as pc  # takes long
+
         present = self._reconciliations.schema().names
-        rows = self._reconciliations.rows([name for name in _COMPARED if name in present]).to_pylist()
-        for row in sorted(rows, key=lambda row: row["recorded_at"]):
-            name = TableName(row["schema_name"], row["table_name"])
-            last = ComparedAt(LSN(row["lsn"]), row["recorded_at"], row.get("method") or RECONCILE)
-            before = found.get(name)
-            equal = last if row["verdict"] == EQUAL else before and before.equal
-            found[name] = Compared(row["verdict"], last, equal)
-        return found
+        rows = self._reconciliations.rows([name for name in _COMPARED if name in present])
+        verdicts = rows.column("verdict")
+        last = _newest(rows)
+        equal = _newest(rows.filter(pc.equal(verdicts, EQUAL)))
+        different = _newest(rows.filter(pc.equal(verdicts, DIFFERENT)))
+        return {
+            name: Compared(found, equal.get(name), _unless_before(different.get(name), equal.get(name)))
+            for name, found in last.items()
+        }
+
+
+def _newest(rows: pa.Table) -> dict[TableName, ComparedAt]:
+    """Return the newest comparison of each table, of rows of all times."""
+    names = ["schema_name", "table_name"]
+    times = rows.group_by(names).aggregate([("recorded_at", "max")])
+    times = times.rename_columns([*names, "recorded_at"])
+    newest = rows.join(times, [*names, "recorded_at"], join_type="inner").to_pylist()
+    return {
+        TableName(row["schema_name"], row["table_name"]): ComparedAt(
+            LSN(row["lsn"]), row["recorded_at"], row.get("method") or RECONCILE
+        )
+        for row in newest
+    }
+
+
+def _unless_before(found: ComparedAt | None, other: ComparedAt | None) -> ComparedAt | None:
+    return None if found is None or (other is not None and found.at < other.at) else found
 
 
 def verified_through(lake: Lake) -> dict[TableName, LSN]:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.metadata.events import NEEDS_RESYNC, Event
-from pipeline.metadata.reconciliations import DIFFERENT, Compared, ComparedAt
+from pipeline.metadata.reconciliations import Compared, ComparedAt
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -43,13 +43,14 @@ def find_doubts(
         if settled[name] < event.lsn:
             since = found[name].since if name in found else event.recorded_at
             found[name] = Doubt(since, event.lsn, event.sentence)
-    for name, (verdict, last, _) in compared.items():
-        if verdict == DIFFERENT and not history.is_dropped(name) and history.settled(name) < last.lsn:
-            since = found[name].since if name in found else last.at
-            found[name] = Doubt(since, last.lsn, _differs(name, last))
+    for name, (_, _, different) in compared.items():
+        if different is None or history.is_dropped(name) or history.settled(name) >= different.lsn:
+            continue
+        since = found[name].since if name in found else different.at
+        found[name] = Doubt(since, different.lsn, _differs(name, different))
     return found
 
 
-def _differs(name: TableName, last: ComparedAt) -> str:
+def _differs(name: TableName, found: ComparedAt) -> str:
     repair = f"{name.command('reconcile')} --repair"
-    return f"Table {name} differed from its source at {last.lsn} ({last.method}). Run {repair}."
+    return f"Table {name} differed from its source at {found.lsn} ({found.method}). Run {repair}."

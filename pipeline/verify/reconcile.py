@@ -149,6 +149,7 @@ class Reconciler:
         self._reports = Reconciliations(self.lake)
         self._run_id = uuid4().hex
         self._verdicts: dict[TableName, Reconciliation] = {}
+        self._unrecorded: list[Reconciliation] = []  # a proof records all tables of a snapshot in one commit
         self._counts_values = counts_values
         self._method = method
         self._budget = budget
@@ -174,6 +175,7 @@ class Reconciler:
                 break
         for name in sorted(names or ()):
             self._conclude(Reconciliation(name, UNPROVEN, sentence=unsettled[name]))
+        self._record()
         verdicts = tuple(self._verdicts[name] for name in sorted(self._verdicts))
         partial = {name: self._partial[name] for name in self._verdicts.keys() & self._partial.keys()}
         return Reconciled(
@@ -231,8 +233,7 @@ class Reconciler:
                     self._conclude(Reconciliation(table.name, UNPROVEN, sentence=report_error(error)))
                 finally:
                     silver.clone_of(table.name).remove()
-            if self._files is not None:
-                self._files.record()
+            self._record()
         return unsettled
 
     def _pin(
@@ -340,8 +341,17 @@ class Reconciler:
 
     def _conclude(self, verdict: Reconciliation) -> None:
         if verdict.sentence != _STOPPED:  # else it is due as before
-            self._reports.record(self._run_id, verdict)
+            self._unrecorded.append(verdict)
+        if self._files is None:
+            self._record()
         self._verdicts[verdict.name] = verdict
+
+    def _record(self) -> None:
+        """Record the verdicts that are not recorded yet, and the fingerprints of the files that were read."""
+        unrecorded, self._unrecorded = self._unrecorded, []
+        if self._files is not None:
+            self._files.record()
+        self._reports.record(self._run_id, unrecorded)
 
 
 def compare_at_rest(config: Config, lake: Lake, names: Sequence[TableName]) -> list[Reconciliation]:

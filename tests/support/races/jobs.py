@@ -72,7 +72,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
         records.events.record([Event(*NAME, LSN(number), "evolved", tag)])
 
     def say(number: int, tag: str) -> None:
-        Reconciliations(lake).record(tag, Reconciliation(NAME, EQUAL))
+        Reconciliations(lake).record(tag, [Reconciliation(NAME, EQUAL)])
 
     def merge(number: int, tag: str) -> None:
         rows = session.range(1).select(F.lit(number).alias("id"), F.lit(tag).alias("tag"))
@@ -114,7 +114,7 @@ def prepare(lake: Lake) -> None:
     bronze.ensure()
     Records(lake).ensure()
     bronze.copies.request([CopyRequest("first", NAME, "a race")])
-    Reconciliations(lake).record("first", Reconciliation(NAME, EQUAL))
+    Reconciliations(lake).record("first", [Reconciliation(NAME, EQUAL)])
     lake.table("silver", *NAME).ensure("id INT, tag STRING")
 
 

@@ -19,7 +19,7 @@ from pipeline.bronze.copy_states import (
 )
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.events import Event
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, Compared, ComparedAt
+from pipeline.metadata.reconciliations import PROVE, Compared, ComparedAt
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.doubts import Doubt, find_doubts
 from pipeline.table_name import TableName
@@ -49,7 +49,7 @@ def history(*copies: CopyState, compared: int | None = None) -> CopyHistory:
 
 def equal_at(lsn: int) -> Compared:
     found = ComparedAt(LSN(lsn), NOON, PROVE)
-    return Compared(EQUAL, found, found)
+    return Compared(found, found)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,8 @@ def test_a_table_that_was_found_to_differ_is_in_doubt_until_it_is_copied(
     copies: CopyHistory, is_settled: bool
 ) -> None:
     equal = ComparedAt(LSN(7), NOON, PROVE)
-    compared = {NAME: Compared(DIFFERENT, ComparedAt(LSN(10), NOON + timedelta(hours=1), PROVE), equal)}
+    different = ComparedAt(LSN(10), NOON + timedelta(hours=1), PROVE)
+    compared = {NAME: Compared(different, equal, different)}
     doubts = find_doubts([], copies, compared)
     sentence = (
         f"Table {NAME} differed from its source at 0/A (prove). Run {NAME.command('reconcile')} --repair."
