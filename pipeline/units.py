@@ -31,6 +31,30 @@ def format_duration(seconds: float) -> str:
     return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02} min"
 
 
+def format_about_size(byte_count: float) -> str:
+    """Return an estimate in a binary unit, with two digits: `9.8 GiB`, `130 MiB`."""
+    power = min(max(int(byte_count).bit_length() - 1, 0) // 10, len(_BYTE_UNITS) - 1)
+    return f"{_two_digits(byte_count / (1 << 10 * power))} {_BYTE_UNITS[power]}"
+
+
+def format_about_duration(seconds: float) -> str:
+    """Return an estimate in one unit, with two digits: `less than a minute`, `13 min`, `2.5 h`, `4 days`."""
+    if seconds < _MINUTE:
+        return "less than a minute"
+    if seconds < 2 * _HOUR:
+        return f"{_two_digits(seconds / _MINUTE)} min"
+    if seconds < 2 * _DAY:
+        return f"{_two_digits(seconds / _HOUR)} h"
+    return f"{_two_digits(seconds / _DAY)} days"
+
+
+def _two_digits(value: float) -> str:
+    if value < 10:
+        return f"{value:.1f}".removesuffix(".0")
+    power = 10 ** max(0, len(str(int(value))) - 2)
+    return f"{round(value / power) * power:,}"
+
+
 def format_count(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless it is 1: `1 row`, `12,300 rows`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -86,20 +86,25 @@ def damaged_file(file: str) -> SpoolError:
     )
 
 
+def open_parquet(sink: Any) -> pq.ParquetWriter:
+    """Return a writer of the files of `bronze/changes` into what has the methods of a binary file."""
+    return pq.ParquetWriter(
+        sink,
+        CHANGES,
+        compression="snappy",
+        use_dictionary=_REPETITIVE,
+        write_statistics=list(STATISTICS),
+        write_page_checksum=True,
+    )
+
+
 class StagedFileWriter:
     """A new file in a folder, under a name that no other file has."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{uuid4().hex}.parquet"
         self._sink = _ChecksumSink(self._path)
-        self._parquet = pq.ParquetWriter(
-            self._sink,
-            CHANGES,
-            compression="snappy",
-            use_dictionary=_REPETITIVE,
-            write_statistics=list(STATISTICS),
-            write_page_checksum=True,
-        )
+        self._parquet = open_parquet(self._sink)
         self.row_count = 0
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}

@@ -10,33 +10,31 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from pipeline.config.load import load_text
 from pipeline.config.scalars import holds_secret
 from pipeline.errors import ConfigError
+from pipeline.operate.copy_estimate import CopyEstimate, estimate_copy
 from pipeline.operate.init_file import Choices, MatchedTables, select_tables, write_file
-from pipeline.postgres.checks.source_facts import (
-    Preparation,
-    SourceFacts,
-    SourceTable,
-    read_facts,
-    read_preparation,
-)
-from pipeline.postgres.connection import connect, limit_statement_time
+from pipeline.postgres.checks.source_facts import SourceFacts, SourceTable, read_facts
+from pipeline.postgres.checks.source_preparation import Preparation, read_preparation
+from pipeline.postgres.connection import connect, limit_statement_time, with_user
 from pipeline.progress import lines_by_reason
 from pipeline.table_name import TableName, match_tables
-from pipeline.terminal import plain, print_paragraph
+from pipeline.terminal import plain, print_pairs, print_paragraph
 from pipeline.units import format_count, format_size
 
 _APPLICATION_NAME = "pgdelta init"
 _QUERY_SECONDS = 60.0
 _LONGEST_NAME = 63
+_WORD = re.compile(r"""(?:"(?:[^"]|"")*"|'[^']*'|[^\s"'])+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,7 @@ class InitReport:
     pipeline: str
     facts: SourceFacts
     selection: MatchedTables
+    estimate: CopyEstimate
     preparations: tuple[Preparation, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -58,6 +57,8 @@ class InitReport:
                 "version": self.facts.version,
                 "database": self.facts.database,
                 "user": self.facts.user,
+                "role": self.facts.role,
+                "service": self.facts.managed and self.facts.managed.name,
                 "wal_level": self.facts.wal_level,
                 "slots": list(self.facts.slots),
                 "publications": list(self.facts.publications),
@@ -65,22 +66,25 @@ class InitReport:
             "tables": [_as_json(table) for table in self.selection.tables],
             "left_out": [{**_as_json(table), "reason": reason} for table, reason in self.selection.left_out],
             "not_followed": {str(name): why for name, why in self._passed_over().items()},
+            "temporary_tables": self.facts.temporary_tables,
             "partial": {str(name): sentence for name, sentence in self._partial().items()},
-            "to_do": [
-                {
-                    "reason": each.reason,
-                    "statements": list(each.statements),
-                    "needs_restart": each.needs_restart,
-                }
-                for each in self.preparations
-            ],
+            "estimate": self.estimate.as_json(),
+            "to_do": [_as_data(each) for each in self.preparations if not each.is_optional],
+            "optional": [_as_data(each) for each in self.preparations if each.is_optional],
         }
 
     def _passed_over(self) -> dict[TableName, str]:
+        """Return what is not followed of what was asked for; a table that is left out has its partitions."""
         chosen = {table.name for table in self.selection.tables}
-        schemas = self.selection.rules.keys()
-        passed_over = self.facts.passed_over.items()
-        return {name: why for name, why in passed_over if name not in chosen and name.schema in schemas}
+        left_out = {table.name for table, _ in self.selection.left_out}
+        globs, roots = self.selection.globs, self.facts.roots
+        return {
+            name: why
+            for name, why in self.facts.passed_over.items()
+            if name not in chosen
+            and roots.get(name) not in left_out
+            and (not globs or any(glob.matches(name) for glob in globs))
+        }
 
     def _partial(self) -> dict[TableName, str]:
         names = sorted(table.name for table in self.selection.tables)
@@ -90,7 +94,9 @@ class InitReport:
         """Print what was written and what is to be done; statements are lines that can be pasted."""
         tables = self.selection.tables
         size = format_size(sum(table.bytes for table in tables))
-        print_paragraph(console, f"wrote {self.file}: {format_count(len(tables), 'table')}, {size}")
+        print_paragraph(
+            console, f"wrote {self.file}: {format_count(len(tables), 'table')}, {size} with indexes"
+        )
         left_out = {
             table.name: f"{reason[:1].upper()}{reason[1:]}." for table, reason in self.selection.left_out
         }
@@ -98,27 +104,65 @@ class InitReport:
             print_paragraph(console, line)
         for line in lines_by_reason("not followed", self._passed_over()):
             print_paragraph(console, line)
+        if self.facts.temporary_tables:
+            kept = format_count(self.facts.temporary_tables, "temporary table")
+            print_paragraph(console, f"not followed: {kept}. Only their sessions see them.")
         for name, sentence in self._partial().items():
             print_paragraph(console, f"{name}: {sentence}")
         console.print()
-        if self.preparations:
-            print_paragraph(console, "To do at the source:")
-        for each in self.preparations:
-            print_paragraph(console, each.reason, prefix="-- ")
-            for statement in each.statements:
-                console.print(Text(statement), soft_wrap=True, highlight=False)
-            if each.needs_restart:
-                print_paragraph(console, "Then restart the server.", prefix="-- ")
-        if self.preparations:
-            console.print()
+        print_pairs(console, self.estimate.pairs())
+        console.print()
+        self._print_preparations(console)
         print_paragraph(console, "Then:")
         for command in ("check", "run", "status"):
             line = f"pgdelta {command} --config {shlex.quote(self.file)}"
             console.print(plain(line), soft_wrap=True, highlight=False)
 
+    def _print_preparations(self, console: Console) -> None:
+        """Print one SQL script, in which what is optional, and what is no SQL, is a comment."""
+        where = f"in the database {self.facts.database}, as SQL for its DBA:"
+        if any(not each.is_optional for each in self.preparations):
+            print_paragraph(console, f"To do at the source, {where}")
+        else:
+            optional = f" Optional, {where}" if self.preparations else ""
+            print_paragraph(console, f"Nothing is left to do at the source.{optional}")
+        for each in self.preparations:
+            reason = f"Optional: {each.reason}" if each.is_optional else each.reason
+            print_paragraph(console, reason, prefix="-- ")
+            for setting in each.settings:
+                print_paragraph(console, setting, indent=2, prefix="-- ")
+            for statement in each.statements:
+                _print_statement(console, statement, "-- " if each.is_optional else "")
+            if each.needs_restart:
+                print_paragraph(console, "These take effect when the server restarts.", prefix="-- ")
+        console.print()
+        if self.facts.is_superuser and self.facts.user == self.facts.role:
+            print_paragraph(
+                console,
+                f"The pipeline will connect as {self.facts.role}, a superuser. For a role that can do"
+                " less, begin again with --role NAME, which prints the SQL that creates it.",
+            )
+            console.print()
 
-def read_source(conninfo: str) -> SourceFacts:
-    """Return what the server of a connection string has; raise ConfigError if the string has a secret."""
+
+def _print_statement(console: Console, statement: str, prefix: str) -> None:
+    """Print a statement on lines that fit, divided between words and quoted names, never within one."""
+    width = console.width - len(prefix)
+    line = ""
+    for word in _WORD.findall(statement):
+        if line and cell_len(f"{line} {word}") > width:
+            console.print(Text(prefix + line), soft_wrap=True, highlight=False)
+            line = f"   {word}"
+        else:
+            line = f"{line} {word}" if line else word
+    console.print(Text(prefix + line), soft_wrap=True, highlight=False)
+
+
+def read_source(conninfo: str, role: str | None = None) -> SourceFacts:
+    """Return what the server of a connection string has for a role, by default that of the string.
+
+    Raises ConfigError if the string has a secret.
+    """
     if holds_secret(conninfo):
         raise ConfigError(
             "The connection string has a password, which does not belong into the file. Remove it, and set"
@@ -131,7 +175,7 @@ def read_source(conninfo: str) -> SourceFacts:
         )
     with connect(conninfo, application_name=_APPLICATION_NAME, key="--conninfo") as connection:
         limit_statement_time(connection, _QUERY_SECONDS)
-        return read_facts(connection)
+        return read_facts(connection, role)
 
 
 def suggest_name(facts: SourceFacts) -> str:
@@ -166,7 +210,10 @@ def write_configuration(choices: Choices, facts: SourceFacts, selection: Matched
             f"The slot {choices.pipeline} exists already, and a slot has one reader. Choose another name for"
             " the pipeline, or drop the slot."
         )
-    text = write_file(choices, facts, selection)
+    written = choices
+    if facts.role != facts.user:
+        written = replace(choices, conninfo=with_user(choices.conninfo, facts.role))
+    text = write_file(written, facts, selection)
     config = load_text(text, choices.file, {})
     matched = {
         table.name
@@ -176,11 +223,19 @@ def write_configuration(choices: Choices, facts: SourceFacts, selection: Matched
     }
     if matched != {table.name for table in selection.tables}:
         raise AssertionError("the rules match other tables than were chosen")
-    if (config.pipeline, config.source.conninfo) != (choices.pipeline, choices.conninfo):
+    if (config.pipeline, config.source.conninfo) != (written.pipeline, written.conninfo):
         raise AssertionError("the file has other values than were chosen")
     with connect(choices.conninfo, application_name=_APPLICATION_NAME, key="--conninfo") as connection:
         limit_statement_time(connection, _QUERY_SECONDS)
-        preparations = read_preparation(connection, facts, config.source.publication, selection.tables)
+        estimate = estimate_copy(connection, choices.conninfo, facts, selection.tables)
+        preparations = read_preparation(
+            connection,
+            facts,
+            config.source.publication,
+            selection.tables,
+            [table for table, _ in selection.left_out],
+            estimate.wal_rate,
+        )
     try:
         with open(choices.file, "x", encoding="utf-8") as file:
             file.write(text)
@@ -190,7 +245,7 @@ def write_configuration(choices: Choices, facts: SourceFacts, selection: Matched
         raise ConfigError(
             f"{choices.file}: Cannot write the file ({error.strerror}). Give --output another path."
         ) from None
-    return InitReport(choices.file, choices.pipeline, facts, selection, tuple(preparations))
+    return InitReport(choices.file, choices.pipeline, facts, selection, estimate, tuple(preparations))
 
 
 def refuse_existing(file: str) -> None:
@@ -213,4 +268,13 @@ def _as_json(table: SourceTable) -> dict[str, Any]:
         "owner": table.owner,
         "bytes": table.bytes,
         "rows": table.rows,
+    }
+
+
+def _as_data(preparation: Preparation) -> dict[str, Any]:
+    return {
+        "reason": preparation.reason,
+        "statements": list(preparation.statements),
+        "settings": list(preparation.settings),
+        "needs_restart": preparation.needs_restart,
     }

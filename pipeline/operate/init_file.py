@@ -39,11 +39,15 @@ class FileRule:
 
 @dataclass(frozen=True, slots=True)
 class MatchedTables:
-    """The tables that rules match, their rules by schema, and others with why each is left out."""
+    """The tables that rules match, their rules by schema, and others with why each is left out.
+
+    `globs` are what was asked for, none for all tables.
+    """
 
     tables: tuple[SourceTable, ...]
     rules: Mapping[str, Sequence[FileRule]]
     left_out: tuple[tuple[SourceTable, str], ...]
+    globs: tuple[TableGlob, ...] = ()
 
 
 def select_tables(
@@ -73,16 +77,16 @@ def select_tables(
     schemas = dict.fromkeys(table.name.schema for table in clear)
     whole = {schema for schema in schemas if not globs or any(g.matches_schema(schema) for g in globs)}
     rules = {schema: _rules(schema, tables, found, own, is_whole=schema in whole) for schema in schemas}
-    return MatchedTables(tuple(clear), rules, tuple(left_out))
+    return MatchedTables(tuple(clear), rules, tuple(left_out), tuple(globs))
 
 
 def write_file(choices: Choices, facts: SourceFacts, selection: MatchedTables) -> str:
     """Return the text of the configuration file."""
-    return "\n".join([*_head(choices, facts), *_SETTINGS, *_tables(selection), ""])
+    return "\n".join([*_head(choices, facts, selection), *_SETTINGS, *_tables(selection), ""])
 
 
-def _head(choices: Choices, facts: SourceFacts) -> Iterator[str]:
-    total = sum(table.bytes for table in facts.tables)
+def _head(choices: Choices, facts: SourceFacts, selection: MatchedTables) -> Iterator[str]:
+    total = sum(table.bytes for table in selection.tables)
     file = quote_yaml(choices.file)
     yield f"# Written by pgdelta init for database {quote_yaml(facts.database)}, PostgreSQL {facts.version}."
     yield f"# Commands read it by --config {file}, or by PGDELTA_CONFIG={file} in the environment."
@@ -155,7 +159,7 @@ def _tables(selection: MatchedTables) -> Iterator[str]:
 
 
 def _describe(table: SourceTable) -> str:
-    kind = "partitioned" if table.is_partitioned else format_size(table.bytes)
+    kind = f"partitioned, {format_size(table.bytes)}" if table.is_partitioned else format_size(table.bytes)
     rows = f", about {format_count(table.rows, 'row')}" if table.rows else ""
     return f"{quote_yaml(table.name.table)}: {kind}{rows}"
 

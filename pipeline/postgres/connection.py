@@ -348,6 +348,11 @@ def limit_connect_time(conninfo: str, seconds: float) -> str:
     return conninfo.with_text(limited) if isinstance(conninfo, CommandConninfo) else limited
 
 
+def with_user(conninfo: str, user: str) -> str:
+    """Return the conninfo, which can be parsed, with another user."""
+    return conninfo_syntax.make_conninfo(conninfo, user=user)
+
+
 def limit_lock_time(connection: Connection) -> None:
     """Let statements wait for a lock for at most `LOCK_SECONDS`, until the transaction in progress ends."""
     limit = f"{LOCK_SECONDS * 1000:.0f}"

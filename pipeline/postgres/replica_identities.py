@@ -7,12 +7,15 @@ rows: what counts is the identity of its partitions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import psycopg
 
 from pipeline.errors import SourceError
+from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server
 from pipeline.postgres.published_tables import FAMILY
 from pipeline.table_name import TableName
@@ -23,6 +26,14 @@ class IdentityFault(Enum):
 
     MISSING = "no replica identity"
     GENERATED = "a replica identity with generated columns that are not published"
+
+
+@dataclass(frozen=True, slots=True)
+class LackingIdentity:
+    """A table without replica identity, and its unique index that could be one, if it has one."""
+
+    name: TableName
+    index: str | None
 
 
 #: The key columns of an index, without INCLUDE columns.
@@ -59,6 +70,28 @@ CROSS JOIN LATERAL (
 ) fault
 WHERE c.relkind IN ('r', 'p') AND c.oid >= 16384 AND (fault.is_missing OR fault.is_unpublished)
 """
+# Of a partitioned table, updates and deletes have the old row as the root's and the leaf's identity say.
+_LACKING = """
+SELECT n.nspname::text, c.relname::text, CASE WHEN leaf.is_alone THEN (
+    SELECT x.relname::text FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+    WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid
+      AND i.indpred IS NULL AND i.indexprs IS NULL AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum = ANY ({key}) AND NOT {not_null})
+    ORDER BY i.indnatts, 1 LIMIT 1) END
+FROM (
+    SELECT member.oid, c.relkind = 'r' AS is_alone
+    FROM ROWS FROM (pg_catalog.unnest(%(schemas)s::text[]), pg_catalog.unnest(%(tables)s::text[]))
+        AS names (nspname, relname)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = names.nspname
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = names.relname
+    CROSS JOIN LATERAL {family} member
+) leaf
+JOIN pg_catalog.pg_class c ON c.oid = leaf.oid AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE {lacks_identity}
+ORDER BY 1, 2
+"""
 
 
 def find_unsafe_identities(
@@ -78,6 +111,19 @@ def find_unsafe_identities(
         TableName(schema, table): IdentityFault.MISSING if is_missing else IdentityFault.GENERATED
         for schema, table, is_missing in rows
     }
+
+
+def list_lacking_identities(connection: Connection, names: Sequence[TableName]) -> list[LackingIdentity]:
+    """Return those of the tables, and of their partitions, that have no replica identity."""
+    query = _LACKING.format(
+        key=for_server(connection, KEY_COLUMNS),
+        not_null=for_server(connection, NOT_NULL),
+        family=FAMILY,
+        lacks_identity=_LACKS_IDENTITY,
+    )
+    parameters = {"schemas": [name.schema for name in names], "tables": [name.table for name in names]}
+    rows = _fetch(connection, query, parameters) if names else []
+    return [LackingIdentity(TableName(schema, table), index) for schema, table, index in rows]
 
 
 def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, TableName, bool]]:
@@ -117,7 +163,7 @@ def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, Tabl
 
 
 def _fetch(
-    connection: Connection, query: str, parameters: dict[str, str | None] | None = None
+    connection: Connection, query: str, parameters: Mapping[str, object] | None = None
 ) -> list[tuple[Any, ...]]:
     try:
         return connection.execute(query.encode(), parameters).fetchall()

@@ -137,6 +137,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "progress",
         "protocol",
         "silver",
+        "table_copy",
     },
     "verify": {
         "terminal",

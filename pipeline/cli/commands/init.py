@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.units import format_count
 
 _FILE = "File"
+_ALL = "*.*"
 
 
 @command(
@@ -26,6 +27,10 @@ _FILE = "File"
             "pgdelta init --yes --conninfo 'host=db dbname=shop user=pgdelta' \\\n"
             "    --output conf/shop.yaml",
         ),
+        (
+            "for a role that the DBA has yet to create",
+            "pgdelta init --yes --conninfo 'host=db dbname=shop' --role pgdelta",
+        ),
         ("only some tables", "pgdelta init --table 'sales.*' --table public.customers"),
     ],
     exit_codes={0: "the file is written; what is left to do is printed"},
@@ -35,6 +40,12 @@ _FILE = "File"
     group="Source",
     metavar="TEXT",
     help="The server: libpq keywords or a URI, without a password (default: libpq's environment).",
+)
+@option(
+    "--role",
+    group="Source",
+    metavar="NAME",
+    help="Role of the pipeline, which need not exist yet (default: that of the connection).",
 )
 @tables_option("Replicate these tables only (default: all that have a replica identity).")
 @option("--pipeline", group=_FILE, metavar="NAME", help="Name of the pipeline (default: after the database).")
@@ -50,6 +61,7 @@ _FILE = "File"
 @output_options
 def init(
     conninfo: str | None,
+    role: str | None,
     tables: tuple[str, ...],
     pipeline: str | None,
     root: str | None,
@@ -60,10 +72,12 @@ def init(
     stop: threading.Event,
 ) -> int:
     """Read what a server has (tables, sizes, replica identities, rights, settings), write a commented
-    configuration file for it, and print what is left to do there, as SQL to paste.
+    configuration file for it, estimate the initial copy, and print what is left to do there, as SQL for the
+    DBA.
 
-    Nothing is changed at the server. Tables without a replica identity are left out, because UPDATE and
-    DELETE would fail on them at the source once they are published.
+    Nothing is changed at the server. For the estimate, rows of the largest tables are read for about two
+    seconds, if the role of the connection may read them. Tables without a replica identity are left out,
+    because UPDATE and DELETE would fail on them at the source once they are published.
     """
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError("Questions need a terminal. Add --yes to use the options and the defaults.")
@@ -84,7 +98,7 @@ def init(
     if output is not None:
         refuse_existing(output)
     server = ask("Connection, libpq keywords or a URI", conninfo, "")
-    facts = read_source(server)
+    facts = read_source(server, role)
     if not yes:
         click.echo(
             f"PostgreSQL {facts.version}, {format_count(len(facts.tables), 'table')} in this "
@@ -93,7 +107,8 @@ def init(
             err=True,
         )
     name = ask("Name of the pipeline", pipeline, suggest_name(facts))
-    globs = tables or tuple(ask("Tables, as schema.table globs with spaces between", None, "*.*").split())
+    globs = tables or tuple(ask("Tables, as schema.table globs with spaces between", None, _ALL).split())
+    globs = () if globs == (_ALL,) else globs
     selection = choose_tables(facts, globs)
     lake = check_root(ask("Folder of the lake", root, "lake"))
     file = ask("File to write", output, f"{name}.yaml")

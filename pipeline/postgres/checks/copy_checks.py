@@ -40,7 +40,8 @@ class LeafPrivileges:
 
 _LEAVES = """
 WITH RECURSIVE published (nspname, relname) AS (
-    SELECT * FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS names
+    SELECT * FROM ROWS FROM (
+        pg_catalog.unnest(%(schemas)s::text[]), pg_catalog.unnest(%(tables)s::text[])) AS names
 ), family (oid, relkind) AS (
     SELECT c.oid, c.relkind FROM published p
     JOIN pg_catalog.pg_namespace n ON n.nspname = p.nspname
@@ -50,12 +51,24 @@ WITH RECURSIVE published (nspname, relname) AS (
     JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid AND f.relkind = 'p'
     JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
 )
-SELECT n.nspname::text, c.relname::text, pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
-       pg_catalog.has_table_privilege(c.oid, 'SELECT'), pg_catalog.row_security_active(c.oid)
+SELECT n.nspname::text, c.relname::text, {privileges}
 FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid AND f.relkind = 'r' AND c.relpersistence = 'p'
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY 1, 2
 """
+_OF_SESSION = (
+    "pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),"
+    " pg_catalog.row_security_active(c.oid)"
+)
+# A role that does not exist yet has the privileges of PUBLIC.
+_GRANTEE = "coalesce((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.rolname = %(role)s), 'public')"
+_OF_ROLE = (
+    f"pg_catalog.has_schema_privilege({_GRANTEE}, n.oid, 'USAGE'),"
+    f" pg_catalog.has_table_privilege({_GRANTEE}, c.oid, 'SELECT'),"
+    " c.relrowsecurity AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = %(role)s"
+    " AND (r.rolsuper OR r.rolbypassrls"
+    " OR NOT c.relforcerowsecurity AND pg_catalog.pg_has_role(r.oid, c.relowner, 'USAGE')))"
+)
 
 
 def check_copies(connection: Connection, config: Config, publication: Publication | None) -> Iterator[Check]:
@@ -153,15 +166,18 @@ def _check_privileges(reader: Connection, names: list[TableName]) -> Iterator[Ch
     )
 
 
-def list_leaves(reader: Connection, names: list[TableName]) -> list[LeafPrivileges]:
-    """Return the role's privileges on the tables, of partitioned ones on their leaves.
+def list_leaves(reader: Connection, names: list[TableName], role: str | None = None) -> list[LeafPrivileges]:
+    """Return the privileges of a role, by default the session's, on tables, of partitioned ones on leaves.
 
     Raises psycopg.Error.
     """
+    query = _LEAVES.format(privileges=_OF_SESSION if role is None else _OF_ROLE)
     schemas, tables = [schema for schema, _ in names], [table for _, table in names]
     return [
         LeafPrivileges(TableName(schema, table), *facts)
-        for schema, table, *facts in reader.execute(_LEAVES, (schemas, tables)).fetchall()
+        for schema, table, *facts in reader.execute(
+            query, {"schemas": schemas, "tables": tables, "role": role}
+        ).fetchall()
     ]
 
 

@@ -1,26 +1,24 @@
-"""Facts of a server and of the role there for `pgdelta init`, and the SQL that prepares it.
+"""Facts of a server, a database and a role for `pgdelta init`, from catalogs alone; nothing is changed.
 
-Only catalogs are read, and nothing is changed. `preparation` is pure: facts in, statements out.
+The role is the one that the pipeline will use. One that does not exist yet has the rights of PUBLIC.
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import psycopg
 
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
 from pipeline.errors import SourceError
-from pipeline.postgres.checks.copy_checks import LeafPrivileges, list_leaves
 from pipeline.postgres.connection import WAL_LEVEL, Connection, describe, for_server
 from pipeline.postgres.matched_relations import publishes_roots, read_relations
-from pipeline.postgres.publication import IS_PUBLISHABLE, VIA_ROOT
+from pipeline.postgres.publication import IS_PUBLISHABLE
+from pipeline.postgres.published_tables import FAMILY
 from pipeline.postgres.replica_identities import find_unsafe_identities
-from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
 
 _PARTITION = "It is a partition: silver has its rows in the table {}."
@@ -28,46 +26,80 @@ OBSTACLE = (
     "{}, so UPDATE and DELETE would fail on it at the source; add a primary key, or run ALTER TABLE …"
     " REPLICA IDENTITY FULL"
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class ManagedServer(NamedTuple):
+    """A service that runs servers, and its setting for logical replication."""
+
+    name: str
+    logical: str
+
+
 _TABLES = """
 SELECT n.nspname::text, c.relname::text, pg_catalog.pg_get_userbyid(c.relowner)::text,
-       pg_catalog.pg_has_role(c.relowner, 'USAGE'),
-       coalesce(pg_catalog.pg_total_relation_size(c.oid), 0),
-       CASE WHEN c.reltuples > 0 THEN c.reltuples ELSE 0 END::bigint, c.relkind = 'p'
+       EXISTS (SELECT 1 FROM pg_catalog.pg_roles r
+               WHERE r.rolname = %(role)s AND pg_catalog.pg_has_role(r.oid, c.relowner, 'USAGE')),
+       leaves.bytes, leaves.table_bytes, leaves.row_count, c.relkind = 'p'
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (
+    SELECT coalesce(pg_catalog.sum(pg_catalog.pg_total_relation_size(leaf.oid)), 0)::bigint AS bytes,
+           coalesce(pg_catalog.sum(pg_catalog.pg_table_size(leaf.oid)), 0)::bigint AS table_bytes,
+           coalesce(pg_catalog.sum(leaf.reltuples) FILTER (WHERE leaf.reltuples > 0), 0)::bigint AS row_count
+    FROM {family} member
+    JOIN pg_catalog.pg_class leaf
+        ON leaf.oid = member.oid AND leaf.relkind = 'r' AND leaf.relpersistence = 'p'
+) leaves
 WHERE {is_publishable}
 ORDER BY 1, 2
 """
 # On RDS, a role has the privilege instead of the attribute.
 _MAY_REPLICATE = (
     "SELECT r.rolsuper OR r.rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles m"
-    " WHERE m.rolname = 'rds_replication' AND pg_catalog.pg_has_role(m.oid, 'MEMBER'))"
-    " FROM pg_catalog.pg_roles r WHERE r.rolname = current_user"
+    " WHERE m.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, m.oid, 'MEMBER'))"
+    " FROM pg_catalog.pg_roles r WHERE r.rolname = coalesce(%(role)s::text, current_user)"
 )
 _SERVER = f"""
 SELECT {WAL_LEVEL}, pg_catalog.current_setting('max_replication_slots')::integer,
        pg_catalog.current_setting('max_wal_senders')::integer,
        (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication),
-       (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user),
-       pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'),
+       (SELECT pg_catalog.pg_size_bytes(s.setting || s.unit) FROM pg_catalog.pg_settings s
+        WHERE s.name = 'max_slot_wal_keep_size' AND s.setting <> '-1'),
+       coalesce(given.rolsuper, false), coalesce(given.rolcanlogin, false), given.rolname IS NOT NULL,
+       pg_catalog.has_database_privilege(
+           coalesce(given.rolname, 'public'), pg_catalog.current_database(), 'CREATE'),
+       pg_catalog.has_database_privilege(
+           coalesce(given.rolname, 'public'), pg_catalog.current_database(), 'CONNECT'),
        pg_catalog.pg_is_in_recovery(),
        ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots ORDER BY 1),
-       ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1)
+       ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1),
+       ARRAY(SELECT rolname::text FROM pg_catalog.pg_roles WHERE rolname = ANY (%(administrators)s)),
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_class
+        WHERE relpersistence = 't' AND relkind IN ('r', 'p'))
+FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_roles given ON given.rolname = %(role)s
 """
+#: Settings of managed servers that are no superuser's to change: the role of their administrators → theirs.
+MANAGED: Mapping[str, ManagedServer] = {
+    "rds_superuser": ManagedServer("Amazon RDS or Aurora", "rds.logical_replication = 1"),
+    "cloudsqlsuperuser": ManagedServer("Cloud SQL", "cloudsql.logical_decoding = on"),
+    "alloydbsuperuser": ManagedServer("AlloyDB", "alloydb.logical_decoding = on"),
+    "azure_pg_admin": ManagedServer("Azure Database for PostgreSQL", "wal_level = logical"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table that can be published; `bytes` include its indexes, `rows` are the planner's estimate.
+    """A table that can be published; `bytes` are with its indexes, `table_bytes` without.
 
-    `obstacle` is why it should not be published as it is, "" if nothing is in the way.
+    Those of a partitioned table are those of its partitions. `rows` are the planner's estimate. `obstacle` is
+    why it should not be published as it is, "" if nothing is in the way.
     """
 
     name: TableName
     owner: str
     is_owned: bool
     bytes: int
+    table_bytes: int
     rows: int
     is_partitioned: bool
     obstacle: str
@@ -78,17 +110,22 @@ class SourceFacts:
     """A server, a database and a role on it; the sizes are in bytes.
 
     `passed_over` are relations that no rule with a wildcard follows, and why; some of `tables` are among
-    them. `partial` says which rows of a table silver would lack.
+    them. `partial` says which rows of a table silver would lack. The rights are those of `role`, which the
+    pipeline will use. `slot_wal_limit` is None if a slot keeps all WAL.
     """
 
     database: str
-    user: str
+    user: str  # of the session
+    role: str
     version: str
     wal_level: str  # that a slot finds
     slot_limit: int
     walsender_limit: int
     walsenders: int
     is_superuser: bool
+    role_exists: bool
+    may_log_in: bool
+    may_connect: bool  # to the database
     may_create: bool  # in the database
     may_replicate: bool
     is_standby: bool
@@ -97,59 +134,60 @@ class SourceFacts:
     tables: tuple[SourceTable, ...]
     passed_over: Mapping[TableName, str] = field(default_factory=dict)
     partial: Mapping[TableName, str] = field(default_factory=dict)
+    roots: Mapping[TableName, TableName] = field(default_factory=dict)  # of partitions
     publishes_roots: bool = False  # a publication may send partitioned tables under their own names
+    slot_wal_limit: int | None = None
+    limits_slots: bool = True  # the server has max_slot_wal_keep_size
+    managed: ManagedServer | None = None
+    temporary_tables: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """What is to be done at the source: why, by whom, and the statements; some need a restart."""
-
-    reason: str
-    statements: tuple[str, ...] = ()
-    needs_restart: bool = False
-
-
-def may_replicate(connection: Connection) -> bool:
-    """Return whether the role may use replication slots; raise psycopg.Error."""
-    row = connection.execute(_MAY_REPLICATE).fetchone()
+def may_replicate(connection: Connection, role: str | None = None) -> bool:
+    """Return whether a role, by default the session's, may use replication slots; raise psycopg.Error."""
+    row = connection.execute(_MAY_REPLICATE, {"role": role}).fetchone()
     return row is not None and bool(row[0])
 
 
-def read_facts(connection: Connection) -> SourceFacts:
-    """Return the facts of the session's database and role."""
+def read_facts(connection: Connection, role: str | None = None) -> SourceFacts:
+    """Return the facts of the session's database and of a role, by default the session's."""
+    user = connection.info.user
+    parameters = {"role": role or user, "administrators": list(MANAGED)}
     try:
-        row = connection.execute(_SERVER).fetchone()
+        row = connection.execute(_SERVER, parameters).fetchone()
         rows = connection.execute(
-            _TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE)), ()
+            _TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE), family=FAMILY), parameters
         ).fetchall()
-        replicates = may_replicate(connection)
+        replicates = may_replicate(connection, role or user)
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's catalog: {describe(error)}.") from None
     assert row is not None
-    level, slots, senders, sending, is_superuser, may_create, is_standby, slot_names, publications = row
+    level, slots, senders, sending, slot_wal, *rights, is_standby, slot_names, publications = row[:-2]
+    administrators, temporary_tables = row[-2:]
+    is_superuser, may_log_in, exists, may_create, may_connect = rights
     obstacles = {name: OBSTACLE.format(why.value) for name, why in find_unsafe_identities(connection).items()}
     relations = read_relations(connection, Config(pipeline="init", tables=(TableRule("*.*"),)))
     obstacles |= {name: reason.why.rstrip(".") for name, reason in relations.refused().items()}
     tables = tuple(
-        SourceTable(name, owner, is_owned, size, count, is_partitioned, obstacles.get(name, ""))
-        for schema, table, owner, is_owned, size, count, is_partitioned in rows
+        SourceTable(name, owner, is_owned, size, table_size, count, is_root, obstacles.get(name, ""))
+        for schema, table, owner, is_owned, size, table_size, count, is_root in rows
         for name in (TableName(schema, table),)
     )
     passed_over = {name: str(reason) for name, reason in relations.passed_over().items()}
-    passed_over |= {
-        name: _PARTITION.format(member.above[-1])
-        for name, member in relations.families.items()
-        if member.above and name not in passed_over
-    }
+    roots = {name: member.above[-1] for name, member in relations.families.items() if member.above}
+    passed_over = {name: _PARTITION.format(root) for name, root in roots.items()} | passed_over
     return SourceFacts(
         database=connection.info.dbname,
-        user=connection.info.user,
+        user=user,
+        role=role or user,
         version=(connection.info.parameter_status("server_version") or "").partition(" ")[0],
         wal_level=level,
         slot_limit=slots,
         walsender_limit=senders,
         walsenders=sending,
         is_superuser=is_superuser,
+        role_exists=exists,
+        may_log_in=may_log_in,
+        may_connect=may_connect,
         may_create=may_create,
         may_replicate=replicates,
         is_standby=is_standby,
@@ -158,90 +196,10 @@ def read_facts(connection: Connection) -> SourceFacts:
         tables=tables,
         passed_over=passed_over,
         partial=relations.notes({table.name for table in tables}),
+        roots=roots,
         publishes_roots=publishes_roots(connection),
+        slot_wal_limit=slot_wal,
+        limits_slots=connection.info.server_version >= 130000,
+        managed=next((MANAGED[name] for name in administrators), None),
+        temporary_tables=temporary_tables,
     )
-
-
-def read_preparation(
-    connection: Connection, facts: SourceFacts, publication: str, tables: Sequence[SourceTable]
-) -> list[Preparation]:
-    """Return what is to be done before these tables are replicated through this publication."""
-    try:
-        leaves = list_leaves(connection, sorted(table.name for table in tables))
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's privileges: {describe(error)}.") from None
-    return list(preparation(facts, publication, tables, leaves))
-
-
-def preparation(
-    facts: SourceFacts, publication: str, tables: Sequence[SourceTable], leaves: Sequence[LeafPrivileges]
-) -> Iterator[Preparation]:
-    """Yield what is to be done, in the order in which it is done."""
-    role = identifier(facts.user)
-    settings = list(_settings(facts))
-    if settings:
-        yield Preparation(
-            "Settings of the server, by a superuser; on a managed server, set its parameters instead.",
-            tuple(settings),
-            needs_restart=True,
-        )
-    if not facts.may_replicate:
-        yield Preparation(
-            "The right to replicate, by a superuser (on RDS: GRANT rds_replication TO the role).",
-            (f"ALTER ROLE {role} REPLICATION;",),
-        )
-    grants = list(_grants(role, leaves))
-    if grants:
-        yield Preparation("The right to read tables, by their owner.", tuple(grants))
-    if any(leaf.is_filtered for leaf in leaves):
-        yield Preparation(
-            "All rows of tables with row-level security, by a superuser.", (f"ALTER ROLE {role} BYPASSRLS;",)
-        )
-    if facts.is_standby:
-        yield Preparation(
-            "The server is a standby, where no publication can be created. Connect to its primary server."
-        )
-    elif publication not in facts.publications and not _may_publish(facts, tables):
-        names = ", ".join(identifier(*table.name) for table in tables)
-        option = VIA_ROOT if facts.publishes_roots else ""
-        yield Preparation(
-            "The publication, by a role that owns the tables and has CREATE on the database. Tables that"
-            " match later are added to it by that role.",
-            (f"CREATE PUBLICATION {identifier(publication)} FOR TABLE {names}{option};",),
-        )
-
-
-def identifier(*names: str) -> str:
-    """Return a quoted identifier on one line: control characters of a name are written by their codes."""
-    return ".".join(
-        'U&"' + _CONTROL.sub(lambda found: f"\\+{ord(found[0]):06X}", escaped) + '"'
-        if _CONTROL.search(name)
-        else quote_identifier(name)
-        for name in names
-        for escaped in (name.replace("\\", "\\\\").replace('"', '""'),)
-    )
-
-
-def _settings(facts: SourceFacts) -> Iterator[str]:
-    if facts.wal_level != "logical":
-        yield "ALTER SYSTEM SET wal_level = 'logical';"
-    if len(facts.slots) >= facts.slot_limit:
-        yield f"ALTER SYSTEM SET max_replication_slots = {len(facts.slots) + 5};"
-    if facts.walsenders >= facts.walsender_limit:
-        yield f"ALTER SYSTEM SET max_wal_senders = {facts.walsenders + 5};"
-
-
-def _grants(role: str, leaves: Sequence[LeafPrivileges]) -> Iterator[str]:
-    closed = sorted({leaf.name.schema for leaf in leaves if not leaf.has_usage})
-    if closed:
-        yield f"GRANT USAGE ON SCHEMA {', '.join(map(identifier, closed))} TO {role};"
-    unreadable: dict[str, list[TableName]] = defaultdict(list)
-    for leaf in leaves:
-        if not leaf.has_select:
-            unreadable[leaf.name.schema].append(leaf.name)
-    for names in unreadable.values():
-        yield f"GRANT SELECT ON {', '.join(identifier(*name) for name in sorted(names))} TO {role};"
-
-
-def _may_publish(facts: SourceFacts, tables: Sequence[SourceTable]) -> bool:
-    return facts.is_superuser or (facts.may_create and all(table.is_owned for table in tables))

@@ -16,7 +16,12 @@ import psycopg
 from psycopg import errors as sqlstate
 from psycopg import sql
 
-from pipeline.postgres.connection import describe, limit_lock_time, use_raw_encoding
+from pipeline.postgres.connection import (
+    describe,
+    limit_lock_time,
+    limit_statement_time,
+    use_raw_encoding,
+)
 from pipeline.postgres.publication import Leaf, PublishedTable
 from pipeline.postgres.snapshot.export import (
     SnapshotLost,
@@ -63,20 +68,31 @@ class Block:
 class CopyReader:
     """One session that reads ranges of pages, for one thread."""
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: str, *, statement_seconds: float | None = None) -> None:
+        """Open the session; a statement that takes longer than `statement_seconds` fails."""
         self._connection = connect_for_copy(conninfo)
         use_raw_encoding(self._connection)
+        if statement_seconds is not None:
+            limit_statement_time(self._connection, statement_seconds)
         self._pages = _FIRST_PAGES
 
     def close(self) -> None:
         """End the session."""
         self._connection.close()
 
-    def read(self, snapshot: SourceSnapshot, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
-        """Yield the rows of the range; raise SnapshotLost, RowsMoved or SourceError if that fails."""
+    def read(
+        self, snapshot: SourceSnapshot | None, table: PublishedTable, pages: LeafPages
+    ) -> Iterator[Block]:
+        """Yield the rows of the range; raise SnapshotLost, RowsMoved or SourceError if that fails.
+
+        Without a snapshot they are those of the moment, for a sample.
+        """
         connection = self._connection
         try:
-            begin_under(connection, snapshot)
+            if snapshot is None:
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            else:
+                begin_under(connection, snapshot)
             limit_lock_time(connection)
             yield from self._blocks(table, pages)
             connection.execute("ROLLBACK")

@@ -17,14 +17,8 @@ from pipeline.errors import ConfigError
 from pipeline.operate.init import choose_tables, read_source, suggest_name
 from pipeline.operate.init_file import AMBIGUOUS, Choices, MatchedTables, select_tables, write_file
 from pipeline.postgres.checks.copy_checks import LeafPrivileges
-from pipeline.postgres.checks.source_facts import (
-    OBSTACLE,
-    Preparation,
-    SourceFacts,
-    SourceTable,
-    identifier,
-    preparation,
-)
+from pipeline.postgres.checks.source_facts import MANAGED, OBSTACLE, SourceFacts, SourceTable
+from pipeline.postgres.checks.source_preparation import Preparation, identifier, preparation
 from pipeline.postgres.replica_identities import IdentityFault
 from pipeline.table_name import TableName
 
@@ -55,19 +49,23 @@ HOSTILE = (
 
 
 def table(schema: str, name: str, *, obstacle: str = "", owned: bool = True) -> SourceTable:
-    return SourceTable(TableName(schema, name), "owner", owned, 8192, 100, False, obstacle)
+    return SourceTable(TableName(schema, name), "owner", owned, 8192, 8192, 100, False, obstacle)
 
 
 def facts(tables: Sequence[SourceTable], **changes: object) -> SourceFacts:
     values: dict[str, object] = {
         "database": "shop",
         "user": "pgdelta",
+        "role": "pgdelta",
         "version": "18.4",
         "wal_level": "logical",
         "slot_limit": 10,
         "walsender_limit": 10,
         "walsenders": 0,
         "is_superuser": False,
+        "role_exists": True,
+        "may_log_in": True,
+        "may_connect": True,
         "may_create": True,
         "may_replicate": True,
         "is_standby": False,
@@ -198,6 +196,43 @@ def test_a_source_that_is_ready_needs_nothing() -> None:
 def test_what_is_missing_is_a_statement(changes: dict[str, Any], statement: str, restarts: bool) -> None:
     [found] = prepare(**changes)
     assert (found.statements, found.needs_restart) == ((statement,), restarts)
+
+
+@pytest.mark.parametrize(
+    ("administrator", "setting", "statements"),
+    [
+        (
+            "rds_superuser",
+            "rds.logical_replication = 1",
+            ('CREATE ROLE "pgdelta" LOGIN;', 'GRANT rds_replication TO "pgdelta";'),
+        ),
+        (
+            "cloudsqlsuperuser",
+            "cloudsql.logical_decoding = on",
+            ('CREATE ROLE "pgdelta" LOGIN REPLICATION;',),
+        ),
+    ],
+)
+def test_a_managed_server_has_settings_of_its_own(
+    administrator: str, setting: str, statements: tuple[str, ...]
+) -> None:
+    settings, role = prepare(
+        managed=MANAGED[administrator],
+        wal_level="replica",
+        slot_limit=0,
+        role_exists=False,
+        may_replicate=False,
+    )
+    assert (settings.statements, settings.settings) == ((), (setting, "max_replication_slots = 5"))
+    assert role.statements == statements
+
+
+def test_a_role_that_may_not_connect_or_log_in_gets_these_rights() -> None:
+    found = prepare(role='a"b', may_log_in=False, may_connect=False)
+    assert [each.statements for each in found] == [
+        ('ALTER ROLE "a""b" LOGIN;',),
+        ('GRANT CONNECT ON DATABASE "shop" TO "a""b";',),
+    ]
 
 
 def test_an_existing_publication_and_a_standby_need_no_statement() -> None:
