@@ -24,7 +24,7 @@ from pipeline.errors import ConfigError
 from pipeline.operate.copy_estimate import CopyEstimate, estimate_copy
 from pipeline.operate.init_file import Choices, MatchedTables, select_tables, write_file
 from pipeline.postgres.checks.source_facts import SourceFacts, SourceTable, read_facts
-from pipeline.postgres.checks.source_preparation import Preparation, read_preparation
+from pipeline.postgres.checks.source_preparation import Preparation, identifier, read_preparation
 from pipeline.postgres.connection import connect, limit_statement_time, with_user
 from pipeline.progress import lines_by_reason
 from pipeline.table_name import TableName, match_tables
@@ -114,8 +114,13 @@ class InitReport:
         console.print()
         self._print_preparations(console)
         print_paragraph(console, "Then:")
-        for command in ("check", "run", "status"):
-            line = f"pgdelta {command} --config {shlex.quote(self.file)}"
+        file = shlex.quote(self.file)
+        lines = [f"pgdelta {command} --config {file}" for command in ("check", "run", "status")]
+        names = (table.name for table in self.selection.tables)
+        if first := next((each for each in names if "".join(each).isprintable()), None):
+            query = shlex.quote(f"SELECT * FROM {identifier(*first)}")
+            lines.append(f"pgdelta query --config {file} {query}")
+        for line in lines:
             console.print(plain(line), soft_wrap=True, highlight=False)
 
     def _print_preparations(self, console: Console) -> None:

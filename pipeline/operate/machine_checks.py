@@ -106,7 +106,7 @@ def check_machine(config: Config) -> Iterator[Check]:
     try:
         yield Check("Java", True, f"Spark will run {check_java()}.")
     except LakeError as error:
-        yield Check("Java", False, str(error), "Then run it again.")
+        yield Check("Java", False, str(error), "Ingest, and tables that need no Spark, run without it.")
     root = config.storage.root
     if is_store(root):
         yield _check_store(config.storage)

@@ -453,6 +453,9 @@ def _secrets(conninfo: str) -> list[str]:
     return [str(given[name]) for name in _SECRETS if given.get(name)]
 
 
+_QUESTION = re.compile(r" Is the server running [^?]*\?")
+
+
 def describe_refusal(message: str, keywords: Mapping[str, Any], password_key: str | None = None) -> str:
     """Return the error for a connection that was refused with `message`; `keywords` are the conninfo's.
 
@@ -471,6 +474,7 @@ def describe_refusal(message: str, keywords: Mapping[str, Any], password_key: st
     advice = next((advice for parts, advice in _ADVICE if any(part in message for part in parts)), default)
     if password_key is not None and any(part in message for part in _WRONG_PASSWORD):
         advice = f"Correct the program of {password_key}, or the password of the role."
+    message = _QUESTION.sub("", message)  # libpq's own advice, which the last sentence has
     return f"Cannot connect to the source: {message}. {advice}"
 
 

@@ -85,7 +85,7 @@ def run_checks(config: Config, *, is_first: bool = True) -> list[Check]:
     try:
         connection = connect(config.source.conninfo)
     except SourceError as error:
-        return [Check("connection", False, str(error), "Correct source.conninfo, or start the server.")]
+        return [refused("connection", error)]
     with connection:
         try:
             return list(_check_source(connection, config, is_first))

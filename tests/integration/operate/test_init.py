@@ -297,6 +297,7 @@ def test_questions_are_answered_on_a_terminal(database: Database, tmp_path: Path
     assert "wrote mine.yaml: 2 tables" in output
     assert "left out: sales.notes. No replica identity" in output
     assert "pgdelta check --config mine.yaml" in output
+    assert """pgdelta query --config mine.yaml 'SELECT * FROM "sales"."orders"'""" in output
 
 
 def read_until(terminal: int, end: str) -> str:
