@@ -119,3 +119,12 @@ FAMILY = """(
     )
     SELECT family.oid FROM family
 )"""
+
+#: Subquery with the OIDs of tables that a session has locked exclusively, or an index of theirs: a function
+#: that measures one waits for the lock.
+LOCKED = """(
+    SELECT coalesce(i.indrelid, l.relation) FROM pg_catalog.pg_locks l
+    JOIN pg_catalog.pg_database d ON d.oid = l.database AND d.datname = pg_catalog.current_database()
+    LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = l.relation
+    WHERE l.granted AND l.mode = 'AccessExclusiveLock' AND l.relation IS NOT NULL
+)"""

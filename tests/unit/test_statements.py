@@ -66,7 +66,7 @@ SAFE = {
     },
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null, money=_MONEY)"},
     "pipeline/postgres/checks/source_facts.py": {
-        "_TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE), family=FAMILY)",
+        "_TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE), family=FAMILY, locked=LOCKED)",
     },
     "pipeline/postgres/column_rules.py": {"_COLUMNS.format(key=for_server(connection, KEY_COLUMNS))"},
     "pipeline/postgres/connection.py": {"timeline"},

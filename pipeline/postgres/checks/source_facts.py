@@ -17,7 +17,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import WAL_LEVEL, Connection, describe, for_server
 from pipeline.postgres.matched_relations import publishes_roots, read_relations
 from pipeline.postgres.publication import IS_PUBLISHABLE
-from pipeline.postgres.published_tables import FAMILY
+from pipeline.postgres.published_tables import FAMILY, LOCKED
 from pipeline.postgres.replica_identities import find_unsafe_identities
 from pipeline.table_name import TableName
 
@@ -43,12 +43,20 @@ SELECT n.nspname::text, c.relname::text, pg_catalog.pg_get_userbyid(c.relowner):
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 CROSS JOIN LATERAL (
-    SELECT coalesce(pg_catalog.sum(pg_catalog.pg_total_relation_size(leaf.oid)), 0)::bigint AS bytes,
-           coalesce(pg_catalog.sum(pg_catalog.pg_table_size(leaf.oid)), 0)::bigint AS table_bytes,
+    SELECT coalesce(pg_catalog.sum(
+               CASE WHEN leaf.is_locked THEN leaf.planned ELSE pg_catalog.pg_total_relation_size(leaf.oid) END
+           ), 0)::bigint AS bytes,
+           coalesce(pg_catalog.sum(
+               CASE WHEN leaf.is_locked THEN leaf.planned ELSE pg_catalog.pg_table_size(leaf.oid) END
+           ), 0)::bigint AS table_bytes,
            coalesce(pg_catalog.sum(leaf.reltuples) FILTER (WHERE leaf.reltuples > 0), 0)::bigint AS row_count
-    FROM {family} member
-    JOIN pg_catalog.pg_class leaf
-        ON leaf.oid = member.oid AND leaf.relkind = 'r' AND leaf.relpersistence = 'p'
+    FROM (
+        SELECT leaf.oid, leaf.reltuples, leaf.oid IN {locked} AS is_locked,
+               leaf.relpages::bigint * pg_catalog.current_setting('block_size')::bigint AS planned
+        FROM {family} member
+        JOIN pg_catalog.pg_class leaf
+            ON leaf.oid = member.oid AND leaf.relkind = 'r' AND leaf.relpersistence = 'p'
+    ) leaf
 ) leaves
 WHERE {is_publishable}
 ORDER BY 1, 2
@@ -91,8 +99,8 @@ MANAGED: Mapping[str, ManagedServer] = {
 class SourceTable:
     """A table that can be published; `bytes` are with its indexes, `table_bytes` without.
 
-    Those of a partitioned table are those of its partitions. `rows` are the planner's estimate. `obstacle` is
-    why it should not be published as it is, "" if nothing is in the way.
+    Those of a partitioned table are those of its partitions, those of a table that a session has locked the
+    planner's, like `rows`. `obstacle` is why it should not be published as it is, "" for no reason.
     """
 
     name: TableName
@@ -155,7 +163,10 @@ def read_facts(connection: Connection, role: str | None = None) -> SourceFacts:
     try:
         row = connection.execute(_SERVER, parameters).fetchone()
         rows = connection.execute(
-            _TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE), family=FAMILY), parameters
+            _TABLES.format(
+                is_publishable=for_server(connection, IS_PUBLISHABLE), family=FAMILY, locked=LOCKED
+            ),
+            parameters,
         ).fetchall()
         replicates = may_replicate(connection, role or user)
     except psycopg.Error as error:

@@ -15,7 +15,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server
 from pipeline.postgres.publication import Leaf, PublishedTable
-from pipeline.postgres.published_tables import FAMILY
+from pipeline.postgres.published_tables import FAMILY, LOCKED
 from pipeline.protocol.messages import Column, Relation
 from pipeline.table_name import TableName
 
@@ -42,7 +42,8 @@ FROM (
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = names.relname
     CROSS JOIN LATERAL {family} member
 ) leaf
-JOIN pg_catalog.pg_class c ON c.oid = leaf.oid AND c.relkind = 'r' AND c.relpersistence = 'p'
+JOIN pg_catalog.pg_class c
+    ON c.oid = leaf.oid AND c.relkind = 'r' AND c.relpersistence = 'p' AND c.oid NOT IN {locked}
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 CROSS JOIN LATERAL (
     SELECT pg_catalog.pg_relation_size(c.oid) AS heap_bytes, pg_catalog.pg_table_size(c.oid) AS bytes) size
@@ -62,7 +63,10 @@ ORDER BY size.bytes DESC LIMIT %(limit)s
 def list_sampled(connection: Connection, names: Sequence[TableName], limit: int) -> list[SampledTable]:
     """Return the largest of the tables, and of the partitions of them, that the session may read."""
     query = _TABLES.format(
-        not_null=for_server(connection, NOT_NULL), is_sent=for_server(connection, _IS_SENT), family=FAMILY
+        not_null=for_server(connection, NOT_NULL),
+        is_sent=for_server(connection, _IS_SENT),
+        family=FAMILY,
+        locked=LOCKED,
     )
     parameters = {
         "schemas": [name.schema for name in names],
