@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from pipeline.units import format_count, format_size
 _APPLICATION_NAME = "pgdelta init"
 _QUERY_SECONDS = 60.0
 _LONGEST_NAME = 63
+_SCRIPT_WIDTH = 80
 _WORD = re.compile(r"""(?:"(?:[^"]|"")*"|'[^']*'|[^\s"'])+""")
 
 
@@ -47,11 +49,13 @@ class InitReport:
     selection: MatchedTables
     estimate: CopyEstimate
     preparations: tuple[Preparation, ...]
+    script: str = ""  # the file that has the SQL for the DBA
 
     def as_json(self) -> dict[str, Any]:
         """Return it as data."""
         return {
             "file": self.file,
+            "script": self.script or None,
             "pipeline": self.pipeline,
             "server": {
                 "version": self.facts.version,
@@ -124,13 +128,26 @@ class InitReport:
             console.print(plain(line), soft_wrap=True, highlight=False)
 
     def _print_preparations(self, console: Console) -> None:
-        """Print one SQL script, in which what is optional, and what is no SQL, is a comment."""
-        where = f"in the database {self.facts.database}, as SQL for its DBA:"
+        where = f"in the database {self.facts.database}, as SQL for its DBA"
+        end = f": {self.script}" if self.script else ":"
         if any(not each.is_optional for each in self.preparations):
-            print_paragraph(console, f"To do at the source, {where}")
+            print_paragraph(console, f"To do at the source, {where}{end}")
         else:
-            optional = f" Optional, {where}" if self.preparations else ""
+            optional = f" Optional, {where}{end}" if self.preparations else ""
             print_paragraph(console, f"Nothing is left to do at the source.{optional}")
+        if not self.script:
+            self._print_script(console)
+        console.print()
+        if self.facts.is_superuser and self.facts.user == self.facts.role:
+            print_paragraph(
+                console,
+                f"The pipeline will connect as {self.facts.role}, a superuser. For a role that can do"
+                " less, begin again with --role NAME, which prints the SQL that creates it.",
+            )
+            console.print()
+
+    def _print_script(self, console: Console) -> None:
+        """Print one SQL script, in which what is optional, and what is no SQL, is a comment."""
         for each in self.preparations:
             reason = f"Optional: {each.reason}" if each.is_optional else each.reason
             print_paragraph(console, reason, prefix="-- ")
@@ -140,14 +157,13 @@ class InitReport:
                 _print_statement(console, statement, "-- " if each.is_optional else "")
             if each.needs_restart:
                 print_paragraph(console, "These take effect when the server restarts.", prefix="-- ")
-        console.print()
-        if self.facts.is_superuser and self.facts.user == self.facts.role:
-            print_paragraph(
-                console,
-                f"The pipeline will connect as {self.facts.role}, a superuser. For a role that can do"
-                " less, begin again with --role NAME, which prints the SQL that creates it.",
-            )
-            console.print()
+
+    def with_script(self, file: str) -> InitReport:
+        """Write the SQL for the DBA to a file, and return the report that names it."""
+        text = StringIO()
+        self._print_script(Console(file=text, width=_SCRIPT_WIDTH, highlight=False))
+        _write_new(file, text.getvalue(), "--sql")
+        return replace(self, script=file)
 
 
 def _print_statement(console: Console, statement: str, prefix: str) -> None:
@@ -241,22 +257,26 @@ def write_configuration(choices: Choices, facts: SourceFacts, selection: Matched
             [table for table, _ in selection.left_out],
             estimate.wal_rate,
         )
-    try:
-        with open(choices.file, "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        refuse_existing(choices.file)
-    except OSError as error:
-        raise ConfigError(
-            f"{choices.file}: Cannot write the file ({error.strerror}). Give --output another path."
-        ) from None
+    _write_new(choices.file, text, "--output")
     return InitReport(choices.file, choices.pipeline, facts, selection, estimate, tuple(preparations))
 
 
-def refuse_existing(file: str) -> None:
-    """Raise ConfigError if the file, or a link in its place, exists."""
+def refuse_existing(file: str, option: str = "--output") -> None:
+    """Raise ConfigError if the file, or a link in its place, exists; `option` names it."""
     if os.path.lexists(file):
-        raise ConfigError(f"{file}: The file exists, and is not replaced. Give --output another path.")
+        raise ConfigError(f"{file}: The file exists, and is not replaced. Give {option} another path.")
+
+
+def _write_new(path: str, text: str, option: str) -> None:
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        refuse_existing(path, option)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: Cannot write the file ({error.strerror}). Give {option} another path."
+        ) from None
 
 
 def check_root(root: str) -> str:

@@ -69,7 +69,7 @@ BY_UMASK = {
     },
     # the user's, and without a secret
     "pipeline/report/web/write_page.py": {"open(temporary, 'xb')"},  # a web server reads it
-    "pipeline/operate/init.py": {"open(choices.file, 'x', encoding='utf-8')"},
+    "pipeline/operate/init.py": {"open(path, 'x', encoding='utf-8')"},
     # in a data folder of mode 0700
     "pipeline/postgres/embedded.py": {"(data / 'postgresql.conf').open('a', encoding='utf-8')"},
 }

@@ -29,7 +29,7 @@ _ALL = "*.*"
         ),
         (
             "for a role that the DBA has yet to create",
-            "pgdelta init --yes --conninfo 'host=db dbname=shop' --role pgdelta",
+            "pgdelta init --yes --conninfo 'host=db dbname=shop' --role pgdelta \\\n    --sql dba.sql",
         ),
         ("only some tables", "pgdelta init --table 'sales.*' --table public.customers"),
     ],
@@ -57,6 +57,13 @@ _ALL = "*.*"
     type=click.Path(),
     help="The file to write, which must not exist (default: NAME.yaml).",
 )
+@option(
+    "--sql",
+    group=_FILE,
+    metavar="FILE",
+    type=click.Path(),
+    help="Write the SQL for the DBA to this file, which must not exist (default: print it).",
+)
 @option("--yes", group=_FILE, is_flag=True, help="Ask nothing: use the options and the defaults.")
 @output_options
 def init(
@@ -66,6 +73,7 @@ def init(
     pipeline: str | None,
     root: str | None,
     output: str | None,
+    sql: str | None,
     yes: bool,
     as_json: bool,
     debug: bool,
@@ -95,8 +103,9 @@ def init(
     def ask(question: str, given: str | None, default: str) -> str:
         return (given or default) if yes or given is not None else _prompt(question, default)
 
-    if output is not None:
-        refuse_existing(output)
+    for path, name in ((output, "--output"), (sql, "--sql")):
+        if path is not None:
+            refuse_existing(path, name)
     server = ask("Connection, libpq keywords or a URI", conninfo, "")
     facts = read_source(server, role)
     if not yes:
@@ -113,7 +122,7 @@ def init(
     lake = check_root(ask("Folder of the lake", root, "lake"))
     file = ask("File to write", output, f"{name}.yaml")
     report = write_configuration(Choices(name, server, lake, file), facts, selection)
-    show(report, as_json=as_json)
+    show(report if sql is None else report.with_script(sql), as_json=as_json)
     return 0
 
 

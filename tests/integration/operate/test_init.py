@@ -127,6 +127,10 @@ def test_the_printed_script_is_enough_for_a_role_that_did_not_exist(
         session.execute("CREATE TEMPORARY TABLE mine (id int PRIMARY KEY)")
         assert main(["init", "--yes", "--role", ROLE, "--output", str(file), *options]) == 0
     printed = capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    again = ["--output", "again.yaml", "--sql", "dba.sql"]
+    assert main(["init", "--yes", "--role", ROLE, *again, *options]) == 0
+    assert "as SQL for its DBA: dba.sql" in " ".join(capsys.readouterr().out.split())
     assert all(len(line) <= 80 or line.startswith("pgdelta ") for line in printed.splitlines()), printed
     script = printed.partition("To do at the source")[2].partition(":\n")[2].partition("\nThen:")[0]
     assert '-- ALTER TABLE "sales"."codes" REPLICA IDENTITY USING INDEX "codes_code";' in script
@@ -135,6 +139,8 @@ def test_the_printed_script_is_enough_for_a_role_that_did_not_exist(
     for sentence in _NAMED if major >= 13 else _NAMED[:-2]:
         assert sentence in shown, printed
     assert "bare_1. It is a partition" not in shown
+
+    assert (tmp_path / "dba.sql").read_text() == script
 
     run_script(server, script)
     restart(server, {})
