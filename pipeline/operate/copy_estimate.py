@@ -95,6 +95,7 @@ class CopyEstimate:
     sample: CopySample | None
     wal_rates: tuple[WalRate, ...]
     slot_wal_limit: int | None
+    is_logical: bool = True  # wal_level is what it will be
 
     @property
     def seconds(self) -> float:
@@ -197,6 +198,8 @@ class CopyEstimate:
             f"That is {copied if meanwhile >= _IDLE else ''}{format_about_size(day)} for each day without"
             " ingest, which the slot keeps."
         )
+        if not self.is_logical:
+            yield "With wal_level = logical it is more."
         if self.slot_wal_limit is not None:
             lasts = format_about_duration(self.slot_wal_limit / self.wal_rate) if self.wal_rate else "forever"
             yield f"max_slot_wal_keep_size, {format_about_size(self.slot_wal_limit)}, lasts {lasts}."
@@ -221,6 +224,7 @@ def estimate_copy(
         sample=sample,
         wal_rates=tuple(meter.rates()),
         slot_wal_limit=facts.slot_wal_limit,
+        is_logical=facts.wal_level == "logical",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline.operate.copy_estimate import BENCHMARK_RATE, CopyEstimate, CopySample, SampledPart
@@ -30,6 +32,8 @@ def test_every_figure_names_what_it_comes_from() -> None:
         " during the copy, which ingest reads meanwhile, and 100 GiB for each day without ingest, which the"
         " slot keeps. max_slot_wal_keep_size, 5 GiB, lasts 71 min."
     )
+    replica = dict(replace(estimate, is_logical=False).pairs())["WAL"]
+    assert "the slot keeps. With wal_level = logical it is more. max_slot" in replica
     data = estimate.as_json()
     assert (data["copy_seconds"], data["bronze_bytes"]) == (768, 3 * GIB)
     assert data["wal"][0] == {"since": "checkpoint", "bytes": 300 << 20, "seconds": 250, "rate": 1258291}
