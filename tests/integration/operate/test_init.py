@@ -26,7 +26,7 @@ pytestmark = pytest.mark.postgres
 
 ROLE = "str\"anger's"
 HOSTILE = ('say "hi"', "a\nb: c", "# none", "x.y", "${HOME}", "ünï😀", "back\\slash", "- source: '*.*'")
-MAJORS = (10, 18)
+MAJORS = (10, *(pytest.param(major, marks=pytest.mark.slow) for major in range(11, 18)), 18)
 
 
 def quoted(*names: str) -> str:
