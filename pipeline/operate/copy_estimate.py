@@ -33,9 +33,12 @@ _SECONDS = 2.0
 _READING = 0.8  # of the time; the rest encodes what was read last
 _TABLES = 4
 _SMALL = 16 << 20  # bytes of all tables, below which a rate says nothing
+_LEAST_SAMPLE = 1 << 20  # bytes
 _MAX_PAGES = 8192  # of one statement
 _RANGE_SECONDS = 0.1  # ranges grow while one takes less
-_TABLE_SECONDS = 0.03  # what a copy of an empty table takes
+# what the copy and the first apply of an empty table take: docs/operations/performance.md, "Many tables"
+_TABLE_SECONDS = 0.03
+_APPLY_SECONDS = 0.12
 _DAY = 86_400
 _IDLE = 1 << 20  # bytes of WAL, of which nothing is to be said
 
@@ -103,16 +106,24 @@ class CopyEstimate:
         return self.bytes / self.rate + self.tables * _TABLE_SECONDS
 
     @property
+    def apply_seconds(self) -> float:
+        """The time that apply then takes: on one machine, it has the rate of the copy."""
+        return self.bytes / self.rate + self.tables * _APPLY_SECONDS
+
+    @property
     def rate(self) -> float:
         """Bytes of tables per second."""
-        return self.sample.rate if self.sample else BENCHMARK_RATE
+        return self._measured.rate if self._measured else BENCHMARK_RATE
 
     @property
     def bronze_bytes(self) -> int | None:
-        """The size of the copy in bronze; None if no row was read."""
-        if self.sample is None:
-            return None
-        return round(self.bytes * self.sample.bronze_share)
+        """The size of the copy in bronze; None if too little was read."""
+        return round(self.bytes * self._measured.bronze_share) if self._measured else None
+
+    @property
+    def _measured(self) -> CopySample | None:
+        """The sample, if it is large enough to say something."""
+        return self.sample if self.sample and self.sample.bytes >= _LEAST_SAMPLE else None
 
     @property
     def wal_rate(self) -> float | None:
@@ -125,6 +136,7 @@ class CopyEstimate:
         return {
             "table_bytes": self.bytes,
             "copy_seconds": round(self.seconds),
+            "apply_seconds": round(self.apply_seconds),
             "copy_rate": round(self.rate),
             "sample": sample
             and {
@@ -150,8 +162,13 @@ class CopyEstimate:
         """Yield labels and sentences."""
         is_small = self.bytes < _SMALL
         basis = "" if is_small else self._basis(format_about_size(self.rate))
-        size = format_about_size(self.bytes)
-        yield "initial copy", f"{format_about_duration(self.seconds)}: {size} of tables{basis}."
+        size, count = format_about_size(self.bytes), format_count(self.tables, "table")
+        then = f" Apply then takes {format_about_duration(self.apply_seconds)}."
+        yield (
+            "initial copy",
+            f"{format_about_duration(self.seconds)}: {size} in {count}{basis}."
+            f"{then if self.apply_seconds >= 60 else ''}",
+        )
         if self.bronze_bytes is not None and not is_small:
             yield (
                 "lake",
@@ -163,16 +180,16 @@ class CopyEstimate:
         yield "WAL", " ".join(self._wal())
 
     def _basis(self, rate: str) -> str:
-        sample = self.sample
+        sample = self._measured
         if sample is None:
+            why = "the largest are too small" if self.sample else f"the role {self.user} could read no rows"
             return (
-                f" at {rate}/s. That is the benchmark of docs/operations/performance.md: the role {self.user}"
-                " could read no rows, so nothing was measured here"
+                f" at {rate}/s. That is the benchmark of docs/operations/performance.md: {why}, so nothing"
+                " was measured here"
             )
         return (
             f" at {rate}/s, as one session read {format_about_size(sample.bytes)} of"
-            f" {format_count(len(sample.parts), 'table')} in {sample.seconds:.1f} s and encoded them."
-            " Apply then takes about as long"
+            f" {format_count(len(sample.parts), 'table')} in {sample.seconds:.1f} s and encoded them"
         )
 
     def _wal(self) -> Iterator[str]:
@@ -234,21 +251,23 @@ def _sample(conninfo: str, sampled: Sequence[SampledTable], seconds: float) -> C
     try:
         with closing(CopyReader(conninfo, statement_seconds=seconds)) as reader:
             for each in sampled:
-                sink = _CountingSink()
                 began = time.monotonic()
                 try:
-                    pages = _encode(reader, each, sink, began + _READING * seconds / len(sampled))
+                    pages, size = _encode(reader, each, began + _READING * seconds / len(sampled))
                 except SourceError:  # locked, altered, or too slow: the others say enough
                     continue
                 read = max(1, round(each.bytes * pages / each.leaf.pages))
-                parts.append(SampledPart(each.bytes, read, time.monotonic() - began, sink.size))
+                parts.append(SampledPart(each.bytes, read, time.monotonic() - began, size))
     except SourceError:  # the session was lost
         return None
     return CopySample(parts) if parts else None
 
 
-def _encode(reader: CopyReader, sampled: SampledTable, sink: _CountingSink, deadline: float) -> int:
-    """Encode rows of a table until the deadline, from a third of it on; return how many pages had them."""
+def _encode(reader: CopyReader, sampled: SampledTable, deadline: float) -> tuple[int, int]:
+    """Encode rows of a table until the deadline, from a third of it on; return how many pages had them.
+
+    Also return their bytes in bronze, without the footer of the file, which a few rows would not outweigh.
+    """
     table, leaf = sampled.table, sampled.leaf
     version = relation_version(table.relation, None, LSN(1))
     header = CopyHeader(1, version, LSN(1), datetime.now(timezone.utc))
@@ -256,6 +275,7 @@ def _encode(reader: CopyReader, sampled: SampledTable, sink: _CountingSink, dead
     rows = waiting = 0
     blocks: list[pa.Table] = []
     count = 1
+    sink = _CountingSink()
     with open_parquet(sink) as parquet:
         while position < leaf.pages and (position == first or time.monotonic() < deadline):
             began = time.monotonic()
@@ -272,7 +292,7 @@ def _encode(reader: CopyReader, sampled: SampledTable, sink: _CountingSink, dead
                 count = min(2 * count, _MAX_PAGES)
         if blocks:
             parquet.write_table(pa.concat_tables(blocks).combine_chunks())
-    return position - first
+        return position - first, sink.size
 
 
 class _CountingSink:

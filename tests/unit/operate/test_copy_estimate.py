@@ -23,8 +23,8 @@ def test_every_figure_names_what_it_comes_from() -> None:
     estimate = CopyEstimate(3, 10 * GIB, "me", SAMPLE, RATES, 5 * GIB)
     found = dict(estimate.pairs())
     assert found["initial copy"] == (
-        "13 min: 10 GiB of tables at 13 MiB/s, as one session read 24 MiB of 2 tables in 2.0 s and encoded"
-        " them. Apply then takes about as long."
+        "13 min: 10 GiB in 3 tables at 13 MiB/s, as one session read 24 MiB of 2 tables in 2.0 s and encoded"
+        " them. Apply then takes 13 min."
     )
     assert found["lake"] == "3 GiB in bronze, by the same rows, and about as much in silver."
     assert found["WAL"] == (
@@ -52,8 +52,12 @@ def test_without_a_sample_the_rate_is_the_benchmarks_and_says_so() -> None:
 def test_a_small_database_has_no_rate() -> None:
     sample = CopySample([SampledPart(48 << 10, 48 << 10, 0.01, 9000)])
     found = dict(CopyEstimate(2, 48 << 10, "me", sample, RATES[:1], None).pairs())
-    assert found["initial copy"] == "less than a minute: 48 KiB of tables."
+    assert found["initial copy"] == "less than a minute: 48 KiB in 2 tables."
     assert "lake" not in found
+    many = CopyEstimate(1000, 2 * GIB, "me", sample, (), None)
+    assert "the largest are too small, so nothing was measured here." in dict(many.pairs())["initial copy"]
+    assert "Apply then takes 2.4 min." in dict(many.pairs())["initial copy"]
+    assert (many.rate, many.bronze_bytes) == (BENCHMARK_RATE, None)
 
 
 @pytest.mark.parametrize(
