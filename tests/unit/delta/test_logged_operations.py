@@ -1,4 +1,4 @@
-"""Which commits of other writers change rows: their actions tell, whatever they call themselves."""
+"""Which commits of other writers change rows: their actions show it, whatever they are called."""
 
 from __future__ import annotations
 

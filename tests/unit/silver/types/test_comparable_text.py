@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.delta.schema import TableSchema
 from pipeline.engine import DUCKDB
-from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedKind
+from pipeline.postgres.snapshot.hashed_rows import PLAIN, TEXT, Form, HashedKind
 from pipeline.silver.types.comparable_text import form_of, text_sql
 from tests.support.silver.relations import column
 
@@ -22,16 +22,16 @@ MONEY_MODIFIER = ((12 << 16) | 2) + 4  # numeric(12,2)
 @pytest.mark.parametrize(
     ("oid", "modifier", "ddl", "form"),
     [
-        (23, -1, "INT", TEXT),
-        (23, -1, "BIGINT", TEXT),  # silver stays as wide as it was
+        (23, -1, "INT", PLAIN),
+        (23, -1, "BIGINT", PLAIN),  # silver stays as wide as it was
         (600, -1, "STRING", TEXT),
-        (17, -1, "BINARY", TEXT),
+        (17, -1, "BINARY", PLAIN),
         (700, -1, "FLOAT", Form(HashedKind.REAL)),
         (701, -1, "DOUBLE", Form(HashedKind.DOUBLE)),
         (1082, -1, "DATE", Form(HashedKind.DATE)),
         (1114, -1, "TIMESTAMP_NTZ", Form(HashedKind.TIMESTAMP)),
         (1184, -1, "TIMESTAMP", Form(HashedKind.TIMESTAMPTZ)),
-        (1700, MONEY_MODIFIER, "DECIMAL(12,2)", Form(HashedKind.DECIMAL, 12, 2)),
+        (1700, MONEY_MODIFIER, "DECIMAL(12,2)", Form(HashedKind.DECIMAL, 12, 2, is_exact=True)),
         (1700, MONEY_MODIFIER, "DECIMAL(14,3)", Form(HashedKind.DECIMAL, 14, 3)),
         (1700, MONEY_MODIFIER, "DECIMAL(12,1)", Form(HashedKind.DECIMAL, 12, 1, fits=False)),
         (1700, -1, "DECIMAL(12,2)", Form(HashedKind.DECIMAL, 12, 2, fits=False)),
