@@ -7,6 +7,11 @@ READY := $(VENV)/.ready
 # environments of their own: Airflow and dbt pin what pgdelta needs otherwise
 AIRFLOW := .airflow/venv
 DBT := .dbt/venv
+READERS := .readers
+READERS_PINS := 'chdb>=4.4,<5' 'datafusion>=55,<56' 'deltalake>=1.6,<1.7' 'duckdb==1.5.5' \
+	'duckdb-extensions==1.5.5' 'duckdb-extension-delta==1.5.5' 'duckdb-extension-icu==1.5.5' \
+	'pandas>=2.2,<3' 'polars>=2.1,<3' 'pyarrow>=18,<27'
+READERS_SPARK3_PINS := 'pyspark>=3.5.6,<3.6' 'delta-spark>=3.3.2,<3.4' setuptools
 DBT_PINS := 'dbt-core>=1.11,<1.12' 'dbt-duckdb>=1.11,<1.12' 'duckdb==1.5.5' \
 	'duckdb-extensions==1.5.5' 'duckdb-extension-delta==1.5.5' 'duckdb-extension-icu==1.5.5'
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
@@ -15,7 +20,7 @@ RELEASE := .release/venv
 RELEASE_PINS := build==1.6.1 setuptools==84.2.1 twine==7.0.0 cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 check quick test slow stores matrix spark-matrix faults races soak bench growth demo dist release airflow dbt notebook docs clean
+.PHONY: help setup setup-s3 check quick test slow stores matrix spark-matrix faults races soak bench growth demo dist release airflow dbt readers notebook docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -137,6 +142,17 @@ $(DBT)/.ready: Makefile
 	@$(DBT)/bin/python -m pip install --quiet --disable-pip-version-check $(DBT_PINS)
 	@touch $@
 
+readers: $(READY) $(READERS)/.ready ## let other programs read a lake, and write what each reads into docs/reference/readers.md
+	$(VENV)/bin/python -m tools.readers $(READERS)
+
+$(READERS)/.ready: Makefile
+	@test -x $(READERS)/others/bin/pip || $(PYTHON) -m venv --clear $(READERS)/others
+	@test -x $(READERS)/spark3/bin/pip || $(PYTHON) -m venv --clear $(READERS)/spark3
+	@echo "installing readers into $(READERS) (a few minutes the first time)"
+	@$(READERS)/others/bin/python -m pip install --quiet --disable-pip-version-check $(READERS_PINS)
+	@$(READERS)/spark3/bin/python -m pip install --quiet --disable-pip-version-check $(READERS_SPARK3_PINS)
+	@touch $@
+
 notebook: $(READY) ## execute the notebook on the demo's lake, or on one it makes itself
 	$(VENV)/bin/python -m tools.notebook_run notebooks/explore.ipynb
 
@@ -145,4 +161,4 @@ docs: $(READY) ## build the documentation's site into build/site; a broken link 
 	@echo "open build/site/index.html"
 
 clean: ## remove the environment and what the tools left
-	rm -rf $(VENV) .airflow .dbt .release build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .airflow .dbt .readers .release build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

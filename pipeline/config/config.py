@@ -43,6 +43,7 @@ from pipeline.config.tables import (
     Inheritance,
     Misfits,
     OnChange,
+    Readers,
     SilverMode,
     TableRule,
     TypeChanges,
@@ -113,6 +114,16 @@ class Silver:
             " again (`resync`), which also brings what `ALTER TABLE … USING` computed."
         ),
     ] = "hold"
+    readers: Annotated[
+        Readers,
+        Field(
+            description="Which readers tables are kept for. With `spark`, silver renames, drops or widens a"
+            " column by a change of metadata, and readers need column mapping or type widening from then on."
+            " With `widest`, one commit writes the table's files again instead, and readers need no table"
+            " feature but that of a TIMESTAMP_NTZ column, which `types` can make a STRING. Columns and rows"
+            " are the same."
+        ),
+    ] = "spark"
     shared_root: Annotated[
         str | None,
         Root,

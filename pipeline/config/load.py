@@ -29,7 +29,7 @@ from pipeline.config.alerts import check_alerts
 from pipeline.config.config import Config, Source, Storage
 from pipeline.config.jobs import Catalog
 from pipeline.config.scalars import holds_password
-from pipeline.config.shared_rules import NO_GLOB, check_shared, check_union
+from pipeline.config.shared_rules import NO_GLOB, check_readers, check_shared, check_union
 from pipeline.config.source import SLOT_ERROR, SLOT_PATTERN
 from pipeline.config.tables import INHERITED, TABLE_PLACEHOLDER, ColumnRules, TableRule
 from pipeline.config.yaml_document import Document, Items, Scalar, Section, dotted, parse_document
@@ -126,6 +126,7 @@ def _resolve(config: Config, document: Document) -> Config:
             raise document.error(fault, *written, "inheritance")
         check_union(rules[-1], index, document)
         check_shared(rules[-1], index, document, rules[:-1])
+        check_readers(rules[-1], index, document)
     if silver.history.intermediate and not any(rule.mode == "history" for rule in rules):
         raise document.error(_NO_VERSIONS, "silver", "history", "intermediate")
     return replace(config, source=source, tables=tuple(rules), path=document.file)

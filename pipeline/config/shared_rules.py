@@ -1,4 +1,4 @@
-"""Check the rules of tables that several sources share."""
+"""Check the rules of tables that several sources share, and of those that are kept for all readers."""
 
 from __future__ import annotations
 
@@ -53,3 +53,24 @@ def check_shared(rule: TableRule, index: int, document: Document, others: Sequen
         if rule.is_union:
             reason = "The tables of a union share one silver table"
         raise document.error(f"{reason}. {fault}", "tables", index, "target")
+
+
+def check_readers(rule: TableRule, index: int, document: Document) -> None:
+    """Raise ConfigError for what tables cannot have that need no table feature of their readers."""
+    if rule.readers != "widest":
+        return
+    place: tuple[str | int, ...] = ("tables", index, "readers")
+    if document.get(*place) is None:
+        place = ("tables", index)
+    if rule.is_shared:
+        raise document.error(
+            "Tables that several sources share need column mapping for renames. Write readers: spark.",
+            *place,
+        )
+    variant = next((name for name, kind in rule.types.items() if "VARIANT" in kind), None)
+    if variant is not None:
+        raise document.error(
+            f"Readers of column {variant} need variantType. Give it the type STRING, or write readers:"
+            " spark.",
+            *place,
+        )

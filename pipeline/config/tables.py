@@ -32,6 +32,7 @@ FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 Misfits = Annotated[Literal["null", "text", "clamp", "error"], Word]
 DroppedColumns = Annotated[Literal["keep", "drop"], Word]
+Readers = Annotated[Literal["spark", "widest"], Word]
 TypeChanges = Annotated[Literal["hold", "rebuild", "resync"], Word]
 DetachedTables = Annotated[Literal["keep", "archive"], Word]
 DroppedPartitions = Annotated[Literal["keep", "delete", "resync"], Word]
@@ -47,6 +48,7 @@ INHERITED = (
     "on_truncate",
     "dropped_columns",
     "type_changes",
+    "readers",
     "detached_tables",
     "dropped_partitions",
     "inheritance",
@@ -269,6 +271,13 @@ class TableRule:
             json_schema_extra={"x-default": "`silver.type_changes`"},
         ),
     ] = "hold"
+    readers: Annotated[
+        Readers,
+        Field(
+            description="Which readers these tables are kept for.",
+            json_schema_extra={"x-default": "`silver.readers`"},
+        ),
+    ] = "spark"
     detached_tables: Annotated[
         DetachedTables,
         Field(

@@ -27,6 +27,7 @@ _FEATURE_NAMES = {
     Feature.TYPE_WIDENING: "typeWidening",
     Feature.TIMESTAMP_NTZ: "timestampNtz",
 }
+_REMOVABLE = {*_FEATURE_NAMES.values(), "typeWidening-preview"}  # once data files are plain
 # of a writer without a list of features: what each version adds
 _LEGACY_FEATURES = (
     (2, ("appendOnly", "invariants")),
@@ -35,6 +36,7 @@ _LEGACY_FEATURES = (
     (5, (_MAPPING_FEATURE,)),
     (6, ("identityColumns",)),
 )
+_PLAIN = {"minReaderVersion": 1, "minWriterVersion": 2}
 _LISTED = 7  # the version of a writer with a list of features
 _LISTED_BY_READERS = 3
 
@@ -64,9 +66,7 @@ class Definition:
             "partitionColumns": list(partition_by),
             "configuration": dict(configuration),
         }
-        found = Definition({"minReaderVersion": 1, "minWriterVersion": 2}, metadata)
-        has_ntz = any(mentions(field.type, "timestamp_ntz") for field in schema.fields)
-        return found.with_protocol(Feature.TIMESTAMP_NTZ) if has_ntz else found
+        return Definition(dict(_PLAIN), metadata).with_features_of_types()
 
     @property
     def fields(self) -> tuple[SchemaField, ...]:
@@ -82,6 +82,12 @@ class Definition:
     def is_mapped(self) -> bool:
         """Whether columns have names of their own in data files."""
         return self.configuration.get(_MAPPING) == _MAPPING_BY_NAME
+
+    @property
+    def asks_readers(self) -> tuple[int, frozenset[str]]:
+        """What readers must support: a version of the protocol, and table features."""
+        features = frozenset(self.protocol.get("readerFeatures") or ())
+        return int(self.protocol.get("minReaderVersion", 1)), features
 
     def actions(self, before: Definition | None = None) -> list[Action]:
         """Return the actions that make it, of those that it has not had before."""
@@ -161,6 +167,31 @@ class Definition:
                 each = replace(each, type=kind, metadata={**each.metadata, WIDENED: changes})
             fields.append(each)
         return self.with_fields(fields)
+
+    def with_features_of_types(self) -> Definition:
+        """Return it with the features that the types of its columns need."""
+        has_ntz = any(mentions(field.type, "timestamp_ntz") for field in self.fields)
+        return self.with_protocol(Feature.TIMESTAMP_NTZ) if has_ntz else self
+
+    def plain(self) -> Definition:
+        """Return it without column mapping and type widening, for data files with these names and types."""
+        own = (PHYSICAL_NAME, COLUMN_ID, WIDENED)
+        fields = (
+            replace(each, metadata={key: value for key, value in each.metadata.items() if key not in own})
+            for each in self.fields
+        )
+        enabled = (_MAPPING, MAX_COLUMN_ID, Feature.TYPE_WIDENING.value[0])
+        properties = {key: value for key, value in self.configuration.items() if key not in enabled}
+        legacy = {name for _, names in _LEGACY_FEATURES for name in names}
+        writes = set(self.protocol.get("writerFeatures") or ()) - legacy - _REMOVABLE
+        protocol: dict[str, Any] = dict(_PLAIN)
+        if writes:
+            always = _LEGACY_FEATURES[0][1]
+            protocol |= {"minWriterVersion": _LISTED, "writerFeatures": sorted({*writes, *always})}
+        if reads := writes & set(self.protocol.get("readerFeatures") or ()):
+            protocol |= {"minReaderVersion": _LISTED_BY_READERS, "readerFeatures": sorted(reads)}
+        found = self.with_fields(fields).with_metadata(configuration=properties)
+        return replace(found, protocol=protocol).with_features_of_types()
 
     def with_protocol(self, *features: Feature | str) -> Definition:
         """Return it with features, given as such or by name, in its protocol; it keeps those that it has."""

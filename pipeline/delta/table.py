@@ -434,9 +434,11 @@ class LakeTable:
         if needs_column_mapping(schema.names):
             features.append(Feature.COLUMN_MAPPING)
         self.enable(features)
-        columns = other.snapshot().partition_columns
-        options = {"overwriteSchema": "true"}
-        self._write(other.frame(), "overwrite", commit, options, partition_by=columns)
+        self.replace_rows(other.frame(), commit, other.snapshot().partition_columns)
+
+    def replace_rows(self, frame: DataFrame, commit: TableCommit | None, partition_by: Sequence[str]) -> None:
+        """Replace the columns, partitions and rows of the table by those of a frame, in one commit."""
+        self._write(frame, "overwrite", commit, {"overwriteSchema": "true"}, partition_by=partition_by)
 
     def remove(self) -> None:
         """Remove the table and its files, if it exists."""

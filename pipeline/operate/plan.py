@@ -318,7 +318,7 @@ def _steps(planned: RangePlan, rows: int, changes: int, choices: Sequence[Choice
         PlanStep(
             each.lsn,
             _describe(each.operation),
-            each.operation.cost(rows, changes),
+            each.cost(rows, changes),
             each.operation.loses,
             () if planned.rebuild else each.sql,  # a rebuild replaces the table instead
         )

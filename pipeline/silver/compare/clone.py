@@ -214,8 +214,8 @@ class SnapshotCloner:
         if not surveys:
             rows = rows_of(pinned.table, version, pinned.registered, self._writer)
             return TableAtSnapshot(rows, pinned.registered, version)
-        # A clone is never rebuilt, and its comments are not read.
-        rule = replace(rule.without_layout(), type_changes="hold", source_comments=False)
+        # A clone is never rebuilt, its comments are not read, and it has one reader.
+        rule = replace(rule.without_layout(), type_changes="hold", source_comments=False, readers="spark")
         reason = why_spark(pinned.table, version, self._writer)
         folded = None if reason else self._fold(pinned, rule, surveys, metadata_columns=metadata_columns)
         if folded is not None:

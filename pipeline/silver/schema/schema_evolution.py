@@ -14,10 +14,18 @@ from typing import TypeAlias
 
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
+from pipeline.delta.features import needs_column_mapping
 from pipeline.delta.partitions import may_be_partition_column
 from pipeline.partition_folders import name_fits
 from pipeline.silver.schema.column_mapping import SUFFIX, SilverColumns, sidecars
 from pipeline.silver.schema.protection_changes import changed_rule, retyped_columns, rule_notes
+from pipeline.silver.schema.schema_notes import (
+    default_is_gone,
+    default_may_vary,
+    may_be_renamed,
+    type_changed,
+    was_unpublished,
+)
 from pipeline.silver.schema.schema_operations import (
     CHANGE_FEED,
     COMMENT,
@@ -59,43 +67,6 @@ def schema_note(recorded: SilverColumns, column: SourceColumn, present: str | No
     return type_changed(column.name)
 
 
-def type_changed(name: str) -> SchemaNote:
-    """Return the note for a column whose type changed so that it may have other values."""
-    sentence = (
-        f"The type of column {name} changed, which may have changed values that the stream does not carry. "
-        "Run a resync to copy them."
-    )
-    return SchemaNote(sentence, "resync")
-
-
-def default_may_vary(name: str) -> SchemaNote:
-    """Return the note for a column whose default may have given each row another value."""
-    sentence = (
-        f"Column {name} was added with a default that may have given older rows values which the stream does "
-        "not carry. Run a resync to copy them."
-    )
-    return SchemaNote(sentence, "resync")
-
-
-def default_is_gone(name: str) -> SchemaNote:
-    """Return the note for a NOT NULL column whose default the catalog does not have any more."""
-    sentence = (
-        f"Column {name} was added as NOT NULL, and the catalog no longer has the default that gave older "
-        "rows, if there were any, their values. Run a resync to copy them."
-    )
-    return SchemaNote(sentence, "resync")
-
-
-def default_is_misfit(name: str, policy: str) -> SchemaNote:
-    """Return the note for a column whose default the silver type cannot hold."""
-    kept = "the nearest value" if policy == "clamp" else "NULL"
-    sentence = (
-        f"Column {name} was added with a default that its silver type cannot hold. Older rows have {kept}, "
-        "and no misfit is recorded for them. Run a resync to copy them."
-    )
-    return SchemaNote(sentence, "resync")
-
-
 def refused_default(relation: SourceRelation, name: str) -> Hold:
     """Return the Hold for a column whose default the silver type cannot hold and its policy refuses."""
     return _hold(
@@ -103,20 +74,6 @@ def refused_default(relation: SourceRelation, name: str) -> Hold:
         f"column {name} was added with a default that its silver type cannot hold, and its policy is error",
         "Give the column another policy or type in `tables`, then run pgdelta apply.",
         kind="refused",
-    )
-
-
-def was_unpublished(name: str) -> SchemaNote:
-    """Return the note for a column whose values were not published for some time."""
-    sentence = f"Column {name} was not published for some time. Run a resync to copy what changed meanwhile."
-    return SchemaNote(sentence, "resync")
-
-
-def may_be_renamed(name: str) -> SchemaNote:
-    """Return the note for a new column that may be a renamed one."""
-    return SchemaNote(
-        f"Column {name} appeared while the catalog was ahead of the stream. If it was renamed or has a "
-        "default, older rows may lack its values. Run a resync to copy them."
     )
 
 
@@ -229,6 +186,7 @@ _NEVER: tuple[_Condition, ...] = (
     lambda c: _lacks_key(c.relation, c.rule) if c.rule.needs_key and not c.relation.key else None,
     lambda c: _collision(c.relation, c.silver, c.texts),
     lambda c: _merged_keys([c.relation, *c.later][-1], c.rule),
+    lambda c: _needs_mapping(c.relation) if c.rule.readers == "widest" else None,
 )
 # … and if silver has rows of this relation.
 _UNLESS_NEW: tuple[_Condition, ...] = (_has_other_rule, _has_retyped_key, _has_other_key)
@@ -433,6 +391,16 @@ def _merged_keys(relation: SourceRelation, rule: TableRule) -> Hold | None:
         if not keeps_keys_apart(column, ddl):
             reason = f"its rule has {ddl} for column {column.name} of the key, in which different keys may be"
             return _hold(relation, f"{reason} equal", "Remove the column from types, then run pgdelta apply.")
+    return None
+
+
+def _needs_mapping(relation: SourceRelation) -> Hold | None:
+    """Return a Hold if a column has a name for which readers need column mapping."""
+    for column in relation.columns:
+        if needs_column_mapping([column.name]):
+            reason = f"its rule has readers: widest, and column {column.name} has a name for column mapping"
+            action = "Rename the column at the source, or write readers: spark, then run pgdelta apply."
+            return _hold(relation, reason, action)
     return None
 
 

@@ -201,6 +201,30 @@ class WidenColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveFeatures:
+    """Write the table again without column mapping and type widening, which an earlier rule let it need."""
+
+    sentence: str = (
+        "The table was written again without column mapping and type widening, because its rule has readers:"
+        " widest."
+    )
+    kind: str = "evolved"
+    loses: None = None
+    features: tuple[Feature, ...] = ()
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        return ()
+
+    def cost(self, rows: int, changes: int) -> str:
+        return rewrite_cost(rows)
+
+
+def rewrite_cost(rows: int) -> str:
+    """Return what it costs to change columns of a table that is kept for all readers."""
+    return f"writes {format_count(rows, 'row')} again, in one commit for all columns"
+
+
+@dataclass(frozen=True, slots=True)
 class DropColumn:
     """Drop a column that the source no longer has, and its values."""
 
@@ -218,6 +242,10 @@ class DropColumn:
 
     def cost(self, rows: int, changes: int) -> str:
         return f"{_METADATA_ONLY}; readers need column mapping"
+
+
+NEEDS_FEATURES = (RenameColumn, WidenColumn, DropColumn, LeaveFeatures)
+"""The operations that write a table again if its readers are to need no table feature."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ two steps leaves a successor registered; the next run sees by the recorded offse
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,13 @@ from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import OURS, TableCommit, TxnId, TxnKind
 from pipeline.metadata.events import NEEDS_RESYNC, Event, EventLog
 from pipeline.metadata.misfits import MisfitLog
-from pipeline.metadata.registry import Records, RegisteredTable, Successor, TableRegistry
+from pipeline.metadata.registry import (
+    Records,
+    RegisteredColumn,
+    RegisteredTable,
+    Successor,
+    TableRegistry,
+)
 from pipeline.protocol.lsn import INVALID, LSN
 
 if TYPE_CHECKING:
@@ -92,6 +98,21 @@ class BufferedRecords(Records):
         self.comments = records.comments
 
 
+def commit_beside_offset(table: LakeTable, txn: TxnId, metadata: Mapping[str, object]) -> TableCommit:
+    """Return a commit that replaces all rows of a table, and leaves its offset as it is."""
+    txn = txn.of(TxnKind.REBUILD)
+    number = max(time.time_ns(), (table.offset(txn) or INVALID) + 1)  # as clocks may go backwards
+    return TableCommit(txn, LSN(number), metadata)
+
+
+def successor_of(
+    entry: RegisteredTable, columns: Sequence[RegisteredColumn], commit: TableCommit
+) -> Successor:
+    """Return what a table has columns like after a commit; only it gives them their names in data files."""
+    unnamed = tuple(replace(column, physical_name="") for column in columns)
+    return Successor(entry.relation_id, unnamed, commit.txn, commit.lsn, entry.mode, entry.protected)
+
+
 def swap_in(
     table: LakeTable,
     new: LakeTable,
@@ -115,16 +136,12 @@ def swap_in(
     }
     commit = TableCommit(txn, end_lsn, metadata)
     if (table.offset(txn) or INVALID) >= end_lsn:
-        # Delta would skip a commit at an LSN that the table records. The maximum, as clocks may go backwards.
-        txn = txn.of(TxnKind.REBUILD)
-        number = max(time.time_ns(), (table.offset(txn) or INVALID) + 1)
-        commit = TableCommit(txn, LSN(number), metadata)
+        # Delta would skip a commit at an LSN that the table records.
+        commit = commit_beside_offset(table, txn, metadata)
     names = {physical: name for name, physical in new.physical_names().items()}
     metadata_columns = [names[physical] for physical in entry.metadata_columns]
     entry = replace(entry, path=table.path)
-    # The physical names of the new columns are only known once they are written.
-    unnamed = tuple(replace(column, physical_name="") for column in entry.columns)
-    successor = Successor(entry.relation_id, unnamed, commit.txn, commit.lsn, entry.mode, entry.protected)
+    successor = successor_of(entry, entry.columns, commit)
     before = registered or replace(entry, columns=(), copy_id=None, metadata_columns=())
     records.tables.register(replace(before, successor=successor))
     with crash_step(CrashStep.SWAP_TABLE):

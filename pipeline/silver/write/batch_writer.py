@@ -243,7 +243,7 @@ class BatchWriter:
     def _evolve(self, plan: RangePlan, evolution: Evolution) -> tuple[RegisteredTable, RegisteredTable]:
         """Change the columns; return how the table is registered before its rows are written, and after."""
         with crash_step(CrashStep.EVOLVE_COLUMNS):
-            columns, metadata_columns = self._schema.apply(evolution)
+            columns, metadata_columns, registered = self._schema.apply(evolution, plan.registered)
         oid, rules = evolution.recorded.relation_id, evolution.recorded.protected
         after = RegisteredTable(
             *self._name,
@@ -254,7 +254,7 @@ class BatchWriter:
             mode=kept_as(self._rule),
             protected=rules,
         )
-        return registrations(plan, after)
+        return registrations(replace(plan, registered=registered), after)
 
     def set_comments(self, registered: RegisteredTable) -> None:
         """Give the table the comments of the source, unless it has them or its rows are another table's."""

@@ -211,7 +211,7 @@ def set_default(
         raise NotNative("the table has changed")
     arrow = file_columns(snapshot)
     name = schema.physical_names[operation.name]
-    default = _default_of(operation, arrow.field(name).type)
+    default = default_of(operation, arrow.field(name).type)
     divides = physical_partition_columns(snapshot)
     removed = list(snapshot.files.values())
     added: list[DataFile] = []
@@ -233,7 +233,7 @@ def set_default(
         table.commit(snapshot, actions, versions, update, Reads(whole_table=True))
 
 
-def _default_of(operation: AddColumn, kind: pa.DataType) -> pa.ChunkedArray:
+def default_of(operation: AddColumn, kind: pa.DataType) -> pa.ChunkedArray:
     """Return the default as silver has it, the one value of a column: NULL if the type cannot hold it."""
     from pipeline.silver.write.native_files import cast_column
 

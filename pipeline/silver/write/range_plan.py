@@ -15,7 +15,13 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold.modes import MetadataNames
 from pipeline.silver.fold.write import Write
 from pipeline.silver.schema.column_mapping import AlignedVersions, SilverColumns
-from pipeline.silver.schema.schema_operations import Hold, NeedsRebuild, SchemaOperation, SetProperties
+from pipeline.silver.schema.schema_operations import (
+    Hold,
+    NeedsRebuild,
+    SchemaOperation,
+    SetProperties,
+    rewrite_cost,
+)
 from pipeline.silver.write.writer_choice import CHANGE_DATA_FEED
 
 
@@ -23,7 +29,8 @@ from pipeline.silver.write.writer_choice import CHANGE_DATA_FEED
 class PlannedOperation:
     """An operation, the LSN of the first change that needs it, and all SQL that carries it out.
 
-    Features are enabled first. What an earlier run carried out, and could not register, has no SQL.
+    Features are enabled first. What an earlier run carried out, and could not register, has no SQL. Nor have
+    operations that `is_rewritten`: one commit writes the table again for all of them.
     """
 
     lsn: LSN
@@ -31,10 +38,17 @@ class PlannedOperation:
     enable: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     backfill: tuple[TableCommit, str] | None = None
+    is_rewritten: bool = False
+
+    def cost(self, rows: int, changes: int) -> str:
+        """Return what it costs in a table of so many rows and changes in bronze."""
+        return rewrite_cost(rows) if self.is_rewritten else self.operation.cost(rows, changes)
 
     @property
     def sql(self) -> tuple[str, ...]:
         """The statements, in order."""
+        if self.is_rewritten:
+            return ()
         return (*self.enable, *self.statements, *((self.backfill[1],) if self.backfill else ()))
 
 

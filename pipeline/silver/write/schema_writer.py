@@ -15,6 +15,7 @@ from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.column_lists import STATISTICS_COLUMNS, with_column_names
+from pipeline.delta.definition import Definition
 from pipeline.delta.filesystem import remove_empty_table
 from pipeline.delta.native_write import create
 from pipeline.delta.schema import TableSchema
@@ -49,23 +50,26 @@ from pipeline.silver.schema.rule_names import (
 )
 from pipeline.silver.schema.schema_evolution import (
     columns_after,
-    default_is_misfit,
     keeps_former_rows,
     plan_evolution,
     plan_properties,
     refused_default,
 )
+from pipeline.silver.schema.schema_notes import default_is_misfit
 from pipeline.silver.schema.schema_operations import (
     LAYOUT,
+    NEEDS_FEATURES,
     AddColumn,
     CreateTable,
     DropColumn,
     Hold,
+    LeaveFeatures,
     NeedsRebuild,
     RenameColumn,
     SchemaOperation,
     SetProperties,
 )
+from pipeline.silver.schema.swap import commit_beside_offset, successor_of
 from pipeline.silver.schema.table_partitions import rule_of_table, with_renamed_partitions
 from pipeline.silver.write.native_schema import (
     alter,
@@ -76,6 +80,8 @@ from pipeline.silver.write.native_schema import (
 )
 from pipeline.silver.write.native_session import why_left_to_spark
 from pipeline.silver.write.range_plan import Evolution, PlannedOperation
+from pipeline.silver.write.registrations import columns_before, columns_to_register, recorded_columns
+from pipeline.silver.write.table_rewrite import REWRITE, leaves_features, plan_rewrite, rewrite_table
 from pipeline.silver.write.writer_choice import MAX_BYTES, WriterSetting
 from pipeline.table_name import TableName
 
@@ -132,7 +138,7 @@ class SchemaWriter:
         exists, recorded = self._table.exists(), None
         rule = rule_of_table(self._rule, self._table.snapshot())
         if registered is not None and exists:
-            recorded = self._recorded_columns(registered)
+            recorded = recorded_columns(self._table, self._name, registered)
         sent = [relations[s.version] for s in versions]
         aligned = align_versions(recorded, sent)
         notes = rules_left_behind(rule, recorded, sent, aligned.source_names)
@@ -152,6 +158,8 @@ class SchemaWriter:
         columns = columns_after(silver, renames) if silver is not None else None
         planned = _Planned(recorded, columns, metadata_names, operations)
         self._plan_versions(planned, versions, aligned, rule, registered if exists else None)
+        if planned.stop is None and leaves_features(self._table.snapshot(), rule, self._writer):
+            planned.operations.append((LSN(last.first[0]), LeaveFeatures()))
         if planned.stop is None:
             planned.operations += self._plan_wanted(planned, newest, relations, LSN(last.first[0]))
         is_another = registered is not None and silver is not None and registered.relation_id != newest
@@ -279,7 +287,7 @@ class SchemaWriter:
 
     def set_comments(self, registered: RegisteredTable) -> None:
         """Give the table as it is registered the comments of the source, unless it has them."""
-        recorded = self._recorded_columns(registered)
+        recorded = recorded_columns(self._table, self._name, registered)
         rule = self._rule.without_properties()
         layout = self._plan_layout(rule, recorded, self._table.schema().names)
         if layout is not None:
@@ -292,16 +300,54 @@ class SchemaWriter:
             isinstance(each, CreateTable | SetProperties) and each.is_native for each in operations
         )
 
-    def apply(self, evolution: Evolution) -> tuple[tuple[RegisteredColumn, ...], tuple[str, ...]]:
-        """Carry out an evolution without a stop; return the columns to register, and `metadata_columns`."""
+    def apply(
+        self, evolution: Evolution, registered: RegisteredTable | None
+    ) -> tuple[tuple[RegisteredColumn, ...], tuple[str, ...], RegisteredTable | None]:
+        """Carry out an evolution without a stop of a table as it is registered.
+
+        Return the columns to register, `metadata_columns`, and the table with the names in data files that
+        its columns have now.
+        """
         if evolution.recreated_at is not None:
             sentence = "The table was created again under its name."
             self._record("evolved", evolution.recreated_at, sentence)
+        rewritten = [planned for planned in evolution.operations if planned.is_rewritten]
         for planned in evolution.operations:
-            self._perform(planned)
+            if not planned.is_rewritten:
+                self._perform(planned)
+                continue
+            if planned is rewritten[0]:
+                registered = self._rewrite(rewritten, evolution, registered)
+            self._record_operation(planned)
         physical = self._table.physical_names()
         names = tuple(physical[name] for name, _ in evolution.metadata.pairs())
-        return self._columns_to_register(evolution, physical), names
+        return columns_to_register(evolution, physical), names, registered
+
+    def _rewrite(
+        self,
+        rewritten: Sequence[PlannedOperation],
+        evolution: Evolution,
+        registered: RegisteredTable | None,
+    ) -> RegisteredTable | None:
+        """Write the table again with other columns; return it with their names in data files.
+
+        It is registered before, so that the next run finds its columns if this one ends early.
+        """
+        before = Definition.of(self._table.snapshot())
+        rewrite = plan_rewrite(before, [planned.operation for planned in rewritten])
+        commit = commit_beside_offset(self._table, self._txn, {"operation": REWRITE, "table": [*self._name]})
+        if registered is not None and registered.relation_id == evolution.recorded.relation_id:
+            names = rewrite.new_names(self._table.physical_names())
+            columns = (replace(c, physical_name=names.get(c.physical_name, "")) for c in registered.columns)
+            named = replace(registered, columns=tuple(columns))
+            after = columns_to_register(evolution, {f.name: f.name for f in rewrite.definition.fields})
+            successor = successor_of(registered, columns_before(named, after), commit)
+            self._records.tables.register(replace(registered, successor=successor))
+            registered = named
+        backfills = [planned.backfill[0] for planned in rewritten if planned.backfill is not None]
+        versions = {str(each.txn): int(each.lsn) for each in backfills}
+        rewrite_table(self._table, rewrite, commit, versions, self._writer)
+        return registered
 
     def _named(self, names: Sequence[str]) -> MetadataNames:
         """Return the names of pgdelta's columns, given in the order of `self._own`."""
@@ -317,6 +363,9 @@ class SchemaWriter:
         names = set(self._table.schema().names) if exists else set()
         enabled: set[Feature] = set()
         planned = []
+        needs_rewrite = self._rule.readers == "widest" and any(
+            isinstance(each, NEEDS_FEATURES) for _, each in operations
+        )
         for lsn, operation in operations:
             enable: list[str] = []
             is_repeated = isinstance(operation, AddColumn) and operation.name in names
@@ -333,6 +382,7 @@ class SchemaWriter:
                     tuple(enable),
                     () if is_repeated else tuple(operation.statements(identifier)),
                     self._plan_backfill(operation, lsn, oid),
+                    needs_rewrite and isinstance(operation, (AddColumn, *NEEDS_FEATURES)),
                 )
             )
             match operation:
@@ -362,12 +412,14 @@ class SchemaWriter:
         return TableCommit(txn, lsn, {"operation": "backfill"}), statement
 
     def _perform(self, planned: PlannedOperation) -> None:
-        operation = planned.operation
         if self._writer != "spark":
             planned = self._perform_natively(planned)
         self._perform_by_spark(planned)
-        if operation.sentence:
-            self._record(operation.kind, planned.lsn, operation.sentence)
+        self._record_operation(planned)
+
+    def _record_operation(self, planned: PlannedOperation) -> None:
+        if planned.operation.sentence:
+            self._record(planned.operation.kind, planned.lsn, planned.operation.sentence)
 
     def _perform_natively(self, planned: PlannedOperation) -> PlannedOperation:
         """Carry out an operation without Spark, as far as that is possible; return what is left to Spark."""
@@ -415,51 +467,6 @@ class SchemaWriter:
             with commit_settings(self._table.spark, commit):
                 self._table.spark.sql(statement)
 
-    def _columns_to_register(
-        self, evolution: Evolution, physical: Mapping[str, str]
-    ) -> tuple[RegisteredColumn, ...]:
-        recorded, source_names = evolution.recorded, evolution.aligned.source_names
-        return tuple(
-            replace(
-                RegisteredColumn(
-                    source_names.get(number or 0, name),
-                    name,
-                    number,
-                    physical[name],
-                    *recorded.types.get(name, (None, None)),
-                ),
-                is_key=name in recorded.key,
-            )
-            for name, number in recorded.numbers.items()
-            if name in physical
-        )
-
-    def _recorded_columns(self, registered: RegisteredTable) -> SilverColumns:
-        """Return the registered columns that the table has, under its current names.
-
-        Raises LakeError if a foreign commit removed one.
-        """
-        refuse_removed_columns(self._table, self._name, registered)
-        names = {physical: name for name, physical in self._table.physical_names().items()}
-        columns = {
-            # A rebuild that ended early could not register the physical names.
-            c: names[c.physical_name] if c.physical_name else c.silver_name
-            for c in registered.columns
-            if not c.physical_name or c.physical_name in names
-        }
-        return SilverColumns(
-            registered.relation_id,
-            {name: c.attribute_number for c, name in columns.items()},
-            {c.name: c.attribute_number for c, name in columns.items() if c.name != name},
-            {
-                name: (c.type_oid, c.type_modifier)
-                for c, name in columns.items()
-                if c.type_oid is not None and c.type_modifier is not None
-            },
-            registered.protected,
-            frozenset(name for c, name in columns.items() if c.is_key),
-        )
-
     def _with_metadata(self, operation: CreateTable, source_names: Collection[str]) -> CreateTable:
         used = [*source_names, *(name for name, _ in operation.columns)]
         names = free_names(used, self._own_names)
@@ -480,7 +487,7 @@ class SchemaWriter:
         is_registered = registered and len(registered.metadata_columns) == len(self._own)
         if registered and is_registered and names.keys() >= {*registered.metadata_columns}:
             return [names[physical_name] for physical_name in registered.metadata_columns]
-        recorded = self._recorded_columns(registered).numbers if registered else ()
+        recorded = recorded_columns(self._table, self._name, registered).numbers if registered else ()
         return find_metadata_columns([*physical], recorded, source_names, self._own_names)
 
     def _record(self, kind: str, lsn: LSN, sentence: str) -> None:

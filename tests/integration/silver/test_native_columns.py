@@ -308,7 +308,7 @@ def test_a_run_that_ends_between_the_column_and_its_default_is_continued(
     assert "n" in table_of(lane).schema().names
     assert operations(lane) == ["ADD COLUMNS"]
     with monkeypatch.context() as patch, no_spark(lane) as applier:
-        patch.setattr(schema_writer.SchemaWriter, "_columns_to_register", crash)  # after the default is set
+        patch.setattr(schema_writer, "columns_to_register", crash)  # after the default is set
         with pytest.raises(Crash):
             applier.apply_pending()
     assert operations(lane) == ["ADD COLUMNS", "UPDATE"]

@@ -109,3 +109,19 @@ def test_columns_to_sort_by_are_read(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("pipeline: p\ntables:\n  - source: a.b\n    cluster_by: [a, B]\n")
     assert load_config(file, {}).tables[0].cluster_by == ("a", "B")
+
+
+@pytest.mark.parametrize(
+    ("head", "keys", "error"),
+    [
+        ("", "readers: all", "4: tables[0].readers: Unknown value."),
+        ("", "types: {v: VARIANT}\n    readers: widest", "5: tables[0].readers: Readers of column v need"),
+        ("silver: {readers: widest}", "types: {v: VARIANT}", "3: tables[0]: Readers of column v need"),
+        ("", "target: '{table}'\n    readers: widest", "5: tables[0].readers: Tables that several sources"),
+    ],
+)
+def test_what_some_readers_refuse_is_refused_for_tables_of_all_readers(
+    head: str, keys: str, error: str
+) -> None:
+    found = mistake(f"pipeline: p\ntables:\n  - source: a.b\n    {keys}\n{head}\n")
+    assert found.startswith(f"c.yaml:{error}")

@@ -152,3 +152,26 @@ def test_the_rest_of_the_metadata_stays() -> None:
     assert after.configuration == {"x": "1", **MAPPING, MAX_COLUMN_ID: "3"}
     assert "größe" in after.metadata["schemaString"]
     assert [each["name"] for each in json.loads(after.metadata["schemaString"])["fields"]] == ["größe", "p"]
+
+
+def test_a_plain_definition_asks_readers_for_what_its_types_need() -> None:
+    mapped = new("a INT, b TIMESTAMP_NTZ", "a").enabled(Feature.COLUMN_MAPPING, Feature.TYPE_WIDENING)
+    found = mapped.renamed("a", "x").widened("x", "long").plain()
+    assert [(each.name, each.ddl, dict(each.metadata)) for each in found.fields] == [
+        ("x", "BIGINT", {}),
+        ("b", "TIMESTAMP_NTZ", {}),
+    ]
+    assert (found.configuration, found.metadata["partitionColumns"]) == ({}, ["x"])
+    assert found.asks_readers == (3, frozenset({"timestampNtz"}))
+    assert found.without("b").plain().protocol == {"minReaderVersion": 1, "minWriterVersion": 2}
+    assert found.plain() == found
+
+
+def test_a_plain_definition_keeps_the_features_that_files_still_need() -> None:
+    mapped = new().enabled(Feature.COLUMN_MAPPING).with_protocol("deletionVectors")
+    assert mapped.plain().protocol == {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["appendOnly", "deletionVectors", "invariants"],
+    }
