@@ -18,9 +18,13 @@ import polars
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.delta.rows import read_rows
+from pipeline.delta.table import LakeTable
 from pipeline.postgres.embedded import EmbeddedServer
 from tests.support.pipelines import Pipeline
 from tests.support.servers import Database, drop_database
+from tools.readers.read import READERS as TRIED
+from tools.readers.read import plain_rows, result_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,3 +208,14 @@ def test_only_renamed_or_widened_columns_require_more_reader_features(filled: Pi
 def test_other_readers_see_instants_that_nanoseconds_do_not_reach(filled: Pipeline, reader: str) -> None:
     columns = ["id", "at", "seen"]
     assert rows_of(reader, filled, "far", columns) == source_rows(filled, "far", columns)
+
+
+@pytest.mark.spark
+@pytest.mark.promise("other readers")
+@pytest.mark.parametrize("reader", ["Spark 4", "delta-rs", "pandas", "Polars"])
+def test_the_readers_of_the_page_read_the_values_that_pgdelta_reads(filled: Pipeline, reader: str) -> None:
+    path = str(filled.path("silver", "public", "sales"))
+    rows = read_rows(path, LakeTable(path).snapshot())
+    request = {"path": path, "columns": rows.column_names, "version": None, "is_feed": False}
+    expected = plain_rows(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+    assert result_of(TRIED[reader]()[1], request) == {"rows": expected}
