@@ -49,7 +49,7 @@ OWN_SHAPES = {
     "_pgdelta": (
         *("tables", "manifests", "events", "misfits", "status", "requests", "pauses", "maintenance"),
         *("reconciliations", "differences", "erasures", "catalog", "catalog_entries", "comments"),
-        *("alerts", "format"),
+        *("alerts", "format", "fingerprints"),
     ),
 }
 """The tables that are not silver and whose shape the capsule has."""
