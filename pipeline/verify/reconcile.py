@@ -53,8 +53,9 @@ from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import list_published
+from pipeline.postgres.snapshot.comparable_forms import HashedKind
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
-from pipeline.postgres.snapshot.hashed_rows import HashedKind, ValueCount
+from pipeline.postgres.snapshot.hashed_rows import ValueCount
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.compare.clone import (
     CloneFolder,

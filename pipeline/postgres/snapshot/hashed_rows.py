@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from pipeline.fingerprint import Fingerprint
-from pipeline.partition_folders import ESCAPED, MAX_TEXT_BYTES, NULL_FOLDER
 from pipeline.postgres.catalog import CatalogRelation, read_relation
 from pipeline.postgres.connection import describe
 from pipeline.postgres.publication import describe_published
+from pipeline.postgres.snapshot.comparable_forms import TEXT, Form, canonical, is_misfit, text_of
 from pipeline.postgres.snapshot.export import (
     RowsMoved,
     SnapshotLost,
@@ -96,15 +95,17 @@ class HashedTable:
         except psycopg.Error as error:
             raise SnapshotLost(f"Lost the snapshot of the table {self._name}: {describe(error)}.") from None
 
-    def hashed_rows(self, shape: HashedColumns, part: LeafPages | None = None) -> sql.Composed:
-        """Return the query for each row of the table, or of some of its pages: `hashed_rows`."""
+    def place(self, part: LeafPages | None = None) -> tuple[list[tuple[str, str]], sql.Composable]:
+        """Return the leaves of the table by schema and name, and the condition of its published rows.
+
+        Or the leaf that has some pages, and the condition of the rows in these.
+        """
         where: sql.Composable = sql.SQL("true" if self.table.row_filter is None else self.table.row_filter)
         if part is not None:
             pages = page_condition(part.first, part.end, self._connection.info.server_version)
             where = sql.SQL("({}) AND {}").format(where, pages)
         leaves = self.table.leaves if part is None else [part.leaf]
-        names = [(leaf.schema_name, leaf.table_name) for leaf in leaves]
-        return hashed_rows(shape, names, where, is_utf8=self.is_utf8)
+        return [(leaf.schema_name, leaf.table_name) for leaf in leaves], where
 
     def execute(self, query: sql.Composed) -> list[tuple[Any, ...]]:
         """Run a query; raise RowsMoved or SnapshotLost if its rows may not be those of the snapshot."""
@@ -138,11 +139,10 @@ class SourceRows:
 
     def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, Fingerprint]:
         """Return the sums of each range, named by `digits` hex digits; of all rows or within ranges."""
-        found: list[tuple[Any, ...]] = []
-        more = (sql.Literal(digits), _misfit_counts(self._shape))
-        parts = self._paced() if self._budget and within is None and digits == 0 else iter([None])
-        for part in parts:
-            found += self._read(_SUMS if digits else _SUM, within, *more, part=part)
+        if digits:
+            found = self._read(_SUMS, within, sql.Literal(digits), _misfit_counts(self._shape))
+        else:
+            found = self._read_sum()
         if within is None:
             names = [column for column, form in self._shape.columns if form.counts_misfits]
             counts = zip(*(row[4] for row in found), strict=True)
@@ -151,6 +151,16 @@ class SourceRows:
         for row in found:
             sums[row[0]] = sums.get(row[0], Fingerprint()) + Fingerprint.of(*row[1:4])
         return sums
+
+    def _read_sum(self) -> list[tuple[Any, ...]]:
+        """Return the sums of all rows, or of ranges of pages, with misfits."""
+        source = self._source
+        if not source.table.leaves:
+            return []
+        found: list[tuple[Any, ...]] = []
+        for part in self._paced() if self._budget else iter([None]):
+            found += source.execute(hash_sums(self._shape, *source.place(part), is_utf8=source.is_utf8))
+        return [("", *row) for row in found if row[0]]
 
     def _paced(self) -> Iterator[LeafPages]:
         """Yield ranges of pages; a pause follows each, so that no more bytes a second are read."""
@@ -170,7 +180,7 @@ class SourceRows:
         is_utf8 = self._source.is_utf8
         parts = map(_part, forms, names)
         short = [sql.SQL("pg_catalog.left({}, 8)").format(_hash([part], is_utf8)) for part in parts]
-        texts = [_text(names[i]) for i in self._shape.key]
+        texts = [text_of(names[i]) for i in self._shape.key]
         found = self._read(_ROWS, within, *(sql.SQL(", ").join(some) for some in (short, texts)))
         return [RowHash(key, row, tuple(columns), tuple(texts)) for key, row, columns, texts in found]
 
@@ -192,26 +202,18 @@ class SourceRows:
             )
             for i, (name, form) in enumerate(columns)
         )
-        where = sql.SQL("true" if table.row_filter is None else table.row_filter)
-        leaves = sql.SQL(" UNION ALL ").join(
-            _leaf((leaf.schema_name, leaf.table_name), flags, where) for leaf in table.leaves
-        )
+        names, where = self._source.place()
+        leaves = sql.SQL(" UNION ALL ").join(_leaf(name, flags, where) for name in names)
         [row] = self._source.execute(sql.SQL("SELECT {} FROM ({}) r").format(counts, leaves))
         pairs = zip(row[::2], row[1::2], strict=True)
         return {name: ValueCount(*pair) for (name, _), pair in zip(columns, pairs, strict=True)}
 
-    def _read(
-        self,
-        query: str,
-        within: Sequence[str] | None,
-        *more: sql.Composable,
-        part: LeafPages | None = None,
-    ) -> list[tuple[Any, ...]]:
+    def _read(self, query: str, within: Sequence[str] | None, *more: sql.Composable) -> list[tuple[Any, ...]]:
         if not self._source.table.leaves:
             return []
         key = sql.SQL("h.k" if self._shape.key else "h.r")
         chosen = sql.SQL("true") if within is None else _within(key, within)
-        rows = self._source.hashed_rows(self._shape, part)
+        rows = hashed_rows(self._shape, *self._source.place(), is_utf8=self._source.is_utf8)
         return self._source.execute(sql.SQL(query).format(rows, chosen, key, *more))
 
 
@@ -222,7 +224,6 @@ SELECT pg_catalog.left({2}, {3}), pg_catalog.count(*),
        ARRAY[{4}]::bigint[]
 FROM (SELECT h.*, ('x' || h.r)::pg_catalog.bit(128) AS b FROM ({0}) h OFFSET 0) h WHERE {1} GROUP BY 1
 """
-_SUM = _SUMS.replace("pg_catalog.left({2}, {3})", "''::text")  # a server need not compute the keys' hashes
 _ROWS = """
 SELECT {2}, h.r, ARRAY[{3}]::text[], ARRAY[{4}]::text[] FROM ({0}) h WHERE {1}
 """
@@ -274,18 +275,55 @@ def _leaf(leaf: tuple[str, str], values: sql.Composable, where: sql.Composable) 
     )
 
 
+def hash_sums(
+    shape: HashedColumns, leaves: Sequence[tuple[str, str]], where: sql.Composable, *, is_utf8: bool
+) -> sql.Composed:
+    """Return the query for one row: how many rows there are, both sums of their hashes, and the misfits.
+
+    UNION ALL, also with a leaf that gives no row, keeps the server from computing a hash for each sum, as
+    OFFSET does, but lets it use several processes.
+    """
+    row, misfits = [], []
+    for name, form in shape.columns:
+        column = sql.Identifier(name)
+        value = canonical(form, column)
+        row.append(_sized_text(column) if form == TEXT else _part(form, value))
+        if form.counts_misfits:
+            misfits.append(sql.SQL("{} IS DISTINCT FROM NULL AND ({}) IS NULL").format(column, value))
+    flags = [sql.SQL("{} AS m{}").format(each, sql.SQL(str(i))) for i, each in enumerate(misfits)]
+    bits = sql.SQL("('x' || {})::pg_catalog.bit(128) AS b").format(_hash(row, is_utf8))
+    columns = sql.SQL(", ").join([bits, *flags])
+    arms = [(leaf, where) for leaf in leaves] + [(leaves[0], sql.SQL("false"))]
+    return sql.SQL(_SUM).format(
+        sql.SQL(" UNION ALL ").join(
+            sql.SQL("SELECT {} FROM ONLY {} WHERE ({})").format(columns, sql.Identifier(*leaf), condition)
+            for leaf, condition in arms
+        ),
+        sql.SQL(", ").join(
+            sql.SQL("pg_catalog.count(*) FILTER (WHERE h.m{})").format(sql.SQL(str(i)))
+            for i in range(len(misfits))
+        ),
+    )
+
+
+_SUM = """
+SELECT pg_catalog.count(*), pg_catalog.sum(h.b::pg_catalog.bit(60)::bigint),
+       pg_catalog.sum((h.b << 64)::pg_catalog.bit(60)::bigint), ARRAY[{1}]::bigint[]
+FROM ({0}) h
+"""
+
+
 def fingerprint_query(shape: HashedColumns, name: TableName) -> str:
     """Return SQL for the number of rows and the fingerprint of a table of a database in UTF-8."""
-    rows = hashed_rows(shape, [name], sql.SQL("true"), is_utf8=True)
     digits = sql.SQL(", ").join(
-        sql.SQL(
-            "pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.sum(('x' || pg_catalog.substr(h.r, {}, 15))"
-            "::pg_catalog.bit(60)::bigint) % {})::bigint), 15, '0')"
-        ).format(sql.Literal(at), sql.Literal(1 << 60))
-        for at in (1, 17)
+        sql.SQL("pg_catalog.lpad(pg_catalog.to_hex((coalesce({}, 0) % {})::bigint), 15, '0')").format(
+            sql.Identifier(each), sql.Literal(1 << 60)
+        )
+        for each in ("first", "second")
     )
-    query = "SELECT pg_catalog.count(*) AS rows, pg_catalog.concat({}) AS fingerprint FROM ({}) h"
-    return sql.SQL(query).format(digits, rows).as_string(None)
+    query = "SELECT rows, pg_catalog.concat({}) AS fingerprint FROM ({}) AS s (rows, first, second, misfits)"
+    sums = hash_sums(shape, [name], sql.SQL("true"), is_utf8=True)
+    return " ".join(sql.SQL(query).format(digits, sums).as_string(None).split("\n"))
 
 
 def _names(shape: HashedColumns) -> list[sql.Identifier]:
@@ -299,10 +337,12 @@ def _part(form: Form, value: sql.Composable) -> sql.Composable:
     return sql.SQL("pg_catalog.length({0}) || ':' || {0}").format(value)
 
 
-def _text(value: sql.Composable) -> sql.Composed:
-    """Return SQL for the text of a value, as the stream has it."""
-    # IS DISTINCT FROM, because a composite of NULLs IS NULL although it is not.
-    return sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END").format(value)
+def _sized_text(column: sql.Composable) -> sql.Composed:
+    """Return SQL for the text of a column as it is hashed, computed once less than `_part` does."""
+    return sql.SQL(
+        "CASE WHEN {0} IS DISTINCT FROM NULL"
+        " THEN pg_catalog.concat(pg_catalog.length(pg_catalog.concat({0})), ':', {0}) END"
+    ).format(column)
 
 
 def _hash(parts: Sequence[sql.Composable], is_utf8: bool) -> sql.Composed:
@@ -331,167 +371,6 @@ def _within(key: sql.Composable, ranges: Sequence[str]) -> sql.Composed:
     return sql.SQL("pg_catalog.left({}, {}) = ANY ({}::text[])").format(
         key, sql.Literal(len(ranges[0])), sql.Literal(list(ranges))
     )
-
-
-class HashedKind(Enum):
-    """The kind of silver's type."""
-
-    TEXT = "text"
-    PLAIN = "text without commas"
-    PARTITION_TEXT = "text of a partition column"
-    DECIMAL = "decimal"
-    REAL = "real"
-    DOUBLE = "double"
-    DATE = "date"
-    TIMESTAMP = "timestamp"
-    TIMESTAMPTZ = "timestamptz"
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The form of a column's values.
-
-    `fits` is whether silver's decimal holds every value of the source, `is_exact` also whether its digits are
-    those of the source. `is_misfit` is the form of a column of
-    misfits: the text of a value that the column itself cannot hold, otherwise NULL.
-    """
-
-    kind: HashedKind
-    precision: int = 0
-    scale: int = 0
-    fits: bool = True
-    is_exact: bool = False
-    clamps: bool = False
-    is_array: bool = False
-    is_misfit: bool = False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no value has a comma in this form."""
-        is_text = self.kind in (HashedKind.TEXT, HashedKind.PARTITION_TEXT)
-        return not (is_text or self.is_array or self.is_misfit)
-
-    @property
-    def counts_misfits(self) -> bool:
-        """Whether there are values that this form cannot represent."""
-        may_lose = self.is_array or self.kind not in _LOSSLESS
-        return may_lose and not self.is_misfit
-
-
-_LOSSLESS = (HashedKind.TEXT, HashedKind.PLAIN, HashedKind.REAL, HashedKind.DOUBLE)
-TEXT = Form(HashedKind.TEXT)
-PLAIN = Form(HashedKind.PLAIN)
-PARTITION_TEXT = Form(HashedKind.PARTITION_TEXT)
-_BOUNDS = {
-    HashedKind.DATE: ("0001-01-01", "9999-12-31"),
-    HashedKind.TIMESTAMP: ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"),
-    HashedKind.TIMESTAMPTZ: ("0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00"),
-}
-
-
-def canonical(form: Form, value: sql.Composable) -> sql.Composable:
-    """Return SQL for the form of a value, of any type: concat() writes it as the stream does."""
-    if form.is_misfit:
-        held = canonical(replace(form, is_misfit=False), value)
-        text = sql.SQL(
-            "CASE WHEN {0} IS DISTINCT FROM NULL AND ({1}) IS NULL THEN pg_catalog.concat({0}) END"
-        )
-        return text.format(value, held)
-    if form.is_array:
-        return sql.SQL("CASE WHEN {} IS DISTINCT FROM NULL THEN {} END").format(value, _array(form, value))
-    return _scalar(form, value)
-
-
-def is_misfit(form: Form, value: sql.Composable) -> sql.Composable:
-    """Return SQL for whether a value, or an element of it, is one that silver's type cannot hold."""
-    if not form.counts_misfits:
-        return sql.SQL("false")
-    held = replace(form, clamps=False)
-    lost: sql.Composable = sql.SQL("({}) IS NULL").format(canonical(held, value))
-    if form.is_array and form.kind not in (HashedKind.TEXT, HashedKind.PLAIN):
-        element = is_misfit(replace(held, is_array=False), sql.SQL("u.e"))
-        lost = sql.SQL("({} OR EXISTS (SELECT FROM pg_catalog.unnest({}) AS u (e) WHERE {}))").format(
-            lost, value, element
-        )
-    return sql.SQL("({} IS DISTINCT FROM NULL AND {})").format(value, lost)
-
-
-def _array(form: Form, value: sql.Composable) -> sql.Composable:
-    """Return SQL for an array of one dimension with lower bound 1; other arrays are NULL."""
-    one = sql.SQL("pg_catalog.concat({})").format(value)
-    if form.kind not in (HashedKind.TEXT, HashedKind.PLAIN):
-        element = canonical(replace(form, is_array=False), sql.SQL("u.e"))
-        one = sql.SQL(
-            "(SELECT pg_catalog.concat('{{', pg_catalog.string_agg(coalesce(({})::text, 'NULL'), ','"
-            " ORDER BY u.n), '}}') FROM pg_catalog.unnest({}) WITH ORDINALITY AS u (e, n))"
-        ).format(element, value)
-    return sql.SQL(
-        "CASE WHEN coalesce(pg_catalog.array_ndims({0}), 1) = 1"
-        " AND coalesce(pg_catalog.array_lower({0}, 1), 1) = 1 THEN {1} END"
-    ).format(value, one)
-
-
-def _scalar(form: Form, value: sql.Composable) -> sql.Composable:
-    match form.kind:
-        case HashedKind.TEXT:
-            return _text(value)
-        case HashedKind.PLAIN:
-            return value
-        case HashedKind.PARTITION_TEXT:
-            return _partition_text(value)
-        case HashedKind.DECIMAL:
-            return _decimal(form, value)
-        case HashedKind.REAL | HashedKind.DOUBLE:
-            send = "float4send" if form.kind is HashedKind.REAL else "float8send"
-            bits = "CASE WHEN {0} = 'NaN' THEN 'NaN' ELSE pg_catalog.encode(pg_catalog.{1}({0}), 'hex') END"
-            return sql.SQL(bits).format(value, sql.SQL(send))
-        case HashedKind.DATE | HashedKind.TIMESTAMP | HashedKind.TIMESTAMPTZ:
-            return _dated(form, value)
-
-
-def _partition_text(value: sql.Composable) -> sql.Composable:
-    """Return SQL for a text that a partition column holds: escaped, it is short enough for a folder."""
-    text = sql.SQL("pg_catalog.concat({})").format(value)
-    return sql.SQL(
-        "CASE WHEN {0} NOT IN ('', {1}) AND pg_catalog.octet_length(pg_catalog.convert_to({0}, 'UTF8'))"
-        " + 2 * (pg_catalog.length({0}) - pg_catalog.length(pg_catalog.translate({0}, {2}, ''))) <= {3}"
-        " THEN {0} END"
-    ).format(text, sql.Literal(NULL_FOLDER), sql.Literal(ESCAPED), sql.Literal(MAX_TEXT_BYTES))
-
-
-def _decimal(form: Form, value: sql.Composable) -> sql.Composable:
-    number = sql.SQL("{}::pg_catalog.numeric").format(value)
-    scale = sql.Literal(form.scale)
-    greatest = sql.SQL("{}::pg_catalog.numeric").format(sql.Literal(_greatest(form.precision, form.scale)))
-    held: sql.Composable = number
-    condition: sql.Composable = sql.SQL("")
-    if form.clamps and not form.fits:
-        held = sql.SQL("greatest(least({0}, {1}), -({1}))").format(number, greatest)
-    elif not form.fits:
-        condition = sql.SQL(" AND pg_catalog.abs({0}) <= {1} AND pg_catalog.round({0}, {2}) = {0}").format(
-            number, greatest, scale
-        )
-    if form.is_exact:
-        return sql.SQL("CASE WHEN {0} <> 'NaN' THEN {0} END").format(number)
-    return sql.SQL("CASE WHEN {0} <> 'NaN'{1} THEN pg_catalog.round({2}, {3}) END").format(
-        number, condition, held, scale
-    )
-
-
-def _greatest(precision: int, scale: int) -> str:
-    return "9" * (precision - scale) + "." + "9" * scale if scale else "9" * precision
-
-
-def _dated(form: Form, value: sql.Composable) -> sql.Composable:
-    least, greatest = _BOUNDS[form.kind]
-    typed = [
-        sql.SQL("{}::pg_catalog.{}").format(sql.Literal(text), sql.SQL(form.kind.value))
-        for text in (least, greatest)
-    ]
-    if form.clamps:
-        nearest = "CASE WHEN {0} IS NOT NULL THEN greatest(least({0}, {2}), {1}) END"
-        return sql.SQL(nearest).format(value, *typed)
-    return sql.SQL("CASE WHEN {0} >= {1} AND {0} <= {2} THEN {0} END").format(value, *typed)
 
 
 _PAGE_BYTES = 8192

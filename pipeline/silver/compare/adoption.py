@@ -29,14 +29,9 @@ from pipeline.postgres.catalog import CatalogRelation, read_relation
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.key_conditions import KeyCondition
 from pipeline.postgres.publication import PublishedTable
+from pipeline.postgres.snapshot.comparable_forms import TEXT
 from pipeline.postgres.snapshot.export import SnapshotKeeper, SourceSnapshot
-from pipeline.postgres.snapshot.hashed_rows import (
-    TEXT,
-    HashedColumns,
-    HashedTable,
-    SourceRows,
-    key_hash_condition,
-)
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns, HashedTable, SourceRows, key_hash_condition
 from pipeline.protocol.messages import Relation
 from pipeline.silver.compare.clone import CloneFolder
 from pipeline.silver.compare.comparable_columns import source_columns

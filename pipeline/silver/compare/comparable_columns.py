@@ -11,7 +11,8 @@ from pipeline.bronze.source_relations import SourceColumn
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogRelation
-from pipeline.postgres.snapshot.hashed_rows import Form, HashedColumns
+from pipeline.postgres.snapshot.comparable_forms import Form
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.messages import Relation
 from pipeline.silver.compare.row_hashes import SilverColumn

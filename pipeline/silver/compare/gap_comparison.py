@@ -24,8 +24,8 @@ from pipeline.key_ranges import KeyRange, cover_keys
 from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.metadata.registry import RegisteredTable, TableRegistry
 from pipeline.postgres.connection import identify
+from pipeline.postgres.snapshot.comparable_forms import HashedKind
 from pipeline.postgres.snapshot.export import SnapshotKeeper, SnapshotLost
-from pipeline.postgres.snapshot.hashed_rows import HashedKind
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.compare.comparable_columns import ComparableColumns, source_columns
 from pipeline.silver.compare.compared_rows import fields_of, rows_of

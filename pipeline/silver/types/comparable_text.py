@@ -1,6 +1,6 @@
 """The text form in which PostgreSQL, Spark and DuckDB write a value, and the SQL of the engines for it.
 
-A form belongs to a pair of types, the source's and silver's. `postgres.snapshot.comparable_text` has the SQL
+A form belongs to a pair of types, the source's and silver's. `postgres.snapshot.comparable_forms` has the SQL
 for PostgreSQL. Columns whose types have no form are not compared, and reported.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pipeline.bronze.source_relations import SourceColumn
 from pipeline.engine import SPARK, Engine
-from pipeline.postgres.snapshot.hashed_rows import PARTITION_TEXT, PLAIN, TEXT, Form, HashedKind
+from pipeline.postgres.snapshot.comparable_forms import PARTITION_TEXT, PLAIN, TEXT, Form, HashedKind
 from pipeline.protocol.pg_types import PgType
 from pipeline.silver.types.types import holds, numeric, numeric_digits
 

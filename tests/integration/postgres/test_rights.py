@@ -20,8 +20,9 @@ from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.publication import describe_published, ensure_publication
 from pipeline.postgres.replication.slot import ensure_slot
+from pipeline.postgres.snapshot.comparable_forms import TEXT
 from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.hashed_rows import TEXT, HashedColumns, HashedTable, SourceRows
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns, HashedTable, SourceRows
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.table_name import TableName
 from tests.support.paths import ROOT

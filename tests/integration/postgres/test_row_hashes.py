@@ -10,16 +10,9 @@ from contextlib import closing, contextmanager
 import pytest
 
 from pipeline.fingerprint import total
+from pipeline.postgres.snapshot.comparable_forms import PLAIN, TEXT, Form, HashedKind
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper
-from pipeline.postgres.snapshot.hashed_rows import (
-    PLAIN,
-    TEXT,
-    Form,
-    HashedColumns,
-    HashedKind,
-    HashedTable,
-    SourceRows,
-)
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns, HashedTable, SourceRows
 from pipeline.table_name import TableName
 from tests.support.servers import Database
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pipeline.key_ranges import KeyRange
-from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedColumns, HashedKind
+from pipeline.postgres.snapshot.comparable_forms import TEXT, Form, HashedKind
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns
 from pipeline.silver.compare.comparable_columns import ComparableColumns
 from pipeline.silver.compare.differing_rows import Differences, DifferingRow
 from pipeline.table_name import TableName

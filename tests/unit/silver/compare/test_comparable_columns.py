@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
-from pipeline.postgres.snapshot.hashed_rows import PLAIN, TEXT, Form, HashedKind
+from pipeline.postgres.snapshot.comparable_forms import PLAIN, TEXT, Form, HashedKind
 from pipeline.protocol.messages import Column, Relation
 from pipeline.silver.compare.comparable_columns import (
     ComparableColumns,

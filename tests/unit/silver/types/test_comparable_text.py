@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.delta.schema import TableSchema
 from pipeline.engine import DUCKDB
-from pipeline.postgres.snapshot.hashed_rows import PLAIN, TEXT, Form, HashedKind
+from pipeline.postgres.snapshot.comparable_forms import PLAIN, TEXT, Form, HashedKind
 from pipeline.silver.types.comparable_text import form_of, text_sql
 from tests.support.silver.relations import column
 
