@@ -107,6 +107,10 @@ class HashedTable:
         leaves = self.table.leaves if part is None else [part.leaf]
         return [(leaf.schema_name, leaf.table_name) for leaf in leaves], where
 
+    def use_workers(self) -> None:
+        """Let the server read in parallel, as it is configured; copies read in several sessions instead."""
+        self._connection.execute("RESET max_parallel_workers_per_gather")
+
     def execute(self, query: sql.Composed) -> list[tuple[Any, ...]]:
         """Run a query; raise RowsMoved or SnapshotLost if its rows may not be those of the snapshot."""
         try:
@@ -158,6 +162,8 @@ class SourceRows:
         if not source.table.leaves:
             return []
         found: list[tuple[Any, ...]] = []
+        if not self._budget:
+            source.use_workers()
         for part in self._paced() if self._budget else iter([None]):
             found += source.execute(hash_sums(self._shape, *source.place(part), is_utf8=source.is_utf8))
         return [("", *row) for row in found if row[0]]
