@@ -210,9 +210,11 @@ def test_other_readers_see_instants_that_nanoseconds_do_not_reach(filled: Pipeli
     assert rows_of(reader, filled, "far", columns) == source_rows(filled, "far", columns)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("other readers")
-@pytest.mark.parametrize("reader", ["Spark 4", "delta-rs", "pandas", "Polars"])
+@pytest.mark.parametrize(
+    "reader",
+    [pytest.param("Spark 4", marks=[pytest.mark.spark, pytest.mark.slow]), "delta-rs", "pandas", "Polars"],
+)
 def test_the_readers_of_the_page_read_the_values_that_pgdelta_reads(filled: Pipeline, reader: str) -> None:
     path = str(filled.path("silver", "public", "sales"))
     rows = read_rows(path, LakeTable(path).snapshot())
