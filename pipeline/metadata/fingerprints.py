@@ -44,7 +44,7 @@ class TableFingerprint(TableRecord):
     """The files of one version of a table, whose id in Delta is `table_id`.
 
     `columns` are hashed, in this order; `fields` are the physical names of all columns that the table had.
-    Rows for which `condition` is not true are left out; it is empty if all rows are the source's.
+    Rows for which `condition`, SQL of DuckDB, is not true are left out.
     """
 
     table_id: str

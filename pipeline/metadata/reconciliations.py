@@ -152,10 +152,17 @@ class Reconciliations:
 
 def _newest(rows: pa.Table) -> dict[TableName, ComparedAt]:
     """Return the newest comparison of each table, of rows of all times."""
-    names = ["schema_name", "table_name"]
-    times = rows.group_by(names).aggregate([("recorded_at", "max")])
-    times = times.rename_columns([*names, "recorded_at"])
-    newest = rows.join(times, [*names, "recorded_at"], join_type="inner").to_pylist()
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # a join or a group_by would import Acero, for which each run would wait
+    joined = pc.binary_join_element_wise(rows.column("schema_name"), rows.column("table_name"), "\0")
+    names = joined.combine_chunks().dictionary_encode()
+    order = np.argsort(rows.column("recorded_at").cast("int64").to_numpy(), kind="stable")
+    last = np.empty(len(names.dictionary), np.int64)
+    last[names.indices.to_numpy()[order]] = order  # of rows of one table, the last one stays
+    newest = rows.take(pa.array(last)).to_pylist()
     return {
         TableName(row["schema_name"], row["table_name"]): ComparedAt(
             LSN(row["lsn"]), row["recorded_at"], row.get("method") or RECONCILE

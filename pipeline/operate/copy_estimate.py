@@ -40,7 +40,7 @@ _RANGE_SECONDS = 0.1  # ranges grow while one takes less
 _TABLE_SECONDS = 0.03
 _APPLY_SECONDS = 0.12
 _DAY = 86_400
-_IDLE = 1 << 20  # bytes of WAL, of which nothing is to be said
+_IDLE = 1 << 20  # bytes of WAL a day: not worth a sentence
 
 
 @dataclass(frozen=True, slots=True)

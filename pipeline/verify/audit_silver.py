@@ -22,7 +22,7 @@ from pipeline.errors import LakeError, report_error
 from pipeline.metadata.fingerprints import FileFingerprint, Fingerprints, TableFingerprint
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.silver.compare.compared_rows import DatasetRows, rows_of
-from pipeline.silver.compare.file_fingerprints import fingerprint_of, recorded_columns
+from pipeline.silver.compare.file_fingerprints import columns_of_record, fingerprint_of
 from pipeline.silver.compare.row_hashes import SilverColumn
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.silver.schema.foreign_commits import find_foreign_commit
@@ -160,7 +160,7 @@ def _audit(
     name = registered.name
     if record is None or record.table_id != snapshot.table_id or record.condition != rows.condition:
         return AuditedTable(name, snapshot.version, unrecorded=len(snapshot.files))
-    columns = recorded_columns(record, snapshot)
+    columns = columns_of_record(record, snapshot)
     known, findings, read, count = record.by_file, [], 0, 0
     for key, add in snapshot.files.items():
         if (file := known.get(key)) is not None:

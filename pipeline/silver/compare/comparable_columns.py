@@ -48,7 +48,7 @@ def plan_comparison(
     protected: Sequence[ProtectedColumn] = (),
     partition_by: Collection[str] = (),
 ) -> ComparableColumns:
-    """Return what can be compared of the source's columns, of which `key` names those of the key.
+    """Return what can be compared of the source's columns; `key` has the names of the key's.
 
     `is_ascii` if the database has no encoding of its texts.
     `partition_by` are partition columns by their names in silver. `protected` are the columns whose values

@@ -1,7 +1,7 @@
 """The fingerprint of a silver table, as the sum of those of its data files: each file is read once.
 
 A file's fingerprint is recorded when it is first needed. So a later sum reads only files that were written
-since, and those with rows that changes change which bronze has and silver lacks.
+since, and those with rows that waiting changes of bronze touch.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ class FileSums:
 
 
 def fingerprint_of(rows: DatasetRows, columns: Sequence[SilverColumn]) -> Fingerprint:
-    """Return the fingerprint of rows, all of which are read."""
+    """Read rows, and return their fingerprint."""
     return SilverHashes(rows, columns, ()).sums(0).get("", Fingerprint())
 
 
-def recorded_columns(record: TableFingerprint, snapshot: Snapshot) -> list[SilverColumn]:
+def columns_of_record(record: TableFingerprint, snapshot: Snapshot) -> list[SilverColumn]:
     """Return the columns that a record hashes, by the names that they have in a version.
 
     Raises LakeError if the version lacks one.
