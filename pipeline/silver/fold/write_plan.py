@@ -11,20 +11,28 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.source_relations import PostgresType, SourceRelation
+from pipeline.bronze.source_relations import PostgresType, SourceColumn, SourceRelation
 from pipeline.bronze.table_input import SequenceKey, Survey, TruncatedAt, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
+from pipeline.protocol.pg_types import PgType
 from pipeline.silver.fold.fold import Fold, FoldColumn
 from pipeline.silver.schema.column_mapping import present_sidecars, sidecars
 from pipeline.silver.types.text_parsers import NO_MISFIT, SilverType
-from pipeline.silver.types.types import column_type, is_widened_real, widened_text
+from pipeline.silver.types.types import are_printed_for, column_type, is_widened_real, widened_text
 
-# int8, int2, int4, date, timestamp, numeric: several of their texts may be one value of silver's type
 _MAX_TRUNCATES = 100  # of one fold, in modes that keep the rows that are gone
-_COMPARED_BY_VALUE = {20, 21, 23, 1082, 1114, 1700}
+# several of their texts may be one value of silver's type
+_COMPARED_BY_VALUE = {
+    PgType.INT8,
+    PgType.INT2,
+    PgType.INT4,
+    PgType.DATE,
+    PgType.TIMESTAMP,
+    PgType.NUMERIC,
+}
 
 
 class Identity(Enum):
@@ -293,6 +301,7 @@ def _fold_column(
     widened: set[int] = set()
     types: set[PostgresType] = set()
     may_be_unsent = has_many_spellings = False
+    sent_columns: list[SourceColumn] = []
     for survey, relation in zip(surveys, relations, strict=True):
         index = relation.index_of(name)
         if index is not None:
@@ -303,11 +312,14 @@ def _fold_column(
             differs = name in rule.types or sent.ddl != kind.ddl
             has_many_spellings |= differs and column.base_oid in _COMPARED_BY_VALUE
             types.add(column.type)
+            sent_columns.append(column)
             if is_widened_real(column, kind.ddl):
                 widened.add(relation.version)
             kind = sent if sent.ddl == kind.ddl else kind  # silver may have a wider type
     if kind.ddl == "STRING":  # silver's key is spelled as the one type spells it
         has_many_spellings &= len(types) > 1
+    if all(are_printed_for(column, kind, rule.types.get(name)) for column in sent_columns):
+        kind = kind.of_printed
     is_partial = may_be_unsent or len(indexes) < len(relations)
     return FoldColumn(
         name,

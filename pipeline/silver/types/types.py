@@ -123,6 +123,19 @@ def is_widened_real(column: SourceColumn, ddl: str) -> bool:
     return column.base_oid == PgType.FLOAT4 and ddl == "DOUBLE"
 
 
+def are_printed_for(column: SourceColumn, kind: SilverType, override: str | None) -> bool:
+    """Return whether the texts of a source column are those that PostgreSQL prints for values of a type.
+
+    Also if the type holds all values of the column's own, which ingest has them printed for.
+    """
+    if override or not column.is_type_known or is_widened_real(column, kind.ddl):
+        return False
+    own = silver_type(column)
+    if kind.element is None or own.element is None:
+        return holds(kind.ddl, own.ddl)
+    return own.delimiter == kind.delimiter and holds(kind.element.ddl, own.element.ddl)
+
+
 def widened_text(text: str) -> str:
     """Return the text of the double precision to which PostgreSQL casts a real with a text."""
     return repr(pa.scalar(text).cast(pa.float32()).as_py())

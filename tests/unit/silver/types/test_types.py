@@ -12,20 +12,31 @@ import pytest
 
 from pipeline.engine import DUCKDB, SPARK, Engine
 from pipeline.silver.types.text_parsers import (
+    BIGINT,
     BINARY,
+    BOOLEAN,
     DATE,
     DOUBLE,
+    FLOAT,
     INT,
+    SMALLINT,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    VARIANT,
     VECTOR,
     SilverType,
     array_of,
     decimal,
 )
-from pipeline.silver.types.types import numeric, overridden, reader_of, silver_type, stored, widened_text
+from pipeline.silver.types.types import (
+    are_printed_for,
+    numeric,
+    overridden,
+    reader_of,
+    silver_type,
+    stored,
+    widened_text,
+)
 from tests.support.silver.relations import INT4, NUMERIC, column
 from tests.support.silver.texts import TEXTS
 from tests.support.silver.two_engines import connect
@@ -199,9 +210,9 @@ def read(sql: Sql, cases: Sequence[tuple[SilverType, Sequence[str]]]) -> list[Re
     micros = "unix_micros" if sql.engine is SPARK else "epoch_us"
     for kind, texts in cases:
         value = kind.value("t", sql.engine)
-        readable = {TIMESTAMP: f"{micros}({value})", VARIANT: f"to_json({value})"}
+        readable = {"TIMESTAMP": f"{micros}({value})", "VARIANT": f"to_json({value})"}
         columns += [
-            sql.transform(texts, readable.get(kind, value)),
+            sql.transform(texts, readable.get(kind.ddl, value)),
             sql.transform(texts, kind.misfit("t", f"({value})", sql.engine) or "false"),
             sql.transform(texts, kind.canonical("t", sql.engine)),
         ]
@@ -218,6 +229,70 @@ def test_every_text_becomes_its_value_or_a_misfit(sql: Sql) -> None:
         for (text, value, is_misfit), *shown in zip(expected, result.values, result.misfits, strict=True):
             case = f"{kind.ddl} {text[:60]!r}"
             assert [known(shown[0]), shown[1]] == [known(value), is_misfit], case
+
+
+# Texts that PostgreSQL prints, also those that silver's type does not hold.
+DATES = ("0001-01-01", "9999-12-31", "10000-01-01", "5874897-12-31", "infinity", "-infinity", "0044-03-15 BC")
+TIMES = (
+    "0001-01-01 00:00:00",
+    "2024-03-10 02:30:00.1",
+    "9999-12-31 23:59:59.999999",
+    "294276-12-31 00:00:00",
+)
+REALS = ("0", "-0", "1.5", "1e+20", "1e-07", "NaN", "Infinity", "-Infinity")
+PRINTED: Sequence[tuple[SilverType, Sequence[str]]] = (
+    (BOOLEAN, ("t", "f")),
+    (SMALLINT, ("-32768", "0", "32767")),
+    (INT, ("-2147483648", "2147483647")),
+    (BIGINT, ("-9223372036854775808", "9223372036854775807")),
+    (FLOAT, (*REALS, "3.4028235e+38", "1e-45")),
+    (DOUBLE, (*REALS, "1.7976931348623157e+308", "5e-324", "0.1", "2147483647")),
+    (decimal(5, 2), ("1.50", "-999.99", "0.00", "7", "NaN")),
+    (decimal(38, 38), ("0." + "9" * 38,)),
+    (BINARY, (r"\x", r"\x00ff5c")),
+    (DATE, DATES),
+    (TIMESTAMP_NTZ, (*DATES, *TIMES, "0044-03-15 00:00:00.1 BC")),
+    (TIMESTAMP, (*(f"{time}+00" for time in TIMES), "2024-01-01 00:00:00+05", "0044-01-01 00:00:00+00 BC")),
+    (array_of(INT), ("{}", "{1,NULL,-2}", "{{1},{2}}", "[0:1]={1,2}")),
+    (array_of(decimal(5, 2)), ("{1.50,NaN}",)),
+    (array_of(TIMESTAMP), ('{"2024-01-01 00:00:00+00",infinity,NULL}',)),
+)  # fmt: skip
+
+
+def test_printed_texts_have_the_same_values_with_fewer_checks(sql: Sql) -> None:
+    checked, printed = read(sql, PRINTED), read(sql, [(kind.of_printed, texts) for kind, texts in PRINTED])
+    for (kind, texts), one, other in zip(PRINTED, checked, printed, strict=True):
+        assert kind.of_printed is not kind
+        for text, *shown in zip(texts, one.values, other.values, one.misfits, other.misfits, strict=True):
+            assert known(shown[0]) == known(shown[1]), f"{kind.ddl} {text}"
+            assert shown[2] == shown[3], f"{kind.ddl} {text}"
+
+
+@pytest.mark.parametrize(
+    ("oid", "type_modifier", "ddl", "override", "are_printed"),
+    [
+        (23, -1, "INT", None, True),
+        (23, -1, "BIGINT", None, True),
+        (23, -1, "DECIMAL(12,2)", None, True),
+        (23, -1, "DOUBLE", None, True),
+        (23, -1, "INT", "INT", False),
+        (20, -1, "INT", None, False),
+        (25, -1, "INT", None, False),
+        (1700, modifier(9, 2), "DECIMAL(22,2)", None, True),
+        (1700, modifier(9, 2), "DECIMAL(9,1)", None, False),
+        (1700, modifier(9, 2), "DOUBLE", None, False),
+        (700, -1, "FLOAT", None, True),
+        (700, -1, "DOUBLE", None, False),
+        (1082, -1, "TIMESTAMP_NTZ", None, True),
+        (1007, -1, "ARRAY<BIGINT>", None, True),
+        (1009, -1, "ARRAY<INT>", None, False),
+    ],
+)
+def test_texts_are_printed_for_a_type_that_holds_the_source_s(
+    oid: int, type_modifier: int, ddl: str, override: str | None, are_printed: bool
+) -> None:
+    source = column("v", 1, oid, modifier=type_modifier)
+    assert are_printed_for(source, stored(ddl), override) is are_printed
 
 
 def test_element_that_does_not_fit_is_null_in_its_place_and_makes_a_misfit(sql: Sql) -> None:
