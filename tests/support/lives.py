@@ -15,8 +15,7 @@ FILL = "INSERT INTO {0} SELECT i, 'v' || i FROM generate_series({1}, {2}) i"
 def life(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline that copies, whose publication has one table, a, and is altered by tests only."""
     pipeline = make_pipeline(copy="initial", create_publication="configured")
-    pipeline.run(TABLE.format("a"), FILL.format("a", 1, 50))
-    pipeline.catch_up()
+    pipeline.catch_up(TABLE.format("a"), FILL.format("a", 1, 50))
     pipeline.run(f"COMMENT ON PUBLICATION {pipeline.config.source.publication} IS NULL")
     return pipeline
 

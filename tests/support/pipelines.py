@@ -96,10 +96,11 @@ class Pipeline:
         self.database.free_slot()
         self.source.execute("SELECT pg_drop_replication_slot(%s)", (self.config.source.slot,))
 
-    def ingest(self, **options: Any) -> IngestSummary:
-        """Capture all that is committed."""
+    def ingest(self, *statements: str, **options: Any) -> IngestSummary:
+        """Run statements at the source, and capture all that is committed."""
         from pipeline.ingest.job import run_ingest
 
+        self.run(*statements)
         return run_ingest(self.config, **options)
 
     def apply(self, **options: Any) -> ApplySummary:
@@ -109,12 +110,13 @@ class Pipeline:
         defaults = {"records_status": False, "starts_query": self.starts_query}
         return run_apply(self.config, **{**defaults, **options})
 
-    def catch_up(self, *, unpublished: Collection[str] = ()) -> ApplySummary:
-        """Capture and apply all there is; no copy and no table may fail, none be held, but some in doubt.
+    def catch_up(self, *statements: str, unpublished: Collection[str] = ()) -> ApplySummary:
+        """Run statements at the source, and capture and apply all there is.
 
-        Exactly the tables `unpublished` of schema public match the configuration and are not published.
+        No copy and no table may fail, none be held, but some in doubt. Exactly the tables `unpublished` of
+        schema public match the configuration and are not published.
         """
-        ingested = self.ingest()
+        ingested = self.ingest(*statements)
         assert ingested.exit_code(strict=not unpublished) == 0, ingested.lines()
         assert {name.table for name in ingested.unpublished or ()} == set(unpublished), ingested.lines()
         summary = self.apply()

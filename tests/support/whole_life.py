@@ -48,14 +48,11 @@ WIDER = (
 
 def live(pipeline: Pipeline) -> None:
     """Let a new pipeline with table copies live its life."""
-    pipeline.run(*SOURCE)
-    pipeline.catch_up()
+    pipeline.catch_up(*SOURCE)
     before = as_of(pipeline.session, pipeline.root)
     rows = rows_of(before)
-    pipeline.run(*CHANGES)
-    pipeline.catch_up()
-    pipeline.run(*WIDER)
-    pipeline.catch_up()
+    pipeline.catch_up(*CHANGES)
+    pipeline.catch_up(*WIDER)
     pipeline.assert_equal(*TABLES)
     assert rows_of(as_of(pipeline.session, pipeline.root)) != rows
     assert rows_of(as_of(pipeline.session, pipeline.root, lsn=before.lsn)) == rows
@@ -73,8 +70,7 @@ def live(pipeline: Pipeline) -> None:
     run_rebuild(pipeline.config, ["public.orders"])
     run_maintenance(pipeline.config, by_spark=True)
     pipeline.run("UPDATE orders SET item = 'last' WHERE id > 250", "TRUNCATE lines")
-    pipeline.run("INSERT INTO lines VALUES (1, 'last')")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO lines VALUES (1, 'last')")
     pipeline.assert_equal(*TABLES)
 
 

@@ -28,12 +28,9 @@ def archiving(tmp_path: Path, database: Database) -> Iterator[StorePipeline]:
         rules = (TableRule("public.*", detached_tables="archive"),)
         pipeline = StorePipeline(replace(config, tables=rules), source)
         pipeline.run("CREATE TABLE followed (id int PRIMARY KEY)", "CREATE TABLE t (id int PRIMARY KEY)")
-        pipeline.run("INSERT INTO t VALUES (1), (2)")
-        pipeline.catch_up()
-        pipeline.run("INSERT INTO t VALUES (3)")
-        pipeline.catch_up()
-        pipeline.run("DROP TABLE t", "INSERT INTO followed VALUES (1)")
-        pipeline.ingest()
+        pipeline.catch_up("INSERT INTO t VALUES (1), (2)")
+        pipeline.catch_up("INSERT INTO t VALUES (3)")
+        pipeline.ingest("DROP TABLE t", "INSERT INTO followed VALUES (1)")
         yield pipeline
 
 
@@ -51,8 +48,7 @@ def test_a_run_that_ends_before_a_move_is_registered_leaves_the_rows(
     with crash_at(CrashStep.REGISTER_TABLE), pytest.raises(Crash):
         archiving.apply()
     assert Lake(archiving.config.storage).table("archive", "public", "t").exists()
-    archiving.run("INSERT INTO followed VALUES (2)")
-    archiving.catch_up()
+    archiving.catch_up("INSERT INTO followed VALUES (2)")
     assert rows_of(archiving) == [1, 2, 3]
     assert archiving.silver("followed", "id") == {(1,): 1, (2,): 1}
 
@@ -70,8 +66,7 @@ def test_a_table_that_cannot_be_moved_stops_no_other(
             summary = archiving.apply()
         assert summary.exit_code(strict=False) == 1
         assert any("public.t: " in line and "Permission denied" in line for line in summary.lines())
-        archiving.run(f"INSERT INTO followed VALUES ({number})")
-        archiving.ingest()
+        archiving.ingest(f"INSERT INTO followed VALUES ({number})")
     assert archiving.apply().exit_code(strict=True) == 0
     assert rows_of(archiving) == [1, 2, 3]
     assert archiving.silver("followed", "id") == {(1,): 1, (2,): 1, (3,): 1}

@@ -17,10 +17,8 @@ pytestmark = pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.slow
 def test_truncate_between_inserts_leaves_what_came_after_it(pipeline: Pipeline) -> None:
-    pipeline.run(*ORDERS, *LINES, *LOG, "CREATE TABLE emptied (id int PRIMARY KEY)")
-    pipeline.ingest()
-    pipeline.run(*FILL, "INSERT INTO emptied VALUES (1)")
-    pipeline.catch_up()
+    pipeline.ingest(*ORDERS, *LINES, *LOG, "CREATE TABLE emptied (id int PRIMARY KEY)")
+    pipeline.catch_up(*FILL, "INSERT INTO emptied VALUES (1)")
     pipeline.run(
         "UPDATE orders SET id = id + 50 WHERE id < 3",
         "INSERT INTO lines VALUES (1, 'gone', 1)",
@@ -45,8 +43,7 @@ def test_replica_identity_may_change_inside_a_batch_and_a_transaction(pipeline: 
         pipeline.run(create.format(table), f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL")
     pipeline.ingest()
     rows = "SELECT g, g + 50, 'v', repeat('b', 2500) FROM generate_series(1, 12) g"
-    pipeline.run(*(f"INSERT INTO {table} {rows}" for table in ("a", "b")))
-    pipeline.catch_up()
+    pipeline.catch_up(*(f"INSERT INTO {table} {rows}" for table in ("a", "b")))
     statements = [
         "UPDATE {} SET id = id + 100 WHERE id < 3",
         "ALTER TABLE {} REPLICA IDENTITY FULL",
@@ -72,25 +69,21 @@ def test_replica_identity_may_change_inside_a_batch_and_a_transaction(pipeline: 
 @pytest.mark.slow
 def test_a_table_created_again_under_its_name_takes_the_place_of_the_first(pipeline: Pipeline) -> None:
     create = "CREATE TABLE {} (id int PRIMARY KEY, v text)"
-    pipeline.run(*(create.format(table) for table in ("a", "b")))
-    pipeline.ingest()
-    pipeline.run(*(f"INSERT INTO {table} VALUES (1, 'old'), (2, 'old')" for table in ("a", "b")))
-    pipeline.catch_up()
+    pipeline.ingest(*(create.format(table) for table in ("a", "b")))
+    pipeline.catch_up(*(f"INSERT INTO {table} VALUES (1, 'old'), (2, 'old')" for table in ("a", "b")))
     # b is dropped within the batch that also changes the first one
     pipeline.run("UPDATE b SET v = 'changed'", "DROP TABLE a", "DROP TABLE b")
     pipeline.run(*(create.format(table) for table in ("a", "b")))
     pipeline.run("INSERT INTO a VALUES (2, 'new')", "INSERT INTO b VALUES (3, 'new'), (4, 'new')")
-    pipeline.run("UPDATE b SET id = 5 WHERE id = 3")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE b SET id = 5 WHERE id = 3")
     pipeline.assert_equal("a", "b")
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_rows_older_than_the_slot_are_no_trouble(pipeline: Pipeline) -> None:
-    pipeline.run(*ORDERS, *LINES, *FILL[:2])
-    pipeline.ingest()
-    pipeline.run(
+    pipeline.ingest(*ORDERS, *LINES, *FILL[:2])
+    pipeline.ingest(
         "DELETE FROM orders WHERE id < 5",
         "UPDATE orders SET price = 1 WHERE id = 6",
         "INSERT INTO orders VALUES (3, 'new', NULL, NULL)",
@@ -98,7 +91,6 @@ def test_rows_older_than_the_slot_are_no_trouble(pipeline: Pipeline) -> None:
         "UPDATE lines SET count = 3 WHERE ctid IN (SELECT ctid FROM lines WHERE order_id = 2 LIMIT 1)",
         "INSERT INTO lines VALUES (1, NULL, NULL), (1, NULL, NULL), (1, NULL, NULL)",
     )
-    pipeline.ingest()
     pipeline.apply()
     orders = {
         tuple(row) for row in pipeline.frame("silver", "public", "orders").select("id", "item").collect()
@@ -111,48 +103,42 @@ def test_rows_older_than_the_slot_are_no_trouble(pipeline: Pipeline) -> None:
 @pytest.mark.quick
 @pytest.mark.promise("rows without a key")
 def test_null_and_equal_rows_under_full_identity_are_counted(pipeline: Pipeline) -> None:
-    pipeline.run("CREATE TABLE t (x int, y float8, z text)", "ALTER TABLE t REPLICA IDENTITY FULL")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (x int, y float8, z text)", "ALTER TABLE t REPLICA IDENTITY FULL")
     one = "(SELECT ctid FROM t WHERE {} LIMIT {})"
-    pipeline.run(
+    pipeline.catch_up(
         "INSERT INTO t SELECT 1, NULL, NULL FROM generate_series(1, 5)",
         "INSERT INTO t SELECT NULL, 'NaN', '' FROM generate_series(1, 5)",
         "INSERT INTO t VALUES (2, 0, 'zero'), (2, '-0', 'zero'), (2, '-0', 'zero')",
         f"DELETE FROM t WHERE ctid IN {one.format('x = 1', 2)}",
     )
-    pipeline.catch_up()
     pipeline.assert_equal("t")
-    pipeline.run(
+    pipeline.catch_up(
         f"UPDATE t SET z = 'set' WHERE ctid IN {one.format('x IS NULL', 2)}",
         f"UPDATE t SET x = x WHERE ctid IN {one.format('x = 1', 2)}",
         f"DELETE FROM t WHERE ctid IN {one.format('x = 1', 1)}",
         "DELETE FROM t WHERE ctid IN (SELECT ctid FROM t WHERE y::text = '-0' LIMIT 1)",
         "INSERT INTO t VALUES (1, NULL, NULL)",
     )
-    pipeline.catch_up()
     pipeline.assert_equal("t")
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_added_columns_show_what_the_source_shows(pipeline: Pipeline) -> None:
-    pipeline.run(*ORDERS, *LINES)
-    pipeline.ingest()
-    pipeline.run(*FILL[:2])
-    pipeline.catch_up()
+    pipeline.ingest(*ORDERS, *LINES)
+    pipeline.catch_up(*FILL[:2])
     for table in ("orders", "lines"):
         pipeline.run(
             f"ALTER TABLE {table} ADD COLUMN plain text",
             f"ALTER TABLE {table} ADD COLUMN rank int DEFAULT 7",
             f"ALTER TABLE {table} ADD COLUMN words text[] DEFAULT '{{a,NULL,\"it''s\"}}' NOT NULL",
         )
-    pipeline.run(
+    pipeline.catch_up(
         "UPDATE orders SET plain = 'x', rank = NULL WHERE id < 3",
         "UPDATE orders SET id = 99 WHERE id = 5",
         "DELETE FROM lines WHERE ctid IN (SELECT ctid FROM lines WHERE order_id = 1 LIMIT 2)",
         "UPDATE lines SET rank = 8 WHERE ctid IN (SELECT ctid FROM lines WHERE order_id = 2 LIMIT 2)",
     )
-    pipeline.catch_up()
     pipeline.assert_equal("orders", "lines")
     assert {kind for kind, _ in pipeline.events("orders")} == {"evolved"}
     pipeline.run("UPDATE orders SET rank = 9 WHERE id = 8", "UPDATE lines SET rank = 9 WHERE order_id = 3")

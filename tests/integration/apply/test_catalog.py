@@ -131,8 +131,7 @@ def test_registering_commits_nothing_to_a_table(shop: Pipeline) -> None:
 def test_status_and_plan_show_the_name(shop: Pipeline) -> None:
     without = replace(shop, config=replace(shop.config, catalog=Catalog()))
     without.catch_up()
-    shop.run(TABLE.format('"Order items"'))
-    shop.ingest()
+    shop.ingest(TABLE.format('"Order items"'))
     found = {table.name.table: table.steps for table in make_plan(shop.config).tables}
     schema = schema_of(shop)
     digits = sha256(b"public\0Order items").hexdigest()[:8]
@@ -160,8 +159,7 @@ def test_a_batch_without_new_tables_calls_no_catalog(shop: Pipeline, monkeypatch
     applier = Applier(shop.spark, shop.config)
     registrar = Catalogs(shop.config, applier)
     for number in range(4):
-        shop.run(f"INSERT INTO a VALUES ({number + 200}, 'x')")
-        shop.ingest()
+        shop.ingest(f"INSERT INTO a VALUES ({number + 200}, 'x')")
         applier.apply_pending()
         registrar.finish(threading.Event())
         # the entries are compared once in a run
@@ -176,8 +174,7 @@ def test_scheduled_runs_compare_entries_once_an_hour(shop: Pipeline, monkeypatch
     called: list[str] = []
     for name in CALLS:
         monkeypatch.setattr(Metastore, name, recording(called, name, getattr(Metastore, name)))
-    shop.run("INSERT INTO a VALUES (100, 'x')")
-    shop.catch_up()
+    shop.catch_up("INSERT INTO a VALUES (100, 'x')")
     assert called == []
     shop.session.sql(f"DROP TABLE {schema_of(shop)}.a")
     stop = threading.Event()
@@ -192,8 +189,7 @@ def test_scheduled_runs_compare_entries_once_an_hour(shop: Pipeline, monkeypatch
 
 def test_renamed_dropped_and_archived_tables_follow(shop: Pipeline) -> None:
     shop.catch_up()
-    shop.run("DROP TABLE b", "ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (50, 'c')")
-    shop.ingest()
+    shop.ingest("DROP TABLE b", "ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (50, 'c')")
     shop.apply()
     # kept tables keep their name, until they are archived
     assert names_in(shop) == ["a", "b", "c"]
@@ -215,8 +211,7 @@ def test_another_target_or_template_replaces_the_entry(shop: Pipeline) -> None:
     shop.catch_up()
     rule = replace(shop.config.tables[0], source="public.a", target="moved")
     moved = replace(shop, config=replace(shop.config, tables=(rule, *shop.config.tables)))
-    moved.run("INSERT INTO a VALUES (60, 'x')")
-    moved.catch_up()
+    moved.catch_up("INSERT INTO a VALUES (60, 'x')")
     assert count_of(shop, "a") == 6
     assert recorded(shop)["a"].path.endswith("/silver/moved")
     one = Catalog(f"{shop.database.name}_one", "{schema}_{table}")
@@ -312,8 +307,7 @@ def test_hostile_names_are_registered_and_queried(shop: Pipeline) -> None:
     counts = ", ".join(f"(SELECT count(*) FROM {table})" for table in found)
     assert [*shop.session.sql(f"SELECT {counts}").collect()[0]] == [*range(1, len(names) + 1)]
     before = {name: entry.catalog_table for name, entry in entries.items()}
-    shop.run("INSERT INTO a VALUES (70, 'x')")
-    shop.catch_up()
+    shop.catch_up("INSERT INTO a VALUES (70, 'x')")
     assert {name: entry.catalog_table for name, entry in recorded(shop).items()} == before
 
 
@@ -447,8 +441,7 @@ def test_a_moved_lake_takes_its_entries_along(shop: Pipeline) -> None:
     shop.catch_up()
     moved = with_root(shop, f"{shop.root}_moved")
     shutil.move(shop.root, moved.root)
-    moved.run("INSERT INTO a VALUES (80, 'x')")
-    moved.catch_up()
+    moved.catch_up("INSERT INTO a VALUES (80, 'x')")
     assert count_of(moved, "a") == 6
     assert {table: entry.path for table, entry in recorded(moved).items()} == {
         table: f"file:{moved.root}/silver/public/{table}" for table in ("a", "b")

@@ -100,8 +100,7 @@ def test_entries_hold_columns_and_follow_them(shop: Pipeline, place: Place) -> N
     # a column before others is dropped, which Hive compares by position
     rules = tuple(replace(rule, dropped_columns="drop") for rule in shop.config.tables)
     shop = replace(shop, config=replace(shop.config, tables=rules))
-    shop.run("ALTER TABLE a DROP COLUMN text", "INSERT INTO a VALUES (101, 2.5)")
-    shop.catch_up()
+    shop.catch_up("ALTER TABLE a DROP COLUMN text", "INSERT INTO a VALUES (101, 2.5)")
     assert place.columns("public", "a") == {"id": "int", "added": "decimal(8,2)"}
     run_rebuild(shop.config, ["public.a"])
     assert place.columns("public", "a") == {"id": "int", "added": "decimal(8,2)"}
@@ -118,8 +117,7 @@ def test_a_batch_that_changes_no_entry_makes_no_call(shop: Pipeline, place: Glue
     catalogs = Catalogs(shop.config, applier)
     before = place.calls
     for number in range(3):
-        shop.run(f"INSERT INTO a VALUES ({number + 200}, 'x')")
-        shop.ingest()
+        shop.ingest(f"INSERT INTO a VALUES ({number + 200}, 'x')")
         applier.apply_pending()
         catalogs.finish(threading.Event())
     assert place.calls == before
@@ -130,8 +128,7 @@ def test_a_batch_that_changes_no_entry_makes_no_call(shop: Pipeline, place: Glue
 @pytest.mark.promise("names in the metastore")
 def test_tables_renamed_and_dropped_at_the_source(shop: Pipeline, place: Place) -> None:
     shop.catch_up()
-    shop.run("DROP TABLE b", "ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (50, 'c')")
-    shop.ingest()
+    shop.ingest("DROP TABLE b", "ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (50, 'c')")
     shop.apply()
     assert all(place.entry("public", name) for name in "abc")  # detached tables are kept
     rules = tuple(replace(rule, detached_tables="archive") for rule in shop.config.tables)
@@ -192,11 +189,9 @@ def test_batches_go_on_while_a_catalog_is_down(
         wait_until(lambda: shop.path("_pgdelta", "catalog_entries").exists())
         wait_until(lambda: states(shop, place) == {"a": "failed", "b": "failed"})
         for number in range(3):
-            shop.run(f"INSERT INTO a VALUES ({number + 300}, 'x')")
-            shop.ingest()
+            shop.ingest(f"INSERT INTO a VALUES ({number + 300}, 'x')")
             wait_until(lambda count=6 + number: rows_of(shop, "a") == count)  # type: ignore[misc]
-        shop.run("ALTER TABLE b ADD added int", "INSERT INTO b VALUES (9, 'v', 1)")
-        shop.ingest()
+        shop.ingest("ALTER TABLE b ADD added int", "INSERT INTO b VALUES (9, 'v', 1)")
         place.start()
         wait_until(lambda: states(shop, place) == {"a": "registered", "b": "registered"})
         wait_until(lambda: "added" in place.columns("public", "b"))
@@ -286,8 +281,7 @@ def test_a_catalog_that_is_down_delays_no_other(shop: Pipeline, place: Place) ->
 
 @pytest.mark.promise("hostile catalog names")
 def test_a_hostile_name_is_registered(shop: Pipeline, place: Place) -> None:
-    shop.run('CREATE TABLE "größe/%2F ${env:HOME}" (id int PRIMARY KEY, "A, (x)`" int, "größe" text[])')
-    shop.catch_up()
+    shop.catch_up('CREATE TABLE "größe/%2F ${env:HOME}" (id int PRIMARY KEY, "A, (x)`" int, "größe" text[])')
     [entry] = (e for n, e in recorded(shop, place).items() if n.startswith("größe"))
     assert entry.state == "registered"
     held = {"id": "int", "a, (x)`": "int", "größe": "array<string>"}

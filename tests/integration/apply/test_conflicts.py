@@ -35,16 +35,13 @@ class Outrun:
 @pytest.fixture
 def outrun(pipeline: Pipeline) -> Pipeline:
     """Give a pipeline whose table t has an update, a renamed column and an insert to come."""
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 20) g")
-    pipeline.catch_up()
-    pipeline.run(
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.catch_up("INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 20) g")
+    pipeline.ingest(
         "UPDATE t SET v = 'new' WHERE id < 5",
         "ALTER TABLE t RENAME v TO w",
         "INSERT INTO t VALUES (30, 'last')",
     )
-    pipeline.ingest()
     return pipeline
 
 

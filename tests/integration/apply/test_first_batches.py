@@ -32,8 +32,7 @@ def filled(pipeline: Pipeline) -> Pipeline:
     pipeline = with_writer(pipeline, "auto")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()  # creates the slot
-    pipeline.run("INSERT INTO t VALUES (1), (2)")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO t VALUES (1), (2)")
     return pipeline
 
 
@@ -83,13 +82,11 @@ def test_a_run_starts_spark_only_for_a_query(filled: Pipeline, monkeypatch: pyte
     assert summary.exit_code(strict=True) == 0
     assert summary.batches == 0
     print(f"nothing to do: {time.monotonic() - began:.2f} s")
-    filled.run("INSERT INTO t VALUES (3)")
-    filled.ingest()
+    filled.ingest("INSERT INTO t VALUES (3)")
     offset = silver_offset(filled)
     assert run_apply(filled.config).exit_code(strict=True) == 0
     assert silver_offset(filled) != offset
-    filled.run("INSERT INTO t VALUES (4)")
-    filled.ingest()
+    filled.ingest("INSERT INTO t VALUES (4)")
     with pytest.raises(AssertionError, match="Spark is started"):  # the query is the clock
         run_apply(filled.config, starts_query=True)
 
@@ -111,8 +108,7 @@ def test_small_tables_and_columns_are_written_while_spark_starts(
         wait_until(lambda: silver_offset(filled) != before)
         assert not running.done()
         may_start.set()
-        filled.run("UPDATE t SET id = 4 WHERE id = 3")
-        filled.ingest()
+        filled.ingest("UPDATE t SET id = 4 WHERE id = 3")
         end = silver_offset(filled)
         wait_until(lambda: silver_offset(filled) != end)
         stop.set()
@@ -152,8 +148,7 @@ def test_a_run_says_for_which_table_spark_starts_and_why(
     filled.apply()
     table = Lake(filled.config.storage).table("silver", "public", "t")
     native_write.set_properties(table.folder, table.snapshot(), {"delta.enableChangeDataFeed": "true"}, "{}")
-    filled.run("INSERT INTO t VALUES (3)")
-    filled.ingest()
+    filled.ingest("INSERT INTO t VALUES (3)")
 
     def start(name: str) -> object:
         raise LakeError("There is no Java.")

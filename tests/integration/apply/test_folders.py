@@ -50,8 +50,7 @@ def shop(request: pytest.FixtureRequest, make_pipeline: MakePipeline, database: 
         shop.ingest()
         shop.run(*(s.format(table) for table in TABLES for s in (CREATE, FIRST)))
     shop.catch_up()
-    shop.run(*(AFTER.format(table, 0) for table in TABLES))
-    shop.catch_up()
+    shop.catch_up(*(AFTER.format(table, 0) for table in TABLES))
     return shop
 
 
@@ -118,8 +117,7 @@ def applying_despite(shop: Pipeline, harm: Callable[[Pipeline], None], is_restar
         harm(shop)
     with applying(shop):
         if not is_restarted:
-            shop.run(AFTER.format("t", 11))
-            shop.ingest()
+            shop.ingest(AFTER.format("t", 11))
             wait_until_shown(shop, "t")
             harm(shop)
         yield
@@ -140,17 +138,14 @@ def test_a_table_whose_folder_lacks_rows_is_built_again(
     shop: Pipeline, harm: Callable[[Pipeline], None], is_restarted: bool
 ) -> None:
     shutil.copytree(shop.path("silver", "public", "t"), shop.path("older"))
-    shop.run(AFTER.format("t", 10))
-    shop.catch_up()
+    shop.catch_up(AFTER.format("t", 10))
     with applying_despite(shop, harm, is_restarted):
-        shop.run(AFTER.format("t", 12))
-        shop.ingest()
+        shop.ingest(AFTER.format("t", 12))
         wait_until_shown(shop, "t")
     shop.assert_equal(*TABLES)
     kinds = [kind for kind, sentence in shop.events("t") if "It is rebuilt from bronze." in sentence]
     assert kinds == ["evolved"]
-    shop.run(AFTER.format("t", 13))
-    shop.catch_up()
+    shop.catch_up(AFTER.format("t", 13))
     shop.assert_equal(*TABLES)
 
 
@@ -164,11 +159,9 @@ def test_a_damaged_table_without_new_changes_is_found_and_rebuilt_too(
     monkeypatch.setattr(planner, "POLL_SECONDS", 0.5)
     monkeypatch.setattr(applier, "RETRY_SECONDS", 0.5)
     shutil.copytree(shop.path("silver", "public", "t"), shop.path("older"))
-    shop.run(AFTER.format("t", 10))
-    shop.catch_up()
+    shop.catch_up(AFTER.format("t", 10))
     with applying(shop):
-        shop.run(AFTER.format("other", 10))
-        shop.ingest()
+        shop.ingest(AFTER.format("other", 10))
         wait_until_shown(shop, "other")
         harm(shop)
         deadline = time.monotonic() + 240
@@ -188,8 +181,7 @@ def test_a_damaged_table_without_new_changes_is_found_and_rebuilt_too(
 )
 def test_a_folder_with_another_table_is_held_and_left_alone(shop: Pipeline, is_restarted: bool) -> None:
     with applying_despite(shop, cover, is_restarted):
-        shop.run(AFTER.format("t", 12), AFTER.format("other", 12))
-        shop.ingest()
+        shop.ingest(AFTER.format("t", 12), AFTER.format("other", 12))
         wait_until_shown(shop, "t", is_behind=True)
     shop.assert_equal("other")
     held = [sentence for kind, sentence in shop.events("t") if kind == "held"]
@@ -217,8 +209,7 @@ def test_a_folder_that_goes_away_at_the_moment_of_the_write_is_found(
         return apply(table, *arguments)
 
     monkeypatch.setattr(SilverTable, "apply", harm_and_apply)
-    shop.run(AFTER.format("t", 10))
-    shop.ingest()
+    shop.ingest(AFTER.format("t", 10))
     shop.apply()
     assert harmed
     shop.catch_up()
@@ -236,8 +227,7 @@ def test_an_append_to_a_deleted_table_does_not_create_it_without_old_rows(
     pipeline = make_pipeline(create_publication="all", copy="never")
     pipeline = replace(pipeline, config=replace(pipeline.config, silver=Silver(writer=writer)))
     pipeline.ingest()
-    pipeline.run("CREATE TABLE t (body text)", "INSERT INTO t SELECT i FROM generate_series(1, 50) i")
-    pipeline.catch_up()
+    pipeline.catch_up("CREATE TABLE t (body text)", "INSERT INTO t SELECT i FROM generate_series(1, 50) i")
     write = getattr(LakeTable, method)
     harmed: list[bool] = []
 
@@ -247,8 +237,7 @@ def test_an_append_to_a_deleted_table_does_not_create_it_without_old_rows(
             remove(pipeline)
         return write(table, *arguments, **options)
 
-    pipeline.run("INSERT INTO t VALUES ('after')")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO t VALUES ('after')")
     with monkeypatch.context() as patch:
         patch.setattr(LakeTable, method, harm_and_write)
         pipeline.apply()
@@ -266,8 +255,7 @@ def test_a_rebuild_requires_all_rows_of_its_copy(make_pipeline: MakePipeline, da
     pipeline.catch_up()
     DeltaTable(str(pipeline.path("bronze", "changes"))).delete("op = 'R' AND ordinal % 2 = 0")
     remove(pipeline)
-    pipeline.run(AFTER.format("t", 1))
-    pipeline.ingest()
+    pipeline.ingest(AFTER.format("t", 1))
     summary = pipeline.apply()
     assert summary.exit_code(strict=False) == 1 or summary.tables[TableName("public", "t")].held
     assert not pipeline.path("silver", "public", "t", "_delta_log").exists()

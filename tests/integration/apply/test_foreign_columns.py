@@ -47,8 +47,7 @@ def make_shop(database: Database, folder: Path, *tables: str) -> NativePipeline:
     """Return a pipeline without Spark that has tables with two rows in silver, one of them with a sidecar."""
     rule = TableRule("public.*", misfits={"day": "text"})
     shop = NativePipeline.make(database, folder, rule, copy="initial")
-    shop.run(*(f"CREATE TABLE {table} {COLUMNS}" for table in tables))
-    shop.ingest()
+    shop.ingest(*(f"CREATE TABLE {table} {COLUMNS}" for table in tables))
     summary = shop.catch_up(*(FILL.format(table) for table in tables))
     assert summary.exit_code(strict=True) == 0, summary.lines()
     return shop
@@ -150,8 +149,7 @@ def test_other_changes_of_columns_are_harmless(database: Database, tmp_path: Pat
 @pytest.mark.promise("foreign changes")
 def test_spark_and_reconcile_refuse_a_removed_column(make_pipeline: MakePipeline) -> None:
     shop = with_writer(make_pipeline(), "spark")
-    shop.run(f"CREATE TABLE t {COLUMNS}", f"CREATE TABLE checked {COLUMNS}")
-    shop.ingest()
+    shop.ingest(f"CREATE TABLE t {COLUMNS}", f"CREATE TABLE checked {COLUMNS}")
     for table in ("t", "checked"):
         shop.run(f"INSERT INTO {table} VALUES (1, 'x', NULL, 10), (2, 'y', NULL, 20)")
     shop.catch_up()
@@ -160,8 +158,7 @@ def test_spark_and_reconcile_refuse_a_removed_column(make_pipeline: MakePipeline
         shop.session.sql(f"ALTER TABLE {path} {action}")
     checked = f"delta.`{shop.root}/silver/public/checked`"
     shop.session.sql(f"ALTER TABLE {checked} ADD CONSTRAINT small CHECK (last < 100)")
-    shop.run("UPDATE t SET a = 'z' WHERE id = 1", "INSERT INTO checked VALUES (3, 'secret', NULL, 300)")
-    shop.ingest()
+    shop.ingest("UPDATE t SET a = 'z' WHERE id = 1", "INSERT INTO checked VALUES (3, 'secret', NULL, 300)")
     found = failures(shop.apply())
     version = shop.version("t")
     assert found["t"].startswith(

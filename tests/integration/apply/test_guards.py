@@ -32,8 +32,7 @@ def guarded(pipeline: Pipeline, *tables: str) -> Pipeline:
     """Return the pipeline with guards, and silver tables of 20 rows each."""
     tables = tables or TABLES
     pipeline = replace(pipeline, config=replace(pipeline.config, tables=RULES))
-    pipeline.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)" for table in tables))
-    pipeline.ingest()
+    pipeline.ingest(*(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)" for table in tables))
     pipeline.run(*(f"INSERT INTO {table} SELECT g, 'v' FROM generate_series(1, 20) g" for table in tables))
     pipeline.catch_up()
     return pipeline
@@ -60,10 +59,9 @@ def apply_or_rebuild(
 @pytest.mark.promise("guards")
 def test_too_many_deletes_hold_only_that_table_until_a_person_confirms(pipeline: Pipeline) -> None:
     pipeline = guarded(pipeline, "guarded", "free")
-    pipeline.run(
+    pipeline.ingest(
         "UPDATE guarded SET v = 'w'", *(f"DELETE FROM {t} WHERE id <= 6" for t in ("guarded", "free"))
     )
-    pipeline.ingest()
     steps = {table.name[1]: table.steps for table in make_plan(pipeline.config).tables}
     [step] = steps.pop("guarded")
     assert step.holds
@@ -93,28 +91,24 @@ def test_too_many_deletes_hold_only_that_table_until_a_person_confirms(pipeline:
 @pytest.mark.slow
 def test_a_confirmation_is_for_the_tables_that_it_names_and_once(pipeline: Pipeline) -> None:
     pipeline = guarded(pipeline)
-    pipeline.run(
+    pipeline.ingest(
         "DELETE FROM guarded WHERE id <= 6", "TRUNCATE whole, free", "INSERT INTO free VALUES (1, 'after')"
     )
-    pipeline.ingest()
     assert held(pipeline.apply()) == {"guarded", "whole"}
     status = read_status(pipeline.config)
     states = {table.name[1]: table.state for table in status.tables}
     assert states == {"free": "current", "guarded": "held", "whole": "held"}
-    pipeline.run("INSERT INTO guarded VALUES (21, 'new')", "DELETE FROM free")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO guarded VALUES (21, 'new')", "DELETE FROM free")
     assert held(apply_or_rebuild(pipeline, "guarded", rebuilds=True, confirms=False)) == {"guarded", "whole"}
     assert (rows(pipeline, "guarded"), rows(pipeline, "whole")) == (20, 20)
     assert held(apply_or_rebuild(pipeline, "guarded")) == {"whole"}
     pipeline.assert_equal("guarded", "free")
-    pipeline.run("UPDATE guarded SET id = id + 100", "DELETE FROM guarded WHERE id < 112")  # 5 deletes
-    pipeline.ingest()
+    pipeline.ingest("UPDATE guarded SET id = id + 100", "DELETE FROM guarded WHERE id < 112")  # 5 deletes
     assert held(pipeline.apply()) == {"whole"}
     assert rows(pipeline, "whole") == 20
     assert held(apply_or_rebuild(pipeline, "wh*", rebuilds=True)) == set()
     pipeline.assert_equal(*TABLES)
-    pipeline.run("DELETE FROM guarded", "TRUNCATE whole")
-    pipeline.ingest()
+    pipeline.ingest("DELETE FROM guarded", "TRUNCATE whole")
     assert held(pipeline.apply()) == {"guarded", "whole"}
 
 
@@ -123,8 +117,7 @@ def test_a_confirmation_is_for_the_tables_that_it_names_and_once(pipeline: Pipel
 def test_a_table_that_fails_otherwise_is_guarded_all_the_same(pipeline: Pipeline) -> None:
     pipeline = guarded(pipeline, "guarded")
     pipeline.session.sql(f"DELETE FROM delta.`{pipeline.path('silver', 'public', 'guarded')}` WHERE id = 20")
-    pipeline.run("DELETE FROM guarded WHERE id <= 6")
-    pipeline.ingest()
+    pipeline.ingest("DELETE FROM guarded WHERE id <= 6")
     summary = apply_or_rebuild(pipeline, "guarded", rebuilds=True, confirms=False)
     [state] = summary.tables.values()
     assert state.failure is not None
@@ -139,8 +132,7 @@ def test_a_table_that_fails_otherwise_is_guarded_all_the_same(pipeline: Pipeline
 @pytest.mark.slow
 def test_a_resync_or_a_rebuild_of_a_table_is_not_guarded(make_pipeline: MakePipeline) -> None:
     pipeline = guarded(make_pipeline(create_publication="all"))
-    pipeline.run("DELETE FROM guarded WHERE id <= 6")
-    pipeline.ingest()
+    pipeline.ingest("DELETE FROM guarded WHERE id <= 6")
     for _ in range(2):
         assert held(pipeline.apply()) == {"guarded"}
     assert [kind for kind, _ in pipeline.events("guarded")] == ["held"]
@@ -164,11 +156,9 @@ def test_a_resync_or_a_rebuild_of_a_table_is_not_guarded(make_pipeline: MakePipe
 def test_changes_around_copied_keys_are_guarded(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(create_publication="all", copy="initial")
     pipeline = guarded(pipeline)
-    pipeline.run("UPDATE guarded SET id = id + 100 WHERE id <= 10")  # no deletes
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE guarded SET id = id + 100 WHERE id <= 10")  # no deletes
     pipeline.assert_equal("guarded")
-    pipeline.run("DELETE FROM guarded WHERE id > 104")
-    pipeline.ingest()
+    pipeline.ingest("DELETE FROM guarded WHERE id > 104")
     assert held(pipeline.apply()) == {"guarded"}
     keys = KeyRange(("101",), ("103",))
     run_resync(pipeline.config, ["public.guarded"], key_ranges=[keys])
@@ -190,8 +180,7 @@ def test_a_held_table_records_another_event_only_if_its_input_has_doubled(pipeli
     applier = Applier(pipeline.spark, pipeline.config)
     said = []
     for first, last in ((1, 6), (7, 8), (9, 12)):
-        pipeline.run(f"DELETE FROM guarded WHERE id BETWEEN {first} AND {last}")
-        pipeline.ingest()
+        pipeline.ingest(f"DELETE FROM guarded WHERE id BETWEEN {first} AND {last}")
         state = applier.apply_pending().tables[TableName("public", "guarded")]
         assert f"{last} deletes" in str(state.held)
         said.append(len(pipeline.events("guarded")))
@@ -199,7 +188,6 @@ def test_a_held_table_records_another_event_only_if_its_input_has_doubled(pipeli
     applier.confirm(lambda name: True)
     assert held(applier.apply_pending()) == set()
     applier.confirm(lambda name: False)
-    pipeline.run("DELETE FROM guarded WHERE id BETWEEN 13 AND 18")
-    pipeline.ingest()
+    pipeline.ingest("DELETE FROM guarded WHERE id BETWEEN 13 AND 18")
     assert held(applier.apply_pending()) == {"guarded"}
     assert len(pipeline.events("guarded")) == 3

@@ -26,8 +26,7 @@ SLOW, FAST = TableName("public", "slow"), TableName("public", "fast")
 
 
 def change(pipeline: Pipeline) -> None:
-    pipeline.run(*(f"INSERT INTO {table} SELECT count(*) FROM {table}" for table in ("slow", "fast")))
-    pipeline.ingest()
+    pipeline.ingest(*(f"INSERT INTO {table} SELECT count(*) FROM {table}" for table in ("slow", "fast")))
 
 
 def apply_all(applier: Applier) -> None:
@@ -43,8 +42,7 @@ def test_a_table_waits_for_its_interval_and_holds_back_no_other(
 ) -> None:
     rules = (TableRule("public.slow", min_interval=3600), TableRule("*.*"))
     pipeline = replace(pipeline, config=replace(pipeline.config, tables=rules))
-    pipeline.run("CREATE TABLE slow (id int PRIMARY KEY)", "CREATE TABLE fast (id int PRIMARY KEY)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE slow (id int PRIMARY KEY)", "CREATE TABLE fast (id int PRIMARY KEY)")
     applier = Applier(pipeline.spark, pipeline.config)
     applier.run_continuously()
     change(pipeline)
@@ -93,8 +91,7 @@ def test_a_table_waits_for_its_interval_and_holds_back_no_other(
 def test_a_single_run_waits_for_no_interval(pipeline: Pipeline) -> None:
     rules = (TableRule("public.slow", min_interval=3600), TableRule("*.*"))
     pipeline = replace(pipeline, config=replace(pipeline.config, tables=rules))
-    pipeline.run("CREATE TABLE slow (id int PRIMARY KEY)", "CREATE TABLE fast (id int PRIMARY KEY)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE slow (id int PRIMARY KEY)", "CREATE TABLE fast (id int PRIMARY KEY)")
     for _ in range(2):
         change(pipeline)
         assert pipeline.apply().exit_code(strict=True) == 0

@@ -165,8 +165,7 @@ def test_a_table_whose_folder_is_taken(tables: Pipeline) -> None:
 
 def test_a_table_that_waits_for_its_copy(make_pipeline: MakePipeline) -> None:
     tables = with_writer(make_pipeline(create_publication="all", copy="initial"), "auto")
-    tables.run(CREATE.format("good"), FILL.format("good"))
-    tables.ingest()
+    tables.ingest(CREATE.format("good"), FILL.format("good"))
     applier = continuous(tables)
     tables.run(CREATE.format("bad"), FILL.format("bad"))
     pass_batches(tables, applier, Step.WAIT)

@@ -33,8 +33,7 @@ def in_mode(pipeline: Pipeline, mode: RowMode) -> Pipeline:
 
 
 def begin(pipeline: Pipeline) -> None:
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.run("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 9) g", "DELETE FROM t WHERE id > 7")
     pipeline.catch_up()
 
@@ -53,8 +52,7 @@ def rows(pipeline: Pipeline, table: str, columns: str = "id, v") -> list[tuple[A
 def test_deletes_and_truncates_that_are_ignored_leave_the_rows(pipeline: Pipeline, writer: Any) -> None:
     pipeline = with_writer(with_rules(pipeline, IGNORING), writer)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE bag (id int, v text)")
-    pipeline.run("ALTER TABLE bag REPLICA IDENTITY FULL")
-    pipeline.ingest()
+    pipeline.ingest("ALTER TABLE bag REPLICA IDENTITY FULL")
     for table in ("t", "bag"):
         pipeline.run(f"INSERT INTO {table} SELECT g, 'v' FROM generate_series(1, 4) g")
     pipeline.catch_up()
@@ -78,8 +76,7 @@ def test_a_mode_is_switched_by_a_rebuild_and_back(pipeline: Pipeline) -> None:
     mirror = pipeline
     for mode in MODES:
         pipeline = in_mode(pipeline, mode)
-        pipeline.run("DELETE FROM t WHERE id = 1")
-        pipeline.ingest()
+        pipeline.ingest("DELETE FROM t WHERE id = 1")
         before = pipeline.version("t")
         plan = make_plan(pipeline.config)
         assert [step.holds for table in plan.tables for step in table.steps] == [True]
@@ -93,8 +90,7 @@ def test_a_mode_is_switched_by_a_rebuild_and_back(pipeline: Pipeline) -> None:
         assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
         assert_is_model(pipeline, mode)
         assert Records(Lake(pipeline.root)).tables.read()[NAME].mode == mode
-        pipeline.run("INSERT INTO t VALUES (1, 'again')", "DELETE FROM t WHERE id = 2")
-        pipeline.catch_up()
+        pipeline.catch_up("INSERT INTO t VALUES (1, 'again')", "DELETE FROM t WHERE id = 2")
         assert_is_model(pipeline, mode)
     run_rebuild(mirror.config, ["public.t"])
     mirror.assert_equal("t")
@@ -133,15 +129,13 @@ def test_a_later_copy_corrects_a_table_and_keeps_its_past(
     pipeline = in_mode(make_pipeline("public.*", copy="initial", create_publication="all"), mode)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     pipeline.catch_up()
-    pipeline.run("DELETE FROM t WHERE id = 2")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM t WHERE id = 2")
     assert_is_model(pipeline, mode)
     before = rows(pipeline, "t", "id, v, _deleted_at") if mode == "soft_delete" else []
     run_resync(pipeline.config, ["public.t"], key_ranges=key_ranges)
     for number in (3, 4):  # of keys, a copy of all rows is requested at first
         pipeline.ingest()
-        pipeline.run(f"INSERT INTO t VALUES ({number}, 'c')")
-        pipeline.catch_up()
+        pipeline.catch_up(f"INSERT INTO t VALUES ({number}, 'c')")
     assert (
         len([copy for copy in pipeline.frame("bronze", "copies").collect() if copy.state == "complete"]) > 1
     )
@@ -150,8 +144,7 @@ def test_a_later_copy_corrects_a_table_and_keeps_its_past(
     rebuilt = run_rebuild(pipeline.config, ["public.t"])
     assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
     assert_is_model(pipeline, mode)
-    pipeline.run("DELETE FROM t WHERE id = 1")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM t WHERE id = 1")
     assert_is_model(pipeline, mode)
 
 
@@ -160,15 +153,12 @@ def test_a_table_without_a_key_is_held_where_its_mode_needs_one(
     pipeline: Pipeline, identity: str, mode: RowMode
 ) -> None:
     pipeline = in_mode(pipeline, mode)
-    pipeline.run("CREATE TABLE t (id int, v text)", f"ALTER TABLE t REPLICA IDENTITY {identity}")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1, 'a')")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int, v text)", f"ALTER TABLE t REPLICA IDENTITY {identity}")
+    pipeline.ingest("INSERT INTO t VALUES (1, 'a')")
     held = pipeline.apply().tables[NAME].held or ""
     assert f"mode {mode} finds rows by a key" in held
     pipeline.run("TRUNCATE t", "ALTER TABLE t ADD PRIMARY KEY (id)", "ALTER TABLE t REPLICA IDENTITY DEFAULT")
-    pipeline.run("INSERT INTO t VALUES (2, 'b')")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO t VALUES (2, 'b')")
     assert "finds rows by a key" in (pipeline.apply().tables[NAME].held or "")
 
 
@@ -182,34 +172,28 @@ def test_another_key_holds_a_table_that_keeps_rows_by_key(
     make_pipeline: MakePipeline, rule: TableRule, is_one_batch: bool
 ) -> None:
     pipeline = with_rules(make_pipeline(copy="initial", create_publication="all"), rule)
-    pipeline.run("CREATE TABLE t (id int, code text NOT NULL, v int, CONSTRAINT k PRIMARY KEY (id))")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1, 'a', 1)")
-    pipeline.catch_up()
+    pipeline.ingest("CREATE TABLE t (id int, code text NOT NULL, v int, CONSTRAINT k PRIMARY KEY (id))")
+    pipeline.catch_up("INSERT INTO t VALUES (1, 'a', 1)")
     pipeline.run("DELETE FROM t", "INSERT INTO t VALUES (2, 'a', 2)")
     # a key that has the former columns too finds the same rows, also under another name
     pipeline.run("ALTER TABLE t DROP CONSTRAINT k, ADD CONSTRAINT k PRIMARY KEY (id, code)")
-    pipeline.run("ALTER TABLE t RENAME id TO number", "UPDATE t SET v = 3")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE t RENAME id TO number", "UPDATE t SET v = 3")
     assert {(1, "a", 1), (2, "a", 3)} == set(rows(pipeline, "t", "number, code, v"))
     statement = "UPDATE t SET v = 4"
     if is_one_batch:
         pipeline.run(statement)
-    pipeline.run("ALTER TABLE t DROP CONSTRAINT k, ADD PRIMARY KEY (code)", "UPDATE t SET v = 5")
-    pipeline.ingest()
+    pipeline.ingest("ALTER TABLE t DROP CONSTRAINT k, ADD PRIMARY KEY (code)", "UPDATE t SET v = 5")
     held = pipeline.apply().tables[NAME].held or ""
     assert "its key was (code, number) and is (code)" in held
     assert {(1, "a", 1), (2, "a", 4 if is_one_batch else 3)} == set(rows(pipeline, "t", "number, code, v"))
     assert held == pipeline.apply().tables[NAME].held
     run_resync(pipeline.config, ["public.t"])
     pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (3, 'b', 6)")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO t VALUES (3, 'b', 6)")
     assert pipeline.apply().tables[NAME].held
     rebuilt = run_rebuild(pipeline.config, ["public.t"])
     assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
-    pipeline.run("UPDATE t SET code = 'c' WHERE code = 'a'")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET code = 'c' WHERE code = 'a'")
     gone = {(2, "a", 5)} if rule.mode == "soft_delete" else set()
     assert {(2, "c", 5), (3, "b", 6)} | gone == set(rows(pipeline, "t", "number, code, v"))
 
@@ -218,8 +202,7 @@ def test_a_table_that_was_created_again_is_held(pipeline: Pipeline) -> None:
     pipeline = in_mode(pipeline, "soft_delete")
     begin(pipeline)
     pipeline.run("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.run("INSERT INTO t VALUES (5, 'new')")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO t VALUES (5, 'new')")
     assert "it was created again" in (pipeline.apply().tables[NAME].held or "")
     run_rebuild(pipeline.config, ["public.t"])
     assert rows(pipeline, "t", "id, v, _deleted") == [(5, "new", False)]
@@ -229,13 +212,10 @@ def test_a_table_that_was_created_again_is_held(pipeline: Pipeline) -> None:
 @pytest.mark.spark
 def test_pgdelta_s_columns_give_way_to_the_source_s(pipeline: Pipeline) -> None:
     pipeline = in_mode(pipeline, "soft_delete")
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, _deleted text)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "DELETE FROM t WHERE id = 2")
-    pipeline.catch_up()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, _deleted text)")
+    pipeline.catch_up("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "DELETE FROM t WHERE id = 2")
     assert rows(pipeline, "t", "id, _deleted, _deleted_") == [(1, "a", False), (2, "b", True)]
-    pipeline.run("ALTER TABLE t ADD _deleted_at int", "UPDATE t SET _deleted_at = 7", "DELETE FROM t")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE t ADD _deleted_at int", "UPDATE t SET _deleted_at = 7", "DELETE FROM t")
     found = rows(pipeline, "t", "id, _deleted_at, _deleted_, _deleted_at_ IS NOT NULL")
     assert found == [(1, 7, True, True), (2, None, True, True)]
 
@@ -243,17 +223,15 @@ def test_pgdelta_s_columns_give_way_to_the_source_s(pipeline: Pipeline) -> None:
 def test_values_that_were_not_sent_are_those_of_earlier_rows(pipeline: Pipeline) -> None:
     pipeline = in_mode(pipeline, "append")
     pipeline.run("CREATE TABLE documents (id int PRIMARY KEY, n int, body text)")
-    pipeline.run("ALTER TABLE documents ALTER body SET STORAGE EXTERNAL")
-    pipeline.ingest()
+    pipeline.ingest("ALTER TABLE documents ALTER body SET STORAGE EXTERNAL")
     body = "x" * 3000
-    pipeline.run(
+    pipeline.catch_up(
         f"INSERT INTO documents VALUES (1, 1, '{body}'), (2, 1, NULL)",
         "UPDATE documents SET n = 2",
         "UPDATE documents SET body = NULL WHERE id = 1",
         "UPDATE documents SET n = 3",
         "DELETE FROM documents WHERE id = 2",
     )
-    pipeline.catch_up()
     frame = pipeline.frame("silver", "public", "documents")
     found = frame.orderBy("id", "_commit_lsn", "_ordinal").collect()
     assert [(row.id, row.body) for row in found] == [
@@ -272,10 +250,8 @@ def test_values_that_were_not_sent_are_those_of_earlier_rows(pipeline: Pipeline)
 def test_spark_marks_the_rows_that_a_truncate_removes(pipeline: Pipeline) -> None:
     rules = (TableRule(f"public.{mode}", mode=mode) for mode in MODES)
     pipeline = with_writer(with_rules(pipeline, *rules), "spark")
-    pipeline.run(*(f"CREATE TABLE {mode} (id int PRIMARY KEY, v text)" for mode in MODES))
-    pipeline.ingest()
-    pipeline.run(*(f"INSERT INTO {mode} SELECT g, 'v' FROM generate_series(1, 6) g" for mode in MODES))
-    pipeline.catch_up()
+    pipeline.ingest(*(f"CREATE TABLE {mode} (id int PRIMARY KEY, v text)" for mode in MODES))
+    pipeline.catch_up(*(f"INSERT INTO {mode} SELECT g, 'v' FROM generate_series(1, 6) g" for mode in MODES))
     for mode in MODES:
         pipeline.run(f"UPDATE {mode} SET v = 'w' WHERE id = 1", f"DELETE FROM {mode} WHERE id = 2")
         pipeline.transact(f"UPDATE {mode} SET id = 7 WHERE id = 3", f"TRUNCATE {mode}")

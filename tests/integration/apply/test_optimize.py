@@ -61,8 +61,7 @@ def test_small_files_become_few_and_rows_stay(grown: Pipeline) -> None:
     last = run_optimize(grown.config, stop=stop, progress=lambda table: stop.set())
     assert len(last.tables) == 1, "after a signal no other table is begun"
     assert (last.tables[0].removed, last.tables[0].vacuumed) == (0, 0)
-    grown.run("INSERT INTO t VALUES (100, 'y')", "DELETE FROM t WHERE id = 0")
-    grown.catch_up()
+    grown.catch_up("INSERT INTO t VALUES (100, 'y')", "DELETE FROM t WHERE id = 0")
     grown.assert_equal("t", "Odd,name")
     assert run_audit(grown.config).findings == ()
 

@@ -30,11 +30,10 @@ def life(request: pytest.FixtureRequest, pipeline: Pipeline) -> Pipeline:
     """Give a pipeline with two filled tables, by each writer."""
     writer: WriterSetting = request.param
     pipeline = with_writer(pipeline, writer)
-    pipeline.run(
+    pipeline.ingest(
         "CREATE TABLE a (id int PRIMARY KEY, name text)",
         "CREATE TABLE b (id int PRIMARY KEY, name text)",
     )
-    pipeline.ingest()
     change(pipeline, 0)
     pipeline.catch_up()
     return pipeline
@@ -113,8 +112,7 @@ def test_a_table_stays_paused_when_it_is_renamed(life: Pipeline) -> None:
     life.catch_up()
     pause_tables(life.config, ["public.a"])
     change(life, 1)
-    life.run("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (1000, 'renamed')")
-    life.ingest()
+    life.ingest("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (1000, 'renamed')")
     life.apply()
     assert not life.path("silver", "public", "c").exists()
     assert resume_tables(life.config, ["public.c"]).done == (A,)
@@ -187,8 +185,7 @@ def test_a_schedule_is_in_status_and_limits_how_often_tables_are_written(
         applier = Applier(each.spark, each.config)
         applier.run_continuously()
         for number in (1, 2):
-            life.run(f"UPDATE a SET name = '{number}' WHERE id = 1")
-            life.ingest()
+            life.ingest(f"UPDATE a SET name = '{number}' WHERE id = 1")
             applier.apply_pending()
             while applier.pool.busy:
                 applier.pool.wait()

@@ -165,8 +165,7 @@ def test_changes_that_memory_does_not_hold_are_streamed(
     applier = Applier(tables.spark, tables.config)
     for first in (100, 200):  # into empty tables, and into those that have rows
         change(tables, first)
-        tables.run(f"UPDATE t0 SET id = id + 1000 WHERE id % 7 = 2 AND id < {first + 50}")
-        tables.ingest()
+        tables.ingest(f"UPDATE t0 SET id = id + 1000 WHERE id % 7 = 2 AND id < {first + 50}")
         assert applier.apply_pending().exit_code(strict=True) == 0
         assert set(streamed) == set(TABLES)
         tables.assert_equal(*TABLES)
@@ -178,15 +177,13 @@ def test_misfits_of_many_changes_are_those_of_the_rows_that_are_left(
 ) -> None:
     monkeypatch.setattr("pipeline.silver.write.native_session.MANY", 1)
     pipeline = with_writer(make_pipeline(create_publication="all"), "native")
-    pipeline.run("CREATE TABLE m (id int PRIMARY KEY, day date)")
-    pipeline.ingest()
-    pipeline.run(
+    pipeline.ingest("CREATE TABLE m (id int PRIMARY KEY, day date)")
+    pipeline.ingest(
         "INSERT INTO m SELECT g, 'infinity' FROM generate_series(1, 4) g",
         "UPDATE m SET day = '2026-01-01' WHERE id = 1",
         "UPDATE m SET id = 20 WHERE id = 2",
         "DELETE FROM m WHERE id = 3",
     )
-    pipeline.ingest()
     summary = Applier(None, pipeline.config).apply_pending()
     assert not any(state.failure for state in summary.tables.values())
     misfits = read_table(DeltaTable(str(pipeline.path("_pgdelta", "misfits"))).file_uris())

@@ -42,12 +42,9 @@ def log_versions(pipeline: Pipeline, folder: str) -> dict[str, str]:
 @pytest.mark.promise("apply ends anywhere")
 def test_a_lost_checkpoint_and_repeated_runs_change_nothing(pipeline: Pipeline) -> None:
     pipeline = replace(pipeline, starts_query=True)
-    pipeline.run(*ORDERS, *LINES, *LOG)
-    pipeline.ingest()
-    pipeline.run(*FILL)
-    pipeline.catch_up()
-    pipeline.run(*CHANGE)
-    pipeline.ingest()
+    pipeline.ingest(*ORDERS, *LINES, *LOG)
+    pipeline.catch_up(*FILL)
+    pipeline.ingest(*CHANGE)
     pipeline.ingest()
     shutil.rmtree(pipeline.path("_pgdelta", "checkpoints"))
     pipeline.apply()
@@ -67,8 +64,7 @@ def test_changes_landed_but_not_acknowledged_are_not_landed_again(
     make_pipeline: MakePipeline, route: str
 ) -> None:
     pipeline = make_pipeline(route=route)
-    pipeline.run(*ORDERS, *LINES, *LOG)
-    pipeline.ingest()
+    pipeline.ingest(*ORDERS, *LINES, *LOG)
     confirmed = pipeline.confirmed_lsn()
     pipeline.run(*FILL)
     with crash_at(CrashStep.ACKNOWLEDGE), pytest.raises(Crash):
@@ -77,8 +73,7 @@ def test_changes_landed_but_not_acknowledged_are_not_landed_again(
     landed = pipeline.frame("bronze", "changes").count()
     assert landed == 46
 
-    pipeline.run(*CHANGE[:1])
-    summary = pipeline.ingest()
+    summary = pipeline.ingest(*CHANGE[:1])
     assert summary.changes == 3
     assert pipeline.frame("bronze", "changes").count() == landed + 3
     assert pipeline.confirmed_lsn() >= summary.captured_offset
@@ -88,8 +83,7 @@ def test_changes_landed_but_not_acknowledged_are_not_landed_again(
 
 @pytest.mark.promise("acknowledged after bronze")
 def test_changes_staged_but_not_landed_come_again(pipeline: Pipeline) -> None:
-    pipeline.run(*ORDERS, *LINES, *LOG)
-    pipeline.ingest()
+    pipeline.ingest(*ORDERS, *LINES, *LOG)
     pipeline.run(*FILL)
     with crash_at(CrashStep.COMMIT_BRONZE), pytest.raises(Crash):
         pipeline.ingest()
@@ -123,13 +117,10 @@ PLACES = {
     ],
 )
 def test_apply_continues_after_a_crash(pipeline: Pipeline, place: str) -> None:
-    pipeline.run(*ORDERS, *LINES, *LOG)
-    pipeline.ingest()
-    pipeline.run(*FILL)
-    pipeline.catch_up()
+    pipeline.ingest(*ORDERS, *LINES, *LOG)
+    pipeline.catch_up(*FILL)
     pipeline.run("ALTER TABLE orders ADD COLUMN rank int DEFAULT 5", *CHANGE)
-    pipeline.run("UPDATE orders SET rank = 9 WHERE id = 6")
-    pipeline.ingest()
+    pipeline.ingest("UPDATE orders SET rank = 9 WHERE id = 6")
     step, passing = PLACES[place]
     with crash_at(step, passing=passing), pytest.raises(Crash):
         apply_in_new_process(pipeline)
@@ -137,20 +128,16 @@ def test_apply_continues_after_a_crash(pipeline: Pipeline, place: str) -> None:
     pipeline.assert_equal(*TABLES)
 
     # What was added must not be added again to rows that have changed since.
-    pipeline.run("UPDATE orders SET rank = 6 WHERE id = 7", "UPDATE orders SET item = 'x' WHERE id = 8")
-    pipeline.catch_up()
-    pipeline.run("UPDATE orders SET item = 'y' WHERE id = 9")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE orders SET rank = 6 WHERE id = 7", "UPDATE orders SET item = 'x' WHERE id = 8")
+    pipeline.catch_up("UPDATE orders SET item = 'y' WHERE id = 9")
     pipeline.assert_equal(*TABLES)
     assert [kind for kind, _ in pipeline.events("orders")] == ["evolved"]
 
 
 @pytest.mark.promise("apply ends anywhere")
 def test_a_crash_between_two_writes_of_one_table_repeats_neither(pipeline: Pipeline) -> None:
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL UNIQUE, v text)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t SELECT g, g + 50, 'v' FROM generate_series(1, 9) g")
-    pipeline.catch_up()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL UNIQUE, v text)")
+    pipeline.catch_up("INSERT INTO t SELECT g, g + 50, 'v' FROM generate_series(1, 9) g")
     # Three ways to know a row in one transaction: three writes, the first two under a suffix of their own.
     pipeline.transact(
         "UPDATE t SET v = 'w' WHERE id < 4",
@@ -172,14 +159,10 @@ def test_a_crash_between_two_writes_of_one_table_repeats_neither(pipeline: Pipel
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_crash_while_a_table_created_again_is_applied_loses_neither(pipeline: Pipeline) -> None:
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
-    pipeline.catch_up()
-    pipeline.run("UPDATE t SET v = 'changed'")
-    pipeline.ingest()
-    pipeline.run(*CREATED_AGAIN)
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.catch_up("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pipeline.ingest("UPDATE t SET v = 'changed'")
+    pipeline.ingest(*CREATED_AGAIN)
     with crash_at(CrashStep.WRITE_TABLE), pytest.raises(Crash):
         apply_in_new_process(pipeline)
     summary = apply_in_new_process(pipeline)
@@ -190,17 +173,13 @@ def test_a_crash_while_a_table_created_again_is_applied_loses_neither(pipeline: 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(pipeline: Pipeline) -> None:
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
-    pipeline.catch_up()
-    pipeline.run(*CREATED_AGAIN)
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.catch_up("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pipeline.ingest(*CREATED_AGAIN)
     # The second registration comes after the rows.
     with crash_at(CrashStep.REGISTER_TABLE, passing=1), pytest.raises(Crash):
         apply_in_new_process(pipeline)
-    pipeline.run("ALTER TABLE t ADD COLUMN n int DEFAULT 7", "INSERT INTO t VALUES ('more', 3)")
-    pipeline.ingest()
+    pipeline.ingest("ALTER TABLE t ADD COLUMN n int DEFAULT 7", "INSERT INTO t VALUES ('more', 3)")
     summary = apply_in_new_process(pipeline)
     assert summary.exit_code(strict=True) == 0, summary.lines()
     pipeline.assert_equal("t")
@@ -216,10 +195,8 @@ def test_a_batch_during_the_stop_of_apply_neither_delays_it_nor_is_lost(
 ) -> None:
     from pipeline.apply.applier import Applier
 
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.ingest("INSERT INTO t VALUES (1)")
     stop, came = threading.Event(), threading.Event()
     take_batch, close = Applier.apply_batch, Applier.close
 
@@ -233,8 +210,7 @@ def test_a_batch_during_the_stop_of_apply_neither_delays_it_nor_is_lost(
         close(self)
         if not is_first:
             return
-        pipeline.run("INSERT INTO t VALUES (2)")
-        pipeline.ingest()
+        pipeline.ingest("INSERT INTO t VALUES (2)")
         assert came.wait(60)
 
     options = {"trigger": "continuous", "stop": stop, "progress": lambda _: stop.set()}
@@ -254,10 +230,8 @@ def test_a_batch_during_the_stop_of_apply_neither_delays_it_nor_is_lost(
 @pytest.mark.spark
 def test_an_error_that_ends_the_query_is_raised_with_its_own_message(pipeline: Pipeline) -> None:
     pipeline = replace(pipeline, starts_query=True)
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.ingest("INSERT INTO t VALUES (1)")
     refusal = LakeError("the storage takes no more")
     with (
         crash_at(CrashStep.RECORD_MANIFEST, error=refusal),

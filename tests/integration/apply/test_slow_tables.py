@@ -455,8 +455,7 @@ def test_a_name_that_a_busy_table_had_meanwhile_needs_a_resync(tables: Pipeline,
     applier.apply_pending()  # the change under the other name lies before this manifest
     let_through(gate, applier)
     assert not [kind for kind, _ in tables.events("slow") if kind == "resync"]  # as of its last own change
-    tables.run("INSERT INTO slow VALUES (12, 'own')")
-    tables.ingest()
+    tables.ingest("INSERT INTO slow VALUES (12, 'own')")
     applier.apply_pending()
     applier.pool.wait()
     assert [kind for kind, sentence in tables.events("slow") if "public.other" in sentence] == ["resync"]
@@ -487,8 +486,7 @@ def test_what_lies_before_a_gap_is_applied_to_a_busy_table_first(
     applier.apply_pending()
     assert newest(applier).behind
     tables.drop_slot()
-    tables.run("DELETE FROM slow WHERE id = 0", "DELETE FROM fast WHERE id = 0")
-    tables.ingest()
+    tables.ingest("DELETE FROM slow WHERE id = 0", "DELETE FROM fast WHERE id = 0")
     ends = []
     run_batch = Applier._run_batch
 

@@ -32,17 +32,14 @@ def silver_orders(pipeline: Pipeline) -> DeltaTable:
 @pytest.mark.promise("one bad table")
 def test_a_type_change_that_cannot_be_followed_is_held_with_an_event(pipeline: Pipeline) -> None:
     tables = ("retyped", "floating", "followed")
-    pipeline.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)" for table in tables))
-    pipeline.ingest()
-    pipeline.run(*(f"INSERT INTO {table} VALUES (1, 1), (2, 2)" for table in tables))
-    pipeline.catch_up()
-    pipeline.run(
+    pipeline.ingest(*(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)" for table in tables))
+    pipeline.catch_up(*(f"INSERT INTO {table} VALUES (1, 1), (2, 2)" for table in tables))
+    pipeline.ingest(
         *(f"UPDATE {table} SET v = 10 WHERE id = 1" for table in tables),
         "ALTER TABLE retyped ALTER v TYPE text USING 'text ' || v",
         "ALTER TABLE floating ALTER v TYPE real",
         *(f"INSERT INTO {table} VALUES (3)" for table in tables),
     )
-    pipeline.ingest()
     for _ in range(2):
         summary = pipeline.apply()
         assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
@@ -59,12 +56,9 @@ def test_a_type_change_that_cannot_be_followed_is_held_with_an_event(pipeline: P
 @pytest.mark.slow
 def test_a_table_configured_later_gets_its_history_from_bronze(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline("public.orders", create_publication="all")
-    pipeline.run(*ORDERS, *LINES, *LOG)
-    pipeline.ingest()
-    pipeline.run(*FILL)
-    pipeline.catch_up()
-    pipeline.run(*CHANGE)
-    pipeline.catch_up()
+    pipeline.ingest(*ORDERS, *LINES, *LOG)
+    pipeline.catch_up(*FILL)
+    pipeline.catch_up(*CHANGE)
     assert not pipeline.path("silver", "public", "lines").exists()
     wider = make_pipeline()
     wider.apply()
@@ -73,16 +67,13 @@ def test_a_table_configured_later_gets_its_history_from_bronze(make_pipeline: Ma
 
 @pytest.mark.promise("one bad table")
 def test_a_table_that_fails_stops_no_other_and_catches_up_alone(pipeline: Pipeline) -> None:
-    pipeline.run(*ORDERS, *LINES, *LOG)
-    pipeline.ingest()
-    pipeline.run(*FILL)
-    pipeline.catch_up()
+    pipeline.ingest(*ORDERS, *LINES, *LOG)
+    pipeline.catch_up(*FILL)
     table, aside = pipeline.path("silver", "public", "lines"), pipeline.path("aside")
     table.rename(aside)
     (table / "_delta_log").mkdir(parents=True)
     (table / "_delta_log" / f"{0:020d}.json").write_text("garbage")
-    pipeline.run(*CHANGE)
-    pipeline.ingest()
+    pipeline.ingest(*CHANGE)
     for _ in range(2):
         summary = pipeline.apply()
         assert summary.exit_code(strict=False) == 1
@@ -96,14 +87,11 @@ def test_a_table_that_fails_stops_no_other_and_catches_up_alone(pipeline: Pipeli
 
 @pytest.mark.promise("foreign changes")
 def test_a_table_with_a_foreign_commit_fails_until_it_is_restored(pipeline: Pipeline) -> None:
-    pipeline.run(*ORDERS, *LINES, *LOG)
-    pipeline.ingest()
-    pipeline.run(*FILL)
-    pipeline.catch_up()
+    pipeline.ingest(*ORDERS, *LINES, *LOG)
+    pipeline.catch_up(*FILL)
     version = silver_orders(pipeline).version()
     silver_orders(pipeline).delete("id = 20")
-    pipeline.run(*CHANGE)
-    pipeline.ingest()
+    pipeline.ingest(*CHANGE)
     summary = pipeline.apply(records_status=True)
     assert summary.exit_code(strict=False) == 1
     [line] = [line for line in summary.lines() if line.startswith("failed: ")]
@@ -127,12 +115,9 @@ def test_a_table_with_a_foreign_commit_fails_until_it_is_restored(pipeline: Pipe
 def test_a_foreign_commit_during_a_run_is_in_no_manifest(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    pipeline.run(*ORDERS, *LINES, *LOG)
-    pipeline.ingest()
-    pipeline.run(*FILL)
-    pipeline.catch_up()
-    pipeline.run(*CHANGE)
-    pipeline.ingest()
+    pipeline.ingest(*ORDERS, *LINES, *LOG)
+    pipeline.catch_up(*FILL)
+    pipeline.ingest(*CHANGE)
     write, bring = SilverTable.apply, TableApplier._write
 
     def disturb() -> None:
@@ -179,12 +164,9 @@ def test_a_foreign_commit_during_a_run_is_in_no_manifest(
 @pytest.mark.spark
 @pytest.mark.slow
 def test_maintenance_of_silver_is_not_a_change(pipeline: Pipeline) -> None:
-    pipeline.run(*ORDERS, *LINES, *LOG)
-    pipeline.ingest()
-    pipeline.run(*FILL)
-    pipeline.catch_up()
-    pipeline.run(*CHANGE)
-    pipeline.catch_up()
+    pipeline.ingest(*ORDERS, *LINES, *LOG)
+    pipeline.catch_up(*FILL)
+    pipeline.catch_up(*CHANGE)
     for name in TABLES:
         table = f"delta.`{pipeline.path('silver', 'public', name)}`"
         pipeline.session.sql(f"OPTIMIZE {table}")

@@ -42,18 +42,15 @@ def with_silver(pipeline: Pipeline, **options: Any) -> Pipeline:
 def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
     publish(life, "ADD TABLE b")
-    life.run("UPDATE b SET v = 'changed' WHERE id < 10", "DELETE FROM a WHERE id < 10")
-    life.catch_up()
+    life.catch_up("UPDATE b SET v = 'changed' WHERE id < 10", "DELETE FROM a WHERE id < 10")
     life.assert_equal("a", "b")
     publish(life, "DROP TABLE b")
-    life.run("DELETE FROM b WHERE id > 60", "DELETE FROM a WHERE id > 45")
-    life.catch_up(unpublished=["b"])
+    life.catch_up("DELETE FROM b WHERE id > 60", "DELETE FROM a WHERE id > 45", unpublished=["b"])
     life.assert_equal("a")
     assert states(life) == {"a": "current", "b": "unpublished"}
     assert life.frame("silver", "public", "b").count() == 70
     publish(life, "ADD TABLE b")
-    life.run("INSERT INTO b VALUES (1000, 'back')")
-    life.catch_up()
+    life.catch_up("INSERT INTO b VALUES (1000, 'back')")
     life.assert_equal("a", "b")
     assert states(life) == {"a": "current", "b": "current"}
     # removed and added between two looks
@@ -81,8 +78,7 @@ def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
     assert life.frame("archive", "public", "b").count() == 69
     assert states(life)["b"] == "detached"
     assert any("archive/public/b" in sentence for _, sentence in life.events("b"))
-    archiving.run("INSERT INTO a VALUES (100, 'b is left alone')")
-    archiving.catch_up()
+    archiving.catch_up("INSERT INTO a VALUES (100, 'b is left alone')")
     assert [path.name for path in life.path("archive", "public").iterdir()] == ["b"]
     assert not life.path("silver", "public", "b").exists()
     life.run(TABLE.format("b"), FILL.format("b", 1, 7))
@@ -151,8 +147,7 @@ def test_a_table_published_again_between_two_runs_is_behind_until_its_copy(
     publish(life, "ADD TABLE b")
     life.catch_up()
     publish(life, "DROP TABLE b")
-    life.run("UPDATE b SET v = 'unseen' WHERE id < 10")
-    life.ingest()
+    life.ingest("UPDATE b SET v = 'unseen' WHERE id < 10")
     publish(life, "ADD TABLE b")
     life.run("UPDATE b SET v = 'seen' WHERE id = 20", "DELETE FROM a WHERE id = 1")
     with monkeypatch.context() as patch:
@@ -239,8 +234,7 @@ def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -
     publish(life, "ADD TABLE c")
     reading.ingest()
     assert states(reading)["c"] == "held"
-    life.run("DROP TABLE c", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
-    life.ingest()
+    life.ingest("DROP TABLE c", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
     assert "c" not in states(life)
 
 
@@ -296,8 +290,7 @@ def test_a_table_out_of_the_configuration_and_back(life: Pipeline) -> None:
     without.ingest()
     without.apply()
     assert states(without) == {"a": "detached"}
-    life.run("INSERT INTO a VALUES (101, 'seen later')")
-    life.catch_up()
+    life.catch_up("INSERT INTO a VALUES (101, 'seen later')")
     life.assert_equal("a")
 
 
@@ -325,8 +318,7 @@ def test_a_table_is_copied_again_on_request(life: Pipeline) -> None:
         f"DESCRIBE HISTORY delta.`{life.path('silver', 'public', 'a')}` LIMIT 1"
     ).collect()
     assert history[0].operation == "WRITE"  # by one commit
-    life.run("UPDATE a SET v = 'after' WHERE id < 20")
-    life.catch_up()
+    life.catch_up("UPDATE a SET v = 'after' WHERE id < 20")
     life.assert_equal("a")
 
 

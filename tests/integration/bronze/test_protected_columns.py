@@ -146,13 +146,12 @@ def test_no_way_of_a_value_leads_into_the_lake(
             f"DELETE FROM {table} WHERE id = '{SECRET}new'",
         )
     # a default that rows from before the column have
-    pipeline.run(
+    pipeline.catch_up(
         f"ALTER TABLE person ADD later text DEFAULT '{SECRET}Default'",
         f"ALTER TABLE whole ADD later text DEFAULT '{SECRET}Default'",
         f"UPDATE person SET later = '{SECRET}Later', n = 5 WHERE id = '{SECRET}moved'",
         f"UPDATE whole SET later = '{SECRET}Later', n = 5 WHERE id = '{SECRET}moved'",
     )
-    pipeline.catch_up()
     assert_protected(pipeline)
     misfits = pipeline.frame("_pgdelta", "misfits").collect()
     assert {row.raw_text for row in misfits} == {"no number"}
@@ -239,8 +238,7 @@ tables:
 @pytest.mark.promise("protected columns")
 def test_a_rule_that_changes_holds_the_table_until_it_is_copied(protected: Pipeline) -> None:
     pipeline = protected
-    pipeline.run(*PERSON, *(insert(table, "1", 1) for table in TABLES))
-    pipeline.catch_up()
+    pipeline.catch_up(*PERSON, *(insert(table, "1", 1) for table in TABLES))
     other = replace(RULES, exclude=("later",), hash={"id": "hmac-sha256", "out": "hmac-sha256"})
     changed = with_protection(pipeline, replace(other, mask={**RULES.mask, "mail": None, "age": None}))
     changed.run(*(f"UPDATE {table} SET n = 9" for table in TABLES))
@@ -264,8 +262,7 @@ def test_a_rule_that_changes_holds_the_table_until_it_is_copied(protected: Pipel
     assert places_of(Path(pipeline.root), SECRET) == []
     # another key
     rekeyed = with_protection(changed, changed.config.tables[0].columns, "another key, 456789")
-    rekeyed.run("UPDATE person SET n = 10")
-    rekeyed.ingest()
+    rekeyed.ingest("UPDATE person SET n = 10")
     rekeyed.apply()
     assert rekeyed.frame("silver", "public", "person").collect()[0]["n"] == 9
     run_resync(rekeyed.config, ["public.person"])
@@ -279,15 +276,13 @@ def test_a_rule_that_changes_holds_the_table_until_it_is_copied(protected: Pipel
 @pytest.mark.promise("protected columns")
 def test_a_renamed_column_or_table_stays_protected(protected: Pipeline) -> None:
     pipeline = protected
-    pipeline.run(*PERSON, insert("person", "1", 1))
-    pipeline.catch_up()
-    pipeline.run(
+    pipeline.catch_up(*PERSON, insert("person", "1", 1))
+    pipeline.catch_up(
         "ALTER TABLE person RENAME mail TO contact",
         "ALTER TABLE person RENAME out TO outside",
         "ALTER TABLE person RENAME note TO remark",
         f"UPDATE person SET contact = '{SECRET}Contact', outside = '{SECRET}Outside', n = 2",
     )
-    pipeline.catch_up()
     pipeline.run(f"UPDATE person SET contact = '{SECRET}Again', outside = '{SECRET}Outside2', n = 3")
     pipeline.catch_up()  # in another session
     row = pipeline.frame("silver", "public", "person").collect()[0]
@@ -298,8 +293,7 @@ def test_a_renamed_column_or_table_stays_protected(protected: Pipeline) -> None:
         sentence for kind, sentence in pipeline.events("person") if "has the rule of column" in sentence
     ]
     assert len(sentences) == 3
-    pipeline.run("ALTER TABLE person RENAME TO people", insert("people", "2", 5))
-    pipeline.ingest()
+    pipeline.ingest("ALTER TABLE person RENAME TO people", insert("people", "2", 5))
     pipeline.apply()
     assert places_of(Path(pipeline.root), SECRET) == []
 
@@ -332,11 +326,10 @@ def test_a_protected_column_that_joins_a_key_holds_its_table_alone(
     rules = ColumnRules(mask={"mail": "***"}, places={"mail": "f.yaml:7: tables[0].columns.mask.mail"})
     pipeline = with_protection(pipeline, rules)
     name = pipeline.config.source.publication
-    pipeline.run(
+    pipeline.ingest(
         *(f"CREATE TABLE {t} (id int PRIMARY KEY, mail text NOT NULL, v int)" for t in ("joined", "other")),
         f"CREATE PUBLICATION {name} FOR TABLE joined, other",
     )
-    pipeline.ingest()
     pipeline.run(*(f"INSERT INTO {t} VALUES (1, '{SECRET}', 1)" for t in ("joined", "other")))
     catch_up_but(pipeline, held=())
     pipeline.run(
@@ -402,8 +395,7 @@ def checks(pipeline: Pipeline) -> list[Check]:
 @pytest.mark.slow
 def test_reconcile_lists_the_columns_that_it_left_out(protected: Pipeline) -> None:
     pipeline = protected
-    pipeline.run(*PERSON, *(insert(table, str(n), n) for table in TABLES for n in range(3)))
-    pipeline.catch_up()
+    pipeline.catch_up(*PERSON, *(insert(table, str(n), n) for table in TABLES for n in range(3)))
     found = run_reconcile(pipeline.config, ["public.person"], runs=True)
     [verdict] = found.verdicts
     assert verdict.verdict == "equal"
@@ -414,13 +406,11 @@ def test_reconcile_lists_the_columns_that_it_left_out(protected: Pipeline) -> No
 @pytest.mark.promise("protected columns")
 def test_a_hashed_key_is_erased_by_its_value_and_copied_by_none(protected: Pipeline) -> None:
     pipeline = protected
-    pipeline.run(*PERSON, insert("person", "1", 1), insert("person", "2", 2))
-    pipeline.catch_up()
+    pipeline.catch_up(*PERSON, insert("person", "1", 1), insert("person", "2", 2))
     one = KeyRange((f"{SECRET}1",), (f"{SECRET}1",))
     with pytest.raises(ConfigError, match="a column of its key is hashed"):
         run_resync(pipeline.config, ["public.person"], key_ranges=[one])
-    pipeline.run(f"DELETE FROM person WHERE id = '{SECRET}1'")
-    pipeline.catch_up()
+    pipeline.catch_up(f"DELETE FROM person WHERE id = '{SECRET}1'")
     erased = str(hashed(f"{SECRET}1"))
     assert places_of(Path(pipeline.root), erased)
     rekeyed = with_protection(pipeline, RULES, "another key, 456789")

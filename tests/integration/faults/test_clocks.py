@@ -60,15 +60,13 @@ def test_a_clock_that_jumps_by_years_changes_nothing(
         monkeypatch.setattr(copies, "now", lambda hours=hours: now() - timedelta(hours=next(hours)))
         change(pipeline, number)
         pipeline.catch_up()
-        pipeline.run("INSERT INTO bag VALUES (7, 'again')")
-        pipeline.catch_up()
+        pipeline.catch_up("INSERT INTO bag VALUES (7, 'again')")
         pipeline.assert_equal("keyed", "bag", f"came{number}", ignore_left_columns=True)
         monkeypatch.undo()
         shift(pipeline, offset)
     shift(pipeline, -40 * DAY)
     for number in range(12):
-        pipeline.run(f"INSERT INTO bag VALUES ({number}, 'and again')")
-        pipeline.catch_up()
+        pipeline.catch_up(f"INSERT INTO bag VALUES ({number}, 'and again')")
     pipeline.assert_equal("keyed", "bag", ignore_left_columns=True)
     logs = Path(pipeline.root).rglob("_delta_log")
     assert not all((log / f"{0:020}.json").exists() for log in logs), "the times did not count"
@@ -78,10 +76,8 @@ def test_a_clock_that_jumps_by_years_changes_nothing(
 def test_a_table_is_rewritten_again_while_the_clock_goes_back(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t SELECT i, i FROM generate_series(1, 5) i")
-    pipeline.catch_up()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    pipeline.catch_up("INSERT INTO t SELECT i, i FROM generate_series(1, 5) i")
     now = time.time_ns()
     found = []
     for number, types in enumerate(({"n": "STRING"}, {}, {"n": "STRING"}, {})):

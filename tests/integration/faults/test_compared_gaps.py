@@ -48,7 +48,7 @@ def test_only_the_keys_that_differ_are_copied(make_pipeline: MakePipeline, write
     life.run("INSERT INTO a VALUES (5000, 'in bronze')")
     life.ingest()  # silver does not have it at the gap
     life.drop_slot()
-    life.run(
+    found = life.ingest(
         "DELETE FROM a WHERE id IN (3, 700)",
         "UPDATE a SET v = 'in the gap' WHERE id BETWEEN 100 AND 109",
         "INSERT INTO a VALUES (5001, 'in the gap'), (5002, 'in the gap')",
@@ -56,19 +56,16 @@ def test_only_the_keys_that_differ_are_copied(make_pipeline: MakePipeline, write
         "INSERT INTO bag VALUES (7)",
         "UPDATE past SET v = 'in the gap' WHERE id = 9",
     )
-    found = life.ingest()
     assert not found.copies
     assert all("Run apply" in sentence for sentence in found.compared.values())
     life.run("UPDATE a SET v = 'later' WHERE id IN (100, 8)", "INSERT INTO b VALUES (9000, 'later')")
     life.apply()
-    life.run("UPDATE b SET v = 'later' WHERE id = 11")
-    found = life.ingest()
+    found = life.ingest("UPDATE b SET v = 'later' WHERE id = 11")
     assert found.compared[BAG].startswith("All rows are copied.")
     assert "mode history" in found.compared[PAST]
     assert found.copies[A].rows_landed == 14  # 100 to 109, 5001, 5002, 6000, and 8
     assert found.copies[B].rows_landed == 2  # changed after the gap, before the snapshot
-    life.run("DELETE FROM a WHERE id = 5001", "INSERT INTO past VALUES (9001, 'later')")
-    life.catch_up()
+    life.catch_up("DELETE FROM a WHERE id = 5001", "INSERT INTO past VALUES (9001, 'later')")
     life.assert_equal("a", "b", "bag")
     assert any("compared" in sentence for kind, sentence in life.events("a") if kind == "evolved")
     again = life.ingest()
@@ -86,11 +83,9 @@ def test_a_key_that_changed_after_the_gap_without_its_long_value(make_pipeline: 
     life.run("INSERT INTO a VALUES (5000, 'in bronze')")
     life.ingest()  # silver does not have it, so the tables are compared later
     life.drop_slot()
-    life.run(f"UPDATE docs SET body = ({TOAST})")
-    life.ingest()
+    life.ingest(f"UPDATE docs SET body = ({TOAST})")
     life.apply()
-    life.run("UPDATE docs SET id = 2")
-    found = life.ingest()
+    found = life.ingest("UPDATE docs SET id = 2")
     assert "A key changed after the gap" in found.compared[TableName("public", "docs")]
     life.catch_up()
     life.assert_equal("docs", "a", "b", "bag")

@@ -46,7 +46,7 @@ def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 
         name=pipeline.config.pipeline, conninfo=pipeline.database.conninfo, root=pipeline.root
     )
     config.write_text(text)
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE keyed (id int PRIMARY KEY, v text)",
         "CREATE TABLE bag (a int, v text)",
         "CREATE TABLE parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
@@ -55,7 +55,6 @@ def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 
         f"CREATE PUBLICATION {pipeline.config.source.publication} FOR ALL TABLES"
         " WITH (publish_via_partition_root)",
     )
-    pipeline.catch_up()
     silent = []
     for number, cell in enumerate(cells):
         change(pipeline, number)

@@ -42,8 +42,7 @@ def test_a_slot_that_another_reader_moved_is_refused(
 ) -> None:
     from pipeline.cli.main import main
 
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     pipeline.database.free_slot()
     pipeline.run(
         FILL.format(1, 5),
@@ -66,8 +65,7 @@ def test_a_slot_that_another_reader_moved_is_refused(
 @pytest.mark.promise("gaps are never silent")
 def test_a_missing_slot_is_named_and_a_slot_created_again_is_refused(pipeline: Pipeline) -> None:
     slot = pipeline.config.source.slot
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     pipeline.run(FILL.format(1, 5))
     pipeline.drop_slot()
     pipeline.run(FILL.format(6, 9))
@@ -79,8 +77,7 @@ def test_a_missing_slot_is_named_and_a_slot_created_again_is_refused(pipeline: P
 
 
 def test_a_busy_slot_is_named_with_who_holds_it(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     pipeline.run(FILL.format(1, 5))
     source = pipeline.config.source
     impatient = functools.partial(start_walsender, busy_timeout=0.5)
@@ -98,8 +95,7 @@ def test_a_busy_slot_is_named_with_who_holds_it(pipeline: Pipeline, monkeypatch:
 
 def test_an_idle_publication_advances_the_slot(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline("public.items")
-    pipeline.run(ITEMS, "CREATE TABLE other (id int)")
-    pipeline.ingest()
+    pipeline.ingest(ITEMS, "CREATE TABLE other (id int)")
     for route in ("walsender", "sql"):
         pipeline.run("INSERT INTO other SELECT generate_series(1, 1000)")
         target = pipeline.database.flush_lsn()
@@ -121,8 +117,7 @@ def test_a_server_that_crashes_mid_stream_loses_nothing(
     server = make_server()
     database = Database(server, "shop", server.conninfo)
     pipeline = make_pipeline(database=database)
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     with continuous(pipeline) as running:
         pipeline.run(FILL.format(1, 1000))
         wait_until(lambda: running.captured)
@@ -133,16 +128,14 @@ def test_a_server_that_crashes_mid_stream_loses_nothing(
     assert "\n" not in str(running.error)
     server.start()
     pipeline = make_pipeline(database=database)
-    pipeline.run("DELETE FROM items WHERE id % 100 = 0")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM items WHERE id % 100 = 0")
     pipeline.assert_equal("items")
 
 
 @pytest.mark.quick
 @pytest.mark.promise("server crashes")
 def test_a_session_that_is_terminated_loses_nothing(pipeline: Pipeline) -> None:
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     with continuous(pipeline) as running:
         pipeline.run(FILL.format(1, 1000))
         wait_until(lambda: running.captured)
@@ -163,8 +156,7 @@ def test_a_session_that_is_terminated_loses_nothing(pipeline: Pipeline) -> None:
 def test_a_malformed_message_is_refused_and_nothing_of_it_acknowledged(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     confirmed = pipeline.confirmed_lsn()
     pipeline.run(FILL.format(1, 5))
     read = Walsender.read
@@ -187,8 +179,7 @@ def test_a_malformed_message_is_refused_and_nothing_of_it_acknowledged(
 
 @pytest.mark.promise("signals")
 def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path) -> None:
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     file = tmp_path / "pipeline.yaml"
     file.write_text(
         CONFIG.format(name=pipeline.config.pipeline, conninfo=pipeline.database.conninfo, root=pipeline.root)
@@ -234,8 +225,7 @@ def test_a_large_transaction_and_slow_commits_cause_no_sender_timeout(
     server = make_server({"wal_sender_timeout": "2s"})
     database = Database(server, "shop", server.conninfo)
     pipeline = make_pipeline(database=database)
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
 
     def delay(step: CrashStep, moment: str) -> None:
         if (step, moment) == (CrashStep.COMMIT_BRONZE, "before"):

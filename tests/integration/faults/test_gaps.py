@@ -34,8 +34,7 @@ def move_slot(pipeline: Pipeline) -> None:
 @pytest.mark.promise("gaps are never silent")
 @pytest.mark.parametrize("loss", ["dropped", pytest.param("moved", marks=pytest.mark.slow)])
 def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -> None:
-    life.run("INSERT INTO a VALUES (100, 'in bronze')")
-    life.ingest()
+    life.ingest("INSERT INTO a VALUES (100, 'in bronze')")
     if loss == "dropped":
         life.drop_slot()
         life.run("DELETE FROM a WHERE id < 5")
@@ -52,8 +51,7 @@ def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -
     gaps = life.frame("bronze", "copies").where("state = 'gap'").collect()
     assert len(gaps) == 1
     assert gaps[0].from_lsn <= gaps[0].lsn
-    healed.run("DELETE FROM a WHERE id = 101")
-    healed.catch_up()
+    healed.catch_up("DELETE FROM a WHERE id = 101")
     life.assert_equal("a")
 
 
@@ -64,21 +62,18 @@ def test_silver_does_not_go_back_to_a_gap_that_it_crossed(make_pipeline: MakePip
     life = make_pipeline(copy="initial", create_publication="all")
     held = TableRule("public.held", guards=Guards(deletes=0))
     life = crossing(replace(life, config=replace(life.config, tables=(held, TableRule("*.*")))))
-    life.run(
+    life.catch_up(
         *(TABLE.format(name) for name in ("a", "held")),
         *(FILL.format(name, 1, 50) for name in ("a", "held")),
         "CREATE TABLE bag (n int)",
         "ALTER TABLE bag REPLICA IDENTITY FULL",
         "INSERT INTO bag SELECT i % 3 FROM generate_series(1, 9) i",
     )
-    life.catch_up()
     life.drop_slot()
-    life.run("DELETE FROM a WHERE id < 5")
-    life.catch_up()
+    life.catch_up("DELETE FROM a WHERE id < 5")
     for number in range(2):
         life.run("DELETE FROM held WHERE id = (SELECT min(id) FROM held)")
-        life.run("INSERT INTO bag VALUES (1), (7)", f"INSERT INTO a VALUES ({100 + number}, 'later')")
-        life.ingest()
+        life.ingest("INSERT INTO bag VALUES (1), (7)", f"INSERT INTO a VALUES ({100 + number}, 'later')")
         assert life.apply().tables[TableName("public", "held")].held
         life.assert_equal("a", "bag")
     assert not any(kind == "diverged" for kind, _ in life.events("bag"))
@@ -91,8 +86,7 @@ def test_silver_does_not_go_back_to_a_gap_that_it_crossed(make_pipeline: MakePip
 def test_silver_stops_at_a_gap_until_the_table_is_copied(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life.run("INSERT INTO a VALUES (100, 'before the gap')")
-    life.ingest()
+    life.ingest("INSERT INTO a VALUES (100, 'before the gap')")
     life.drop_slot()
     life.run("DELETE FROM a WHERE id < 5")
     healed = crossing(life)
@@ -119,8 +113,7 @@ def test_silver_stops_at_a_gap_until_the_table_is_copied(
 @pytest.mark.slow
 def test_a_table_that_came_behind_a_gap_lacks_nothing(make_pipeline: MakePipeline) -> None:
     life = make_pipeline(copy="never", create_publication="all")
-    life.run(TABLE.format("a"), FILL.format("a", 1, 50))
-    life.catch_up()
+    life.catch_up(TABLE.format("a"), FILL.format("a", 1, 50))
     life.drop_slot()
     life.run("DELETE FROM a WHERE id < 5")
     healed = crossing(life)
@@ -141,8 +134,7 @@ def test_a_gap_refuses_prepared_transactions_in_it_but_not_earlier_ones(
     database = Database(server, "postgres", server.conninfo)
     two_phase = Protocol(two_phase=True, written=frozenset({"two_phase"}))
     life = make_pipeline(copy="initial", create_publication="all", database=database, protocol=two_phase)
-    life.run(TABLE.format("a"), FILL.format("a", 1, 50))
-    life.catch_up()
+    life.catch_up(TABLE.format("a"), FILL.format("a", 1, 50))
     life.prepare("in bronze", "INSERT INTO a VALUES (100, 'parked')")
     life.ingest()
     life.prepare("in the gap", "INSERT INTO a VALUES (101, 'never sent')")

@@ -111,8 +111,7 @@ def replace_one_that_is_held_up(pipeline: Pipeline, config: Path, moment: str, d
 
 
 def check(pipeline: Pipeline, config: Path, moments: list[tuple[str, float]]) -> list[str]:
-    pipeline.run(*TABLES)
-    pipeline.ingest()
+    pipeline.ingest(*TABLES)
     config.write_text(
         CONFIG.format(name=pipeline.config.pipeline, conninfo=pipeline.database.conninfo, root=pipeline.root)
     )

@@ -127,12 +127,9 @@ def test_a_heap_that_is_too_small_is_reported_and_loses_nothing(
     pipeline = make_pipeline(create_publication="all")
     config = write_config(pipeline, tmp_path)
     config.write_text(config.read_text() + "silver: {writer: spark}\n")
-    pipeline.run(ITEMS)
-    pipeline.ingest()
-    pipeline.run("INSERT INTO items VALUES (0, 'small')")
-    pipeline.catch_up()
-    pipeline.run("INSERT INTO items SELECT i, repeat(md5(i::text), 65536) FROM generate_series(1, 300) i")
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
+    pipeline.catch_up("INSERT INTO items VALUES (0, 'small')")
+    pipeline.ingest("INSERT INTO items SELECT i, repeat(md5(i::text), 65536) FROM generate_series(1, 300) i")
     version = pipeline.version("items")
     if launcher == "pgdelta":
         small = {"PYSPARK_SUBMIT_ARGS": "--driver-memory 470m pyspark-shell"}
@@ -168,8 +165,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_a_sentence(
     pipeline = make_pipeline(create_publication="all")
     config = write_config(pipeline, tmp_path)
     config.write_text(config.read_text() + "silver: {writer: spark}\n")
-    pipeline.run(ITEMS)
-    pipeline.catch_up()
+    pipeline.catch_up(ITEMS)
     for number, job in enumerate(("apply",)):
         pipeline.run(FILL.format(2000 * (number + 1), 2000 * (number + 1) + 999))
         command = [str(BIN / "pgdelta"), job, "--config", str(config), "--trigger", "continuous"]
@@ -214,11 +210,9 @@ def test_a_damaged_page_of_bronze_fails_the_run_and_gives_no_wrong_value(
     import pyarrow.parquet as pq
 
     pipeline = make_pipeline(create_publication="all")
-    pipeline.run(ITEMS, "CREATE TABLE others (id int PRIMARY KEY)")
-    pipeline.catch_up()
+    pipeline.catch_up(ITEMS, "CREATE TABLE others (id int PRIMARY KEY)")
     before = set(pipeline.path("bronze", "changes").glob("*.parquet"))
-    pipeline.run(FILL.format(1, 5000))
-    pipeline.ingest()
+    pipeline.ingest(FILL.format(1, 5000))
     [file] = set(pipeline.path("bronze", "changes").glob("*.parquet")) - before
     group = pq.ParquetFile(file).metadata.row_group(0)
     columns = [group.column(index) for index in range(group.num_columns)]

@@ -27,8 +27,7 @@ def through(pipeline: Pipeline, proxy: Proxy) -> Pipeline:
 
 @pytest.mark.promise("cut links")
 def test_a_link_that_is_cut_loses_and_repeats_nothing(pipeline: Pipeline) -> None:
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     with Proxy(pipeline.database.server.port) as proxy:
         pipeline.run(FILL.format(1, 60_000))
         with continuous(through(pipeline, proxy)) as running:
@@ -44,8 +43,7 @@ def test_a_link_that_is_cut_loses_and_repeats_nothing(pipeline: Pipeline) -> Non
             proxy.cut()  # between transactions, or while one is acknowledged
             running.join()
         assert isinstance(running.error, SourceError)
-    pipeline.run("DELETE FROM items WHERE id % 100 = 0")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM items WHERE id % 100 = 0")
     pipeline.assert_equal("items")
 
 
@@ -55,8 +53,7 @@ def test_a_link_that_stalls_ends_the_run(
 ) -> None:
     server = make_server({"wal_sender_timeout": "3s"})
     pipeline = make_pipeline(database=Database(server, "postgres", server.conninfo))
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     patient = functools.partial(start_walsender, idle_timeout=6.0)
     monkeypatch.setattr("pipeline.ingest.job.start_walsender", patient)
     monkeypatch.setattr(coordinator, "PATIENCE", 2.0)

@@ -59,10 +59,8 @@ def applying(pipeline: Pipeline) -> Iterator[None]:
 def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.ingest.job.lock_slot", functools.partial(lock_slot, busy_timeout=0.2))
     config, spark = pipeline.config, pipeline.spark
-    pipeline.run(ITEMS)
-    pipeline.ingest()
-    pipeline.run("INSERT INTO items VALUES (1, 'one')")
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
+    pipeline.ingest("INSERT INTO items VALUES (1, 'one')")
     with applying(pipeline):
         for second in (
             pipeline.apply,
@@ -110,8 +108,7 @@ def test_an_ingest_whose_session_was_lost_takes_the_lock_again_or_ends(
     route: str, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = make_pipeline(route=route, create_publication="all")
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
 
     def holder() -> int | None:
         row = pipeline.source.execute(HOLDERS).fetchone()
@@ -146,8 +143,7 @@ def test_an_ingest_whose_session_was_lost_takes_the_lock_again_or_ends(
 def test_jobs_are_refused_while_a_pipeline_runs_and_not_after_its_kill(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline.run(ITEMS)
-    pipeline.ingest()
+    pipeline.ingest(ITEMS)
     pipeline.run("INSERT INTO items VALUES (1, 'one')")
     file = tmp_path / "pipeline.yaml"
     file.write_text(
@@ -185,8 +181,7 @@ def test_jobs_are_refused_while_a_pipeline_runs_and_not_after_its_kill(
             assert done.stderr.startswith(sentence), done.stderr
             assert len(done.stderr.splitlines()) == 1
         assert run("status").returncode == 0
-    pipeline.run("INSERT INTO items VALUES (2, 'two')")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO items VALUES (2, 'two')")
     with monkeypatch.context() as patch:
         # before the query begins: what is no Exception would never leave its callback
         patch.setattr("pipeline.apply.job._ApplyRun.apply", crash)

@@ -75,10 +75,8 @@ def started(
         settings["logical_decoding_work_mem"] = "64kB"
     database = database_of(make_server(settings, major=major), "shop")
     life = make_pipeline(copy="initial", create_publication="all", database=database, **source)
-    life.run(TABLE.format("a"), FILL.format("a", 1, 5))
-    life.catch_up()
-    life.run("UPDATE a SET v = 'captured' WHERE id = 3")
-    life.catch_up()
+    life.catch_up(TABLE.format("a"), FILL.format("a", 1, 5))
+    life.catch_up("UPDATE a SET v = 'captured' WHERE id = 3")
     yield life
     life.source.close()
 
@@ -120,8 +118,7 @@ def test_a_restored_source_is_found_and_compared(
             replace(life, config=replace(life.config, source=source)).ingest()
             life.catch_up()
         life.assert_equal("a")
-        life.run("DELETE FROM a WHERE id = 5")
-        life.catch_up()
+        life.catch_up("DELETE FROM a WHERE id = 5")
         life.assert_equal("a")
 
 

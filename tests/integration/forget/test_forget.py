@@ -110,13 +110,12 @@ def lived(make_pipeline: MakePipeline) -> Pipeline:
         key_ranges=[KeyRange((f"{SECRET}1",), (f"{SECRET}1",))],
     )
     pipeline.catch_up()
-    pipeline.run(
+    pipeline.catch_up(
         f"UPDATE person SET name = '{SECRET}Second' WHERE id = '{SECRET}1'",
         f"UPDATE person SET id = '{SECRET}2' WHERE id = '{SECRET}1'",
         row("later", "later"),
         "UPDATE person SET name = 'new' WHERE id = 'kept'",
     )
-    pipeline.catch_up()
     pipeline.run("UPDATE person SET odd = '7' WHERE id IN ('kept', 'later')")
     pipeline.prepare("p", f"UPDATE person SET name = '{SECRET}Prepared' WHERE id = '{SECRET}2'")
     pipeline.ingest()
@@ -132,8 +131,7 @@ def lived(make_pipeline: MakePipeline) -> Pipeline:
         for statement in ("BEGIN", row(f"{SECRET}9"), filler, f"DELETE FROM person WHERE id = '{SECRET}9'"):
             session.execute(statement.encode())
         session.execute("COMMIT")  # streamed
-    pipeline.run("UPDATE other SET v = 'two' WHERE id = 1")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE other SET v = 'two' WHERE id = 1")
     found = Lake(pipeline.root, pipeline.spark).table("_pgdelta", "differences")
     found.ensure(DIFFERENCES)
     different = {"run_id": "1", "schema_name": "public", "table_name": "person", "lsn": 1, "kind": "changed"}
@@ -142,8 +140,7 @@ def lived(make_pipeline: MakePipeline) -> Pipeline:
         for key in (f"{SECRET}2", "kept")
     ]
     found.append_rows(differences, DIFFERENCES)
-    pipeline.run(f"DELETE FROM person WHERE id = '{SECRET}2'")
-    pipeline.catch_up()
+    pipeline.catch_up(f"DELETE FROM person WHERE id = '{SECRET}2'")
     return pipeline
 
 
@@ -197,8 +194,7 @@ def test_nothing_of_the_subject_remains(lived: Pipeline) -> None:
     earlier = as_of(lived.session, lived.root, lsn=LSN(first.lsn))
     with pytest.raises(LakeError, match=r"Delta's log of .* does not have version"):
         _ = earlier[TableName("public", "person")]
-    lived.run(row("newer", "newer"), "UPDATE person SET odd = '8', name = 'again' WHERE id <> 'later'")
-    lived.catch_up()
+    lived.catch_up(row("newer", "newer"), "UPDATE person SET odd = '8', name = 'again' WHERE id <> 'later'")
     assert_whole(lived)
     run_resync(
         lived.config, ["public.person"], key_ranges=[KeyRange(("kept",), ("kept",))], spark=lived.spark
@@ -237,14 +233,13 @@ def test_a_run_that_crashes_is_ended_by_the_next(lived: Pipeline, when: str) -> 
 def small(pipeline: Pipeline) -> Pipeline:
     """Give a pipeline whose silver shows a subject."""
     pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE person (id numeric(6,2), part int, name text, PRIMARY KEY (id, part))",
         "INSERT INTO person VALUES (1.50, 1, 'one'), (2, 1, 'two')",
         "CREATE TABLE other (id int)",
         "ALTER TABLE other REPLICA IDENTITY FULL",
         "INSERT INTO other VALUES (1)",
     )
-    pipeline.catch_up()
     return pipeline
 
 
@@ -273,12 +268,10 @@ def test_what_cannot_be_promised_is_refused(small: Pipeline) -> None:
         forget_keys(small, ("1", "1"), table="public.persons")
     with refused(small, "The key of public.other is not known"):
         forget_keys(small, ("1",), table="public.other")
-    small.run("DELETE FROM person WHERE id = 1.5")
-    small.ingest()
+    small.ingest("DELETE FROM person WHERE id = 1.5")
     with refused(small, "does not show all changes of bronze yet"):
         forget_keys(small, ("1.5", "1"))
-    small.run("UPDATE person SET id = 3 WHERE id = 2")
-    small.catch_up()
+    small.catch_up("UPDATE person SET id = 3 WHERE id = 2")
     with refused(small, "the row lives on"):
         forget_keys(small, ("2", "1"))
     with lock_apply(Lake(small.root, small.spark), "shop"), refused(small, "Another apply is writing"):
@@ -297,13 +290,12 @@ def test_what_cannot_be_promised_is_refused(small: Pipeline) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_equal_values_of_a_key_have_several_texts(small: Pipeline) -> None:
-    small.run(
+    small.catch_up(
         "DELETE FROM person WHERE id = 1.5",
         "ALTER TABLE person ALTER id TYPE numeric(8,4), ADD born date",
         "INSERT INTO person VALUES (1.5, 1, 'x', '2000-01-01'), (15, 1, 'y', NULL)",
         "DELETE FROM person WHERE id = 1.5",
     )
-    small.catch_up()
     receipt = forget_keys(small, ("1.50000", "01"))
     assert {p.place: p.rows for p in receipt.places}["bronze/changes"] == 4
     assert_equal(small, "person")
@@ -312,8 +304,7 @@ def test_equal_values_of_a_key_have_several_texts(small: Pipeline) -> None:
 def test_rows_under_a_former_name_that_another_table_has_are_not_erased(small: Pipeline) -> None:
     small.run("ALTER TABLE person RENAME TO customer", "DELETE FROM customer WHERE id = 1.5")
     small.run("CREATE TABLE person (id numeric(6,2), part int, PRIMARY KEY (id, part))")
-    small.run("INSERT INTO person VALUES (1.5, 1)", "INSERT INTO customer VALUES (4, 4, 'four')")
-    small.ingest()
+    small.ingest("INSERT INTO person VALUES (1.5, 1)", "INSERT INTO customer VALUES (4, 4, 'four')")
     small.apply()
     with pytest.raises(LakeError, match=r"was also that of another table|does not show|still has a row"):
         forget_keys(small, ("1.5", "1"), table="public.customer")
@@ -322,8 +313,7 @@ def test_rows_under_a_former_name_that_another_table_has_are_not_erased(small: P
 
 
 def test_files_of_writers_that_died_are_removed_and_those_of_others_stay(small: Pipeline) -> None:
-    small.run("DELETE FROM person WHERE id = 1.5")
-    small.catch_up()
+    small.catch_up("DELETE FROM person WHERE id = 1.5")
     changes = small.path("bronze", "changes")
     file = next(path for path in changes.glob("*.parquet") if b"person" in path.read_bytes())
     with_rows = changes / "dead.parquet"
@@ -360,8 +350,7 @@ def test_files_of_writers_that_died_are_removed_and_those_of_others_stay(small: 
 def test_rows_that_a_deletion_vector_marks_are_erased(small: Pipeline) -> None:
     table = f"delta.`{small.path('silver', 'public', 'person')}`"
     small.session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-    small.run("INSERT INTO person SELECT 100 + i, i, 'row' || i FROM generate_series(1, 50) i")
-    small.catch_up()
+    small.catch_up("INSERT INTO person SELECT 100 + i, i, 'row' || i FROM generate_series(1, 50) i")
     small.run("DELETE FROM person WHERE part = 17")
     with_writer(small, "spark").catch_up()
     files = Lake(small.root, small.spark).table("silver", "public", "person").snapshot().files
@@ -374,15 +363,13 @@ def test_rows_that_a_deletion_vector_marks_are_erased(small: Pipeline) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_continuous_apply_continues_after_forget(small: Pipeline) -> None:
-    small.run("DELETE FROM person WHERE id = 1.5")
-    small.catch_up()
+    small.catch_up("DELETE FROM person WHERE id = 1.5")
     forget_keys(small, ("1.5", "1"))
     stop = threading.Event()
     run = threading.Thread(target=lambda: small.apply(trigger="continuous", stop=stop))
     run.start()
     try:
-        small.run("INSERT INTO person VALUES (7, 7, 'seven')")
-        small.ingest()
+        small.ingest("INSERT INTO person VALUES (7, 7, 'seven')")
         for _ in range(120):
             if small.frame("silver", "public", "person").where("part = 7").count():
                 break

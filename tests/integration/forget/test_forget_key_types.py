@@ -70,19 +70,16 @@ def test_keys_of_all_types(make_pipeline: MakePipeline, writer: WriterSetting) -
         with pytest.raises(LakeError, match="still has a row with one of the keys"):
             forget(living)
     pipeline.run(f"UPDATE typed SET v = '{SECRET}2' WHERE v = '{SECRET}'")
-    pipeline.run(f"UPDATE typed SET c1 = '2026-02-01' WHERE v = '{SECRET}2'")
-    pipeline.catch_up()
+    pipeline.catch_up(f"UPDATE typed SET c1 = '2026-02-01' WHERE v = '{SECRET}2'")
     with pytest.raises(LakeError, match="under another key"):
         forget(SUBJECT)
-    pipeline.run(f"DELETE FROM typed WHERE v = '{SECRET}2'")
-    pipeline.catch_up()
+    pipeline.catch_up(f"DELETE FROM typed WHERE v = '{SECRET}2'")
     assert forget(SUBJECT) == 4
     left = [row for row in pipeline.changes() if row["table_name"] == "typed"]
     assert len(left) == len(others)
     assert SECRET not in str(left)
     assert run_audit(pipeline.config).findings == ()
-    pipeline.run("UPDATE typed SET v = 'changed' WHERE c0")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE typed SET v = 'changed' WHERE c0")
     assert run_rebuild(pipeline.config).exit_code(strict=True) == 0
     name = TableName("public", "typed")
     oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, [name])
@@ -98,8 +95,7 @@ def test_a_row_that_got_a_date_which_silver_does_not_hold(
     pipeline.ingest()
     pipeline.run("CREATE TABLE typed (day date PRIMARY KEY, v text)")
     pipeline.run("INSERT INTO typed VALUES ('2026-01-31', 'a')")
-    pipeline.run("UPDATE typed SET day = 'infinity' WHERE v = 'a'")
-    pipeline.ingest()
+    pipeline.ingest("UPDATE typed SET day = 'infinity' WHERE v = 'a'")
     pipeline.apply()
     sentence = "under another key" if silver_type else "does not show all changes"
     with pytest.raises(LakeError, match=sentence):

@@ -69,8 +69,7 @@ def test_every_protocol_lands_what_protocol_1_lands(
 @pytest.mark.slow
 def test_a_prepared_transaction_waits_for_its_end_in_the_lake(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.run("INSERT INTO t SELECT g, 'first' FROM generate_series(1, 5) g")
 
     pipeline.prepare(
@@ -78,8 +77,7 @@ def test_a_prepared_transaction_waits_for_its_end_in_the_lake(make_pipeline: Mak
     )
     pipeline.prepare("no", "DELETE FROM t WHERE id = 4")
     pipeline.prepare("empty", "SELECT * FROM t WHERE id = 5 FOR UPDATE")
-    pipeline.run("INSERT INTO t VALUES (20, 'after')")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO t VALUES (20, 'after')")
     kept = pipeline.frame("bronze", "prepared").where("op <> 'P'").groupBy("gid").count().collect()
     assert sorted(map(tuple, kept)) == [("it's", 3), ("no", 1)]
     values = {row.id: row.v for row in pipeline.frame("silver", "public", "t").collect()}
@@ -88,8 +86,7 @@ def test_a_prepared_transaction_waits_for_its_end_in_the_lake(make_pipeline: Mak
     pipeline.run("UPDATE t SET v = 'later' WHERE id = 3", "COMMIT PREPARED 'it''s'", "ROLLBACK PREPARED 'no'")
     pipeline.run("COMMIT PREPARED 'empty'")
     pipeline.prepare("it''s", "INSERT INTO t VALUES (11, 'the same name')")
-    pipeline.run("COMMIT PREPARED 'it''s'")
-    pipeline.catch_up()
+    pipeline.catch_up("COMMIT PREPARED 'it''s'")
     pipeline.assert_equal("t")
     assert pipeline.frame("bronze", "prepared").count() == 0
     rows = pipeline.frame("bronze", "changes").where("gid IS NOT NULL").orderBy("commit_lsn", "ordinal")
@@ -103,8 +100,7 @@ def test_a_crash_before_the_offset_of_a_prepared_transaction_lands_it_once(
     make_pipeline: MakePipeline,
 ) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY)")
     steps: list[Callable[[], None]] = [
         lambda: pipeline.prepare("g", "INSERT INTO t VALUES (1)"),
         lambda: pipeline.run("COMMIT PREPARED 'g'"),
@@ -127,8 +123,7 @@ def test_a_crash_after_the_offset_of_an_end_leaves_no_prepared_transaction(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:
     pipeline = make_pipeline(protocol=RICH, route=route, create_publication="all")
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY)")
     for gid in ("yes", "no", "open"):
         pipeline.prepare(gid, f"INSERT INTO t VALUES ({len(gid)})")
     pipeline.ingest()
@@ -151,8 +146,7 @@ def test_a_crash_after_the_offset_of_an_end_leaves_no_prepared_transaction(
 @pytest.mark.spark
 def test_prepared_transactions_that_were_removed_are_refused(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.prepare("g", "INSERT INTO t VALUES (1)")
     pipeline.ingest()
     pipeline.session.sql(f"DELETE FROM delta.`{pipeline.root}/bronze/prepared`")

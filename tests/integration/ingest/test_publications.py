@@ -53,8 +53,7 @@ def test_partitions_are_tables_of_their_own(make_pipeline: MakePipeline) -> None
     publish(pipeline, "ALL TABLES")
     pipeline.ingest()
     pipeline.run(*CHANGES, "TRUNCATE sales_north")
-    pipeline.run("INSERT INTO sales VALUES ('north', 7, 1, 'x')")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO sales VALUES ('north', 7, 1, 'x')")
     pipeline.assert_equal("sales_north", "sales_south")
 
 
@@ -64,20 +63,17 @@ def test_partitions_are_one_table_through_their_root(make_pipeline: MakePipeline
     partitioned(pipeline)
     publish(pipeline, "TABLE sales", publish_via_partition_root="true")
     pipeline.ingest()
-    pipeline.run(*CHANGES[:1])
-    pipeline.catch_up()
+    pipeline.catch_up(*CHANGES[:1])
     pipeline.run(*CHANGES[1:])
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE sales_west (id int NOT NULL, region text NOT NULL, note text, amount numeric(8,2))",
         "ALTER TABLE sales ATTACH PARTITION sales_west FOR VALUES IN ('west')",
         "INSERT INTO sales VALUES ('west', 1, 1, 'w')",
         "UPDATE sales SET region = 'west' WHERE region = 'south' AND id = 5",
     )
-    pipeline.catch_up()
     pipeline.assert_equal("sales")
     assert not pipeline.path("silver", "public", "sales_north").exists()
-    pipeline.run("TRUNCATE sales", "INSERT INTO sales VALUES ('north', 1, 1, 'again')")
-    pipeline.catch_up()
+    pipeline.catch_up("TRUNCATE sales", "INSERT INTO sales VALUES ('north', 1, 1, 'again')")
     pipeline.assert_equal("sales")
 
 
@@ -95,8 +91,7 @@ def test_a_partition_with_another_key_than_its_root_is_refused_or_correct(
     pipeline.ingest()
     pipeline.run("INSERT INTO events SELECT g, 'a', 'v' FROM generate_series(1, 4) g")
     pipeline.run("DELETE FROM events WHERE id = 2", "UPDATE events SET v = 'w' WHERE id = 3")
-    pipeline.run("INSERT INTO other VALUES (1)")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO other VALUES (1)")
     summary = pipeline.apply()
     pipeline.assert_equal("other")
     if summary.exit_code(strict=True) == 0:
@@ -119,8 +114,7 @@ def test_a_partition_that_logs_less_than_its_root_is_held_or_diverged(make_pipel
     for table in ("updated", "deleted"):
         pipeline.run(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'a')")
     pipeline.catch_up()
-    pipeline.run("UPDATE updated SET v = 'b' WHERE id = 1", "DELETE FROM deleted WHERE id = 2")
-    pipeline.ingest()
+    pipeline.ingest("UPDATE updated SET v = 'b' WHERE id = 1", "DELETE FROM deleted WHERE id = 2")
     summary = pipeline.apply()
     assert summary.exit_code(strict=True) == 1
     found = pipeline.frame("silver", "public", "updated").select("id", "v").collect()
@@ -141,10 +135,8 @@ def test_a_partition_that_logs_more_than_its_root_is_followed(make_pipeline: Mak
     pipeline.run("ALTER TABLE sales_north REPLICA IDENTITY FULL")
     publish(pipeline, "TABLE sales", publish_via_partition_root="true")
     pipeline.ingest()
-    pipeline.run(*CHANGES[:2])
-    pipeline.catch_up()
-    pipeline.run("UPDATE sales SET id = id + 50 WHERE id IN (4, 5)", *CHANGES[2:])
-    pipeline.catch_up()
+    pipeline.catch_up(*CHANGES[:2])
+    pipeline.catch_up("UPDATE sales SET id = id + 50 WHERE id IN (4, 5)", *CHANGES[2:])
     pipeline.assert_equal("sales")
 
 
@@ -217,14 +209,13 @@ def test_a_row_that_a_filter_lets_in_late_never_gets_a_silent_null(make_pipeline
     pipeline.ingest()
     pipeline.run(f"INSERT INTO docs SELECT g, g % 2 = 0, {LARGE} || g, 'title' FROM generate_series(1, 8) g")
     pipeline.catch_up()
-    pipeline.run(
+    pipeline.ingest(
         "UPDATE docs SET shown = true WHERE id = 1",
         "UPDATE docs SET shown = false WHERE id IN (2, 4)",
         "UPDATE docs SET shown = true WHERE id = 4",
         "UPDATE docs SET title = 'other' WHERE id = 6",
         "DELETE FROM docs WHERE id = 8",
     )
-    pipeline.ingest()
     assert pipeline.apply().exit_code(strict=False) == 0
     shown = pipeline.source.execute("SELECT id, title, body FROM docs WHERE shown").fetchall()
     silver = {row.id: row for row in pipeline.frame("silver", "public", "docs").collect()}
@@ -245,10 +236,9 @@ def test_generated_columns_come_where_they_are_published(make_pipeline: MakePipe
     )
     publish(pipeline, "TABLE boxes", publish_generated_columns="stored")
     pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         "INSERT INTO boxes SELECT g, g FROM generate_series(1, 5) g", "UPDATE boxes SET w = 0 WHERE id = 2"
     )
-    pipeline.catch_up()
     found = {(r.id, r.w, r.twice) for r in pipeline.frame("silver", "public", "boxes").collect()}
     assert found == set(pipeline.source.execute("SELECT id, w, twice FROM boxes").fetchall())
     assert "thrice" not in pipeline.frame("silver", "public", "boxes").columns
@@ -263,8 +253,7 @@ def test_a_publication_of_a_schema_brings_tables_that_are_made_later(
     pipeline.ingest()
     pipeline.run("CREATE TABLE shop.second (id int PRIMARY KEY, v text)", "CREATE TABLE outside (id int)")
     pipeline.run("INSERT INTO shop.first VALUES (1)", "INSERT INTO shop.second VALUES (1, 'a')")
-    pipeline.run("INSERT INTO outside VALUES (1)")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO outside VALUES (1)")
     names = [TableName("shop", "first"), TableName("shop", "second")]
     oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, names)
     assert pipeline.frame("bronze", "changes").where("table_name = 'outside'").count() == 0

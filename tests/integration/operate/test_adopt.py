@@ -114,12 +114,11 @@ def test_only_the_rows_that_differ_are_copied(
     assert found.lines()[-1] == "adopt public.a: 14 of 2,000 rows differed and were copied"
     life.assert_equal("a")
     assert any("adopted from version 1" in text for kind, text in life.events("a") if kind == "evolved")
-    life.run(
+    life.catch_up(
         "UPDATE a SET n = 5 WHERE id < 50",
         "DELETE FROM a WHERE id = 8",
         "UPDATE a SET id = 7000 WHERE id = 20",
     )
-    life.catch_up()
     life.assert_equal("a")
     run_rebuild(life.config, ["public.a"])
     life.assert_equal("a")
@@ -301,7 +300,6 @@ def test_a_command_that_is_killed_continues(make_pipeline: MakePipeline, tmp_pat
     found = adopt(life, path)
     assert found.exit_code(strict=True) == 0, found.lines()
     life.assert_equal("a")
-    life.run("UPDATE a SET n = -3 WHERE id < 20")
-    life.catch_up()
+    life.catch_up("UPDATE a SET n = -3 WHERE id < 20")
     life.assert_equal("a")
     assert adopt(life, path).lines()[-1] == "adopt public.a: it was adopted before"

@@ -82,13 +82,11 @@ def test_what_needs_a_person_is_found_and_is_over_when_it_is_mended(
 ) -> None:
     assert rules(later(life, days=9)) == []  # before the first run
     life.ingest()
-    life.run("INSERT INTO t VALUES (1, 'geheim')", "INSERT INTO day VALUES (1, NULL)")
-    life.catch_up()
+    life.catch_up("INSERT INTO t VALUES (1, 'geheim')", "INSERT INTO day VALUES (1, NULL)")
     assert rules(later(life)) == []
     assert (command(life, tmp_path), capsys.readouterr().out) == (0, "")
 
-    life.run("UPDATE t SET v = 'geheim'", "INSERT INTO day VALUES (2, 'infinity')")
-    life.ingest()
+    life.ingest("UPDATE t SET v = 'geheim'", "INSERT INTO day VALUES (2, 'infinity')")
     facts = later(life)
     assert facts.pending.keys() == {T, DAY}
     assert all(0 < age < 60 for age in facts.pending.values())

@@ -52,14 +52,13 @@ def plant(pipeline: Pipeline) -> Pipeline:
     life = with_rules(pipeline, rule, refusing, TableRule("public.*"))
     source = replace(life.config.source, hash_key=HASH_KEY, password_command=("token", "planted-password"))
     life = replace(life, config=replace(life.config, source=replace(source, password_command=())))
-    life.run(
+    life.ingest(
         "CREATE TABLE planted (id text PRIMARY KEY, person text, card text, note text, n bigint, day date)",
         "CREATE TABLE refused (id int PRIMARY KEY, day date)",
         "CREATE TABLE changed (id int PRIMARY KEY, n numeric)",
         "COMMENT ON TABLE changed IS 'planted-comment'",
     )
-    life.ingest()
-    life.run(
+    life.ingest(
         "INSERT INTO planted VALUES ('planted-key', 'planted-value', 'planted-value', 'planted-value',"
         " 987654321987, '1999-09-19')",
         "INSERT INTO planted SELECT 'planted-key' || g, 'planted-value', 'planted-value', 'planted-value', g,"
@@ -67,9 +66,8 @@ def plant(pipeline: Pipeline) -> Pipeline:
         "INSERT INTO refused VALUES (1, '1999-09-19')",
         "INSERT INTO changed VALUES (1, 31337.31337)",
     )
-    life.ingest()
     life.apply()
-    life.run(
+    life.ingest(
         "INSERT INTO refused VALUES (2, 'infinity')",
         "ALTER TABLE changed ADD COLUMN later text DEFAULT 'planted-value'",
         "INSERT INTO changed VALUES (2, 31337.31337, 'planted-value')",
@@ -77,7 +75,6 @@ def plant(pipeline: Pipeline) -> Pipeline:
         "INSERT INTO changed VALUES (3, 'planted-misfit')",
         "UPDATE planted SET id = 'planted-key-moved' WHERE id = 'planted-key'",
     )
-    life.ingest()
     life.apply()
     path = life.path("silver", "public", "planted")
     life.session.sql(f"UPDATE delta.`{path}` SET note = 'planted-value changed' WHERE n = 7")

@@ -27,8 +27,7 @@ def applied(make_pipeline: MakePipeline) -> Pipeline:
         "CREATE TABLE t (id int PRIMARY KEY, v text, n numeric(8, 2))",
         "CREATE TABLE kept (id int PRIMARY KEY)",
     )
-    made.run("INSERT INTO t SELECT i, i, i FROM generate_series(1, 20) i", "INSERT INTO kept VALUES (1)")
-    made.catch_up()
+    made.catch_up("INSERT INTO t SELECT i, i, i FROM generate_series(1, 20) i", "INSERT INTO kept VALUES (1)")
     return made
 
 
@@ -52,8 +51,7 @@ def test_an_edited_rule_is_planned_before_the_next_change(applied: Pipeline) -> 
     assert "DECIMAL(8,2) to STRING" in hold.sentence
     assert hold.cost == "nothing is applied from its next change on"
     # which then does what was planned
-    held.run("UPDATE t SET n = n + 1 WHERE id = 1")
-    held.ingest()
+    held.ingest("UPDATE t SET n = n + 1 WHERE id = 1")
     assert "DECIMAL(8,2) to STRING" in (held.apply().tables[TableName("public", "t")].held or "")
     run_rebuild(held.config, ["public.t"])
     assert not make_plan(held.config).tables
@@ -82,8 +80,7 @@ def test_a_table_that_no_rule_names_is_planned_to_be_detached(applied: Pipeline)
     assert "No rule of the configuration matches the table any more." in step.sentence
     assert step.cost == "its rows stay where they are"
     without = with_rules(applied, KEPT)
-    without.run("INSERT INTO kept VALUES (2)")
-    without.catch_up()
+    without.catch_up("INSERT INTO kept VALUES (2)")
     assert not make_plan(without.config).tables
 
 

@@ -149,8 +149,7 @@ def test_the_printed_script_is_enough_for_a_role_that_did_not_exist(
     life = replace(make_pipeline(database=database), config=load_config(file))
     assert conninfo_to_dict(life.config.source.conninfo)["user"] == ROLE
     life.catch_up()
-    life.run("UPDATE sales.orders SET price = price + 1 WHERE id % 2 = 0", "DELETE FROM sales.parts")
-    life.catch_up()
+    life.catch_up("UPDATE sales.orders SET price = price + 1 WHERE id % 2 = 0", "DELETE FROM sales.parts")
     days = [TableName("sales", "days")] if major >= 13 else []
     odd = [TableName(name, name) for name in HOSTILE]
     life.assert_equal(TableName("sales", "orders"), TableName("sales", "parts"), *days, *odd)
@@ -231,12 +230,11 @@ def test_from_init_to_the_first_equal_tables(
     assert main(["check", "--config", str(file)]) == 0
     life = replace(make_pipeline(database=database), config=load_config(file))
     life.catch_up()
-    life.run(
+    life.catch_up(
         "UPDATE sales.orders SET price = price + 1 WHERE id % 2 = 0",
         "DELETE FROM sales.orders WHERE id % 7 = 0",
         *(f"UPDATE {quoted(name, name)} SET {quoted(name)} = 'other'" for name in HOSTILE),
     )
-    life.catch_up()
     life.assert_equal(*(TableName(each["schema"], each["table"]) for each in found["tables"]))
     compared = run_reconcile(life.config, ["sales.orders", f"{quoted(HOSTILE[0])}.*"], runs=True).as_json()[
         "tables"

@@ -30,8 +30,7 @@ def shop(make_pipeline: MakePipeline) -> Pipeline:
     shop = replace(shop, config=replace(shop.config, maintenance=rules))
     shop.ingest()
     shop.run("CREATE TABLE t (id int PRIMARY KEY, body text)")
-    shop.run("INSERT INTO t SELECT n, 'x' FROM generate_series(1, 50) AS n")
-    shop.catch_up()
+    shop.catch_up("INSERT INTO t SELECT n, 'x' FROM generate_series(1, 50) AS n")
     return shop
 
 

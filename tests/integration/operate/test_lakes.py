@@ -36,8 +36,7 @@ RETENTION = "delta.setTransactionRetentionDuration"
 def shop(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline whose silver shows a table with a key and one without, and whose runs start queries."""
     pipeline = replace(make_pipeline(copy="initial", create_publication="all"), starts_query=True)
-    pipeline.run(*TABLES)
-    pipeline.catch_up()
+    pipeline.catch_up(*TABLES)
     change(pipeline)
     pipeline.catch_up()
     return pipeline
@@ -100,8 +99,7 @@ def clear_log(pipeline: Pipeline, *names: str) -> None:
 @pytest.mark.promise("one pipeline per lake")
 def test_a_lake_is_that_of_one_pipeline(make_pipeline: MakePipeline) -> None:
     shop = make_pipeline(copy="initial", create_publication="all")
-    shop.run(*TABLES)
-    shop.catch_up()
+    shop.catch_up(*TABLES)
     other = replace(
         shop, config=replace(shop.config, pipeline="other", source=replace(shop.config.source, slot="other"))
     )
@@ -199,8 +197,7 @@ def test_positions_that_delta_forgot_are_missed(shop: Pipeline) -> None:
 @pytest.mark.promise("lakes that moved")
 def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) -> None:
     pipeline.ingest()
-    pipeline.run(*TABLES)
-    pipeline.catch_up()
+    pipeline.catch_up(*TABLES)
     for name in ("t", "bag"):
         forget(pipeline, "silver", "public", name)
         table = LakeTable(str(pipeline.path("silver", "public", name)), pipeline.spark)

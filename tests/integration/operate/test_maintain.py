@@ -112,8 +112,7 @@ def test_few_files_and_the_same_rows(grown: Pipeline) -> None:
     assert grown.changes() == changes
     assert_all_readers_agree(grown)
     assert not any(each.merged or each.removed_files for each in maintain(grown).tables)
-    grown.run("INSERT INTO t VALUES (100, 'z')", "DELETE FROM t WHERE id = 0")
-    grown.catch_up()
+    grown.catch_up("INSERT INTO t VALUES (100, 'z')", "DELETE FROM t WHERE id = 0")
     assert_sound(grown)
     rebuilt = run_rebuild(grown.config, ["public.t"])
     assert rebuilt.exit_code(strict=True) == 0
@@ -130,8 +129,7 @@ def test_old_versions_are_removed_and_the_pipeline_continues(grown: Pipeline) ->
     recorded = Lake(grown.root).table(*CHANGES).snapshot().configuration
     assert recorded["delta.logRetentionDuration"] == "interval 86400 seconds"
     assert "delta.logRetentionDuration" not in Lake(grown.root).table(*SILVER).snapshot().configuration
-    grown.run("INSERT INTO u VALUES (50)")
-    grown.ingest()
+    grown.ingest("INSERT INTO u VALUES (50)")
     newest = Lake(grown.root).table(*CHANGES).version()
     write_checkpoint(grown.path(*CHANGES), newest)
     assert not results(maintain(grown))["bronze/changes"].removed_files
@@ -141,8 +139,7 @@ def test_old_versions_are_removed_and_the_pipeline_continues(grown: Pipeline) ->
     assert [path.name for path in log.glob("*.json")] == [f"{newest:020}.json"]
     assert done["public.t"].removed_files == 0, "silver keeps its files for a week"
     assert len(list(grown.path(*CHANGES).glob("*.parquet"))) == file_count(grown, *CHANGES)
-    grown.run("INSERT INTO t VALUES (200, 'a')", "DELETE FROM u WHERE id = 1")
-    grown.catch_up()
+    grown.catch_up("INSERT INTO t VALUES (200, 'a')", "DELETE FROM u WHERE id = 1")
     assert as_of(grown.session, grown.root, lsn=lsn)[TableName("public", "t")].count() == expected
     assert_sound(grown)
     assert results(maintain(grown, later=30 * DAY))["public.t"].removed_files > 0
@@ -232,8 +229,7 @@ def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline, batches: int) ->
     def work() -> None:
         for number in range(300, 300 + batches):
             busy.run(f"INSERT INTO t VALUES ({number}, 'x')", f"UPDATE t SET body = 'u{number}' WHERE id < 4")
-            busy.run(f"INSERT INTO u VALUES ({number})")
-            busy.ingest()
+            busy.ingest(f"INSERT INTO u VALUES ({number})")
             summary = busy.apply()
             assert summary.exit_code(strict=True) == 0, summary.lines()
 
@@ -254,8 +250,7 @@ def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline, batches: int) ->
 def test_a_hundred_tiny_runs_leave_few_files(grown: Pipeline) -> None:
     busy = with_few(grown, 10)
     for number in range(1000, 1100):
-        busy.run(f"INSERT INTO t VALUES ({number}, 'x')", f"DELETE FROM u WHERE id = {number - 1000}")
-        busy.ingest()
+        busy.ingest(f"INSERT INTO t VALUES ({number}, 'x')", f"DELETE FROM u WHERE id = {number - 1000}")
         if number % 5 == 0:
             busy.apply()
             results(maintain(busy))
@@ -282,16 +277,14 @@ def test_files_of_random_keys_are_sorted_by_key(
     )
     for number in range(8):
         pipeline.run("INSERT INTO t SELECT 'x', gen_random_uuid(), g FROM generate_series(1, 50) AS g")
-        pipeline.run(f"INSERT INTO u VALUES ({number})")
-        pipeline.catch_up()
+        pipeline.catch_up(f"INSERT INTO u VALUES ({number})")
     assert results(maintain(pipeline, dry_run=True))["public.t"].sorted == 8
     assert results(maintain(pipeline))["public.t"].sorted == 8
     found = Lake(pipeline.root).table(*SILVER).snapshot()
     ranges = sorted(file_bounds(add, {"id": "STRING"})[0] for add in found.files.values())
     assert len(ranges) == 8
     assert all(before[1] < after[0] for before, after in pairwise(ranges))
-    pipeline.run("UPDATE t SET body = 'y' WHERE n = 3", "DELETE FROM t WHERE n = 4")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET body = 'y' WHERE n = 3", "DELETE FROM t WHERE n = 4")
     assert results(maintain(pipeline))["public.t"].is_unchanged
     assert_sound(pipeline)
 
@@ -320,12 +313,11 @@ def test_files_are_sorted_by_the_configured_columns(
         "CREATE TABLE u (id int PRIMARY KEY)",
     )
     for number in range(5):
-        pipeline.run(
+        pipeline.catch_up(
             f"INSERT INTO u VALUES ({number})",
             f"INSERT INTO t SELECT {number * 400} + g, (g * 7919 + {number}) % 400, "
             "date '2024-01-01' + g % 9, repeat(md5(g::text), 20) FROM generate_series(0, 399) AS g",
         )
-        pipeline.catch_up()
     condition = "Customer = 123"
     before, rows = opened_bytes(pipeline, condition), pipeline.frame(*SILVER).count()
     files = file_count(pipeline, *SILVER)
@@ -336,8 +328,7 @@ def test_files_are_sorted_by_the_configured_columns(
     assert after * 4 < before
     assert pipeline.frame(*SILVER).count() == rows
     assert pipeline.frame(*SILVER).where(condition).count() == 5
-    pipeline.run("UPDATE t SET body = 'y' WHERE id % 50 = 3", "DELETE FROM t WHERE id = 4")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET body = 'y' WHERE id % 50 = 3", "DELETE FROM t WHERE id = 4")
     assert not results(maintain(pipeline))["public.t"].failure
     assert run_reconcile(pipeline.config, runs=True).exit_code(strict=True) == 0
     if mode == "mirror":

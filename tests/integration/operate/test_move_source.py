@@ -33,7 +33,7 @@ def begin(make_server: MakeServer, make_pipeline: MakePipeline, major: int | Non
     database = database_of(make_server(major=major), "shop")
     life = make_pipeline(copy="initial", create_publication="all", database=database)
     life = replace(life, config=replace(life.config, tables=(TableRule("*.*"),)))
-    life.run(
+    life.catch_up(
         "CREATE TABLE gone (x int)",
         *(TABLE.format(name) for name in ("c", "b", "a")),
         "ALTER TABLE a ADD w numeric(10, 2) DEFAULT 1.5, ADD x int",
@@ -42,7 +42,6 @@ def begin(make_server: MakeServer, make_pipeline: MakePipeline, major: int | Non
         *(FILL.format(name, 1, 2000) for name in ("b", "c")),
         "DROP TABLE gone",
     )
-    life.catch_up()
     life.run("UPDATE a SET x = 0 WHERE id < 50", "DELETE FROM b WHERE id = 7")
     life.ingest()  # silver does not have it at the move
     return life
@@ -62,7 +61,7 @@ def assert_moved(life: Pipeline, found: MoveSummary) -> None:
     life.assert_equal("a", "b", "c")
     assert found.run is not None
     assert sum(copy.rows_landed for copy in found.run.ingest.copies.values()) <= 3
-    life.run(
+    life.catch_up(
         "UPDATE a SET w = 2.5 WHERE id = 9",
         "ALTER TABLE a ADD y int DEFAULT 4",
         "INSERT INTO a (id, y) VALUES (9001, 5)",
@@ -72,7 +71,6 @@ def assert_moved(life: Pipeline, found: MoveSummary) -> None:
         TABLE.format("later"),
         FILL.format("later", 1, 5),
     )
-    life.catch_up()
     life.assert_equal("a", "b", "c", "later")
 
 
@@ -118,8 +116,7 @@ def test_the_slot_that_pg_upgrade_keeps_is_used(
         found = run_move_source(life.config, compares=compares)
         assert found.steps == [MoveStep.SWITCH, *([MoveStep.COMPARE] if compares else [])]
         assert found.run is None or not found.run.ingest.copies
-        life.run("DELETE FROM c WHERE id = 5", "INSERT INTO a (id) VALUES (7000)")
-        again = life.ingest()
+        again = life.ingest("DELETE FROM c WHERE id = 5", "INSERT INTO a (id) VALUES (7000)")
         assert not again.copies
         assert not again.compared
         life.catch_up()

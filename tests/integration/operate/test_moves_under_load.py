@@ -49,8 +49,7 @@ def begin(database: Database, make_pipeline: MakePipeline) -> Pipeline:
     """Return a pipeline with two tables that change, one of them without a key, and one that does not."""
     life = make_pipeline(copy="initial", create_publication="all", database=database)
     quiet = (TABLE.format("quiet"), FILL_QUIET.format("quiet", 1, QUIET_ROWS))
-    life.run(*ORDERS, FILL.format(3000), *BAG, FILL_BAG, *quiet)
-    life.catch_up()
+    life.catch_up(*ORDERS, FILL.format(3000), *BAG, FILL_BAG, *quiet)
     return life
 
 
@@ -139,15 +138,13 @@ def failed_over(
     server = make_server({"hot_standby": "on", "wal_keep_size": "256MB"})
     old = begin(database_of(server, "shop"), make_pipeline)
     with standby_of(server) as standby:
-        old.run("UPDATE orders SET n = -1 WHERE id < 9")
-        old.catch_up()
+        old.catch_up("UPDATE orders SET n = -1 WHERE id < 9")
         standby.stop()
-        old.run(
+        old.catch_up(
             "UPDATE orders SET n = -2 WHERE id BETWEEN 5 AND 20",
             "DELETE FROM orders WHERE id = 30",
             "INSERT INTO bag VALUES (77, 'lost')",
         )
-        old.catch_up()
         offset = old.ingest().captured_offset
         assert offset is not None
         old.run("UPDATE orders SET n = -3 WHERE id = 40")  # nobody has it
@@ -211,15 +208,13 @@ def test_what_is_prepared_across_a_failover_is_kept(
     old = make_pipeline(
         database=database, create_publication="all", create_failover=True, protocol=protocol, copy="initial"
     )
-    old.run(
+    old.catch_up(
         "SELECT pg_create_physical_replication_slot('standby')",
         TABLE.format("a"),
         FILL_QUIET.format("a", 1, 9),
     )
-    old.catch_up()
     with syncing_standby_of(server) as standby:
-        old.run("UPDATE a SET v = 'w' WHERE id = 3")
-        old.catch_up()
+        old.catch_up("UPDATE a SET v = 'w' WHERE id = 3")
         wait_for_slot(standby, old.config.source.slot, old.source)
         old.prepare("kept", "INSERT INTO a VALUES (100, 'prepared')", "DELETE FROM a WHERE id = 1")
         old.ingest()
@@ -245,7 +240,6 @@ def test_what_is_prepared_across_a_failover_is_kept(
             found = run_move_source(life.config)
             assert found.steps == [MoveStep.SWITCH, MoveStep.COMPARE]
             life.assert_equal("a")
-            life.run("COMMIT PREPARED 'kept'")
-            life.catch_up()
+            life.catch_up("COMMIT PREPARED 'kept'")
             life.assert_equal("a")
             assert not life.frame("bronze", "prepared").count()

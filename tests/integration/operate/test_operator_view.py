@@ -50,13 +50,12 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     before = time.time()
     pipeline.run("INSERT INTO t SELECT g, g FROM generate_series(1, 5) g", "INSERT INTO day VALUES (1, NULL)")
     pipeline.catch_up()
-    pipeline.run(
+    pipeline.ingest(
         "INSERT INTO day VALUES (2, 'infinity')",
         "UPDATE t SET v = 0 WHERE id < 3",
         "DELETE FROM t WHERE id = 5",
         "TRUNCATE t",
     )
-    pipeline.ingest()
     pipeline.apply(records_status=True)
 
     far = replace(pipeline.config.source, conninfo="host=127.0.0.1 port=1 dbname=shop password=geheim")

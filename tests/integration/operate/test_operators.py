@@ -48,15 +48,13 @@ def plan(pipeline: Pipeline) -> Plan:
 @pytest.mark.promise("plan is what apply does")
 def test_plan_shows_what_apply_then_does(pipeline: Pipeline) -> None:
     assert plan(pipeline).tables == ()  # not even a lake
-    pipeline.run(
+    pipeline.ingest(
         "CREATE TABLE t (id int PRIMARY KEY, v int, w text)", "CREATE TABLE other (id int PRIMARY KEY)"
     )
-    pipeline.ingest()
     assert plan(pipeline).tables == ()
-    pipeline.run(
+    pipeline.ingest(
         "INSERT INTO t SELECT g, g, 'w' FROM generate_series(1, 5) g", "INSERT INTO other VALUES (1)"
     )
-    pipeline.ingest()
     other, t = plan(pipeline).tables
     assert (t.name, t.counts) == (("public", "t"), {"I": 5, "U": 0, "D": 0, "T": 0})
     created, written = t.steps
@@ -67,7 +65,7 @@ def test_plan_shows_what_apply_then_does(pipeline: Pipeline) -> None:
     assert not pipeline.path("silver").exists()
     pipeline.catch_up()
     assert plan(pipeline).tables == ()
-    pipeline.run(
+    pipeline.ingest(
         "DELETE FROM t WHERE id = 5",
         "ALTER TABLE t RENAME w TO x",
         "ALTER TABLE t ALTER v TYPE bigint",
@@ -77,7 +75,6 @@ def test_plan_shows_what_apply_then_does(pipeline: Pipeline) -> None:
         "ALTER TABLE other ALTER id TYPE text",
         "INSERT INTO other VALUES ('a')",
     )
-    pipeline.ingest()
     versions = {table: pipeline.spark_frame("silver", "public", table).schema for table in ("t", "other")}
     planned = plan(pipeline)
     assert {table: pipeline.spark_frame("silver", "public", table).schema for table in versions} == versions
@@ -173,25 +170,23 @@ def test_the_sql_of_a_plan_is_what_spark_is_then_given(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = by_spark(pipeline)
-    pipeline.run(
+    pipeline.ingest(
         "CREATE TABLE t (id int PRIMARY KEY, v int, w text)",
         "CREATE TABLE bag (v text)",
         "ALTER TABLE bag REPLICA IDENTITY FULL",
         "CREATE TABLE halted (id int PRIMARY KEY, v int)",
     )
-    pipeline.ingest()
-    pipeline.run(
+    pipeline.ingest(
         "INSERT INTO t SELECT g, g, 'geheim' FROM generate_series(1, 5) g",
         "INSERT INTO bag VALUES ('geheim'), ('geheim')",
         "INSERT INTO halted VALUES (1, 1)",
     )
-    pipeline.ingest()
     planned = planned_sql(pipeline)
     assert {table: [sql.split()[0] for sql in given] for table, given in planned.items()} == {
         table: ["CREATE", "INSERT"] for table in ("t", "bag", "halted")
     }
     assert executed_sql(pipeline, monkeypatch, "t", "bag", "halted") == planned
-    pipeline.run(
+    pipeline.ingest(
         "ALTER TABLE t RENAME w TO x",
         "ALTER TABLE t ALTER v TYPE bigint",
         "ALTER TABLE t ADD n int DEFAULT 7",
@@ -202,7 +197,6 @@ def test_the_sql_of_a_plan_is_what_spark_is_then_given(
         "ALTER TABLE halted ALTER v TYPE text",
         "INSERT INTO halted VALUES (2, 'geheim')",
     )
-    pipeline.ingest()
     planned = planned_sql(pipeline)
     assert [sql.split()[0] for sql in planned["t"]].count("MERGE") == 1
     assert any(sql.startswith("UPDATE") for sql in planned["t"])
@@ -219,13 +213,11 @@ def test_the_sql_of_a_plan_starts_a_new_table_from_its_copy(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = by_spark(make_pipeline(copy="initial", create_publication="all"))
-    pipeline.run(
+    pipeline.ingest(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT g, 'geheim' FROM generate_series(1, 5) g",
     )
-    pipeline.ingest()
-    pipeline.run("UPDATE t SET v = 'w' WHERE id = 1", "DELETE FROM t WHERE id = 2")
-    pipeline.ingest()
+    pipeline.ingest("UPDATE t SET v = 'w' WHERE id = 1", "DELETE FROM t WHERE id = 2")
     planned = planned_sql(pipeline)
     assert [sql.split()[0] for sql in planned["t"]] == ["CREATE", "INSERT", "MERGE"]
     assert "geheim" not in str(planned)
@@ -235,23 +227,20 @@ def test_the_sql_of_a_plan_starts_a_new_table_from_its_copy(
 
 def test_status_shows_why_a_table_does_not_continue_and_a_rebuild_frees_it(pipeline: Pipeline) -> None:
     assert read_status(pipeline.config).tables == ()
-    pipeline.run(
+    pipeline.ingest(
         "CREATE TABLE held (id int PRIMARY KEY, v int)",
         "CREATE TABLE refused (id int PRIMARY KEY, day date)",
         "CREATE TABLE fine (id int PRIMARY KEY, day date)",
     )
-    pipeline.ingest()
     strict = with_rules(pipeline, TableRule("public.refused", misfit="error"), TableRule("*.*"))
-    strict.run(*(f"INSERT INTO {table} VALUES (1, NULL)" for table in ("held", "refused", "fine")))
-    strict.catch_up()
+    strict.catch_up(*(f"INSERT INTO {table} VALUES (1, NULL)" for table in ("held", "refused", "fine")))
     assert status(strict) == {"held": "current", "refused": "current", "fine": "current"}
-    strict.run(
+    strict.ingest(
         "ALTER TABLE held ALTER v TYPE text",
         "INSERT INTO held VALUES (2, 'b')",
         "INSERT INTO refused VALUES (2, 'infinity')",
         "INSERT INTO fine VALUES (2, 'infinity')",
     )
-    strict.ingest()
     strict.apply()
     found = read_status(strict.config)
     assert status(strict) == {"held": "held", "refused": "refused", "fine": "current"}
@@ -283,25 +272,21 @@ def test_status_shows_why_a_table_does_not_continue_and_a_rebuild_frees_it(pipel
     fixed.assert_equal("held")
     rows = fixed.frame("silver", "public", "refused").orderBy("id").select("day", "day__text").collect()
     assert [tuple(row) for row in rows] == [(None, None), (None, "infinity")]
-    fixed.run("INSERT INTO held VALUES (3, 'c')", "UPDATE refused SET day = '2024-01-01'")
-    fixed.catch_up()
+    fixed.catch_up("INSERT INTO held VALUES (3, 'c')", "UPDATE refused SET day = '2024-01-01'")
     fixed.assert_equal("held", "refused", ignore_left_columns=True)
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_table_is_rebuilt_under_another_policy_without_any_change(pipeline: Pipeline) -> None:
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, day date)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1, 'infinity'), (2, '2024-01-01')")
-    pipeline.catch_up()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, day date)")
+    pipeline.catch_up("INSERT INTO t VALUES (1, 'infinity'), (2, '2024-01-01')")
     for _ in range(2):
         clamped = with_rules(pipeline, TableRule("*.*", misfit="clamp"))
         assert run_rebuild(clamped.config).exit_code(strict=True) == 0
         rows = pipeline.frame("silver", "public", "t").orderBy("id").select("day").collect()
         assert [str(row.day) for row in rows] == ["9999-12-31", "2024-01-01"]
-    pipeline.run("DELETE FROM t WHERE id = 1")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM t WHERE id = 1")
     pipeline.assert_equal("t")
     assert pipeline.events("t")[-1] == (
         "evolved",
@@ -313,10 +298,8 @@ def test_a_table_is_rebuilt_under_another_policy_without_any_change(pipeline: Pi
 @pytest.mark.promise("foreign changes")
 @pytest.mark.slow
 def test_a_table_may_be_laid_out_and_maintained_by_its_owner(pipeline: Pipeline) -> None:
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 500) i")
-    pipeline.catch_up()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.catch_up("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 500) i")
     path = f"delta.`{pipeline.path('silver', 'public', 't')}`"
     for number, statement in enumerate(
         (
@@ -328,10 +311,9 @@ def test_a_table_may_be_laid_out_and_maintained_by_its_owner(pipeline: Pipeline)
         )
     ):
         pipeline.session.sql(statement)
-        pipeline.run(
+        pipeline.catch_up(
             f"UPDATE t SET v = 'x' WHERE id % 7 = {number}", f"DELETE FROM t WHERE id = {number + 100}"
         )
-        pipeline.catch_up()
     pipeline.assert_equal("t")
     detail = pipeline.session.sql(f"DESCRIBE DETAIL {path}").head()
     assert detail is not None
@@ -342,16 +324,14 @@ def test_a_table_may_be_laid_out_and_maintained_by_its_owner(pipeline: Pipeline)
 @pytest.mark.spark
 @pytest.mark.slow
 def test_every_table_of_the_lake_may_be_compacted_while_changes_come(pipeline: Pipeline) -> None:
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE u (id int PRIMARY KEY)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE u (id int PRIMARY KEY)")
     for number in range(3):
         pipeline.run(f"INSERT INTO t SELECT {number} * 100 + i, 'v' FROM generate_series(1, 90) i")
         pipeline.ingest()  # lands in bronze, and is applied behind the maintenance
         for log in Path(pipeline.root).rglob("_delta_log"):
             for statement in ("OPTIMIZE", "VACUUM"):
                 pipeline.session.sql(f"{statement} delta.`{log.parent}`")
-        pipeline.run(f"UPDATE t SET v = 'w' WHERE id % 9 = {number}", f"INSERT INTO u VALUES ({number})")
-        pipeline.catch_up()
+        pipeline.catch_up(f"UPDATE t SET v = 'w' WHERE id % 9 = {number}", f"INSERT INTO u VALUES ({number})")
         pipeline.assert_equal("t", "u")
     assert run_audit(pipeline.config).findings == ()
     assert not as_of(pipeline.session, pipeline.root).behind

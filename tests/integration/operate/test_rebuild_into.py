@@ -99,8 +99,7 @@ def test_a_table_built_as_of_an_lsn_has_the_source_s_rows_of_it(
 ) -> None:
     pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
     pipeline = with_writer(pipeline, writer)
-    pipeline.run(*SCHEMA)
-    pipeline.catch_up()
+    pipeline.catch_up(*SCHEMA)
     moments = [look(pipeline)]
     for number, statements in enumerate(STEPS):
         pipeline.run(*statements)
@@ -157,8 +156,7 @@ def test_a_table_of_a_mode_is_built_as_apply_left_it(
 ) -> None:
     pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
     pipeline = with_rules(pipeline, TableRule("public.*", mode=mode))
-    pipeline.run(*SCHEMA[:2], *SCHEMA[4:6])
-    pipeline.catch_up()
+    pipeline.catch_up(*SCHEMA[:2], *SCHEMA[4:6])
     for statements in (STEPS[0], STEPS[1], STEPS[2], STEPS[4]):
         pipeline.run(*(each for each in statements if "keyed" in each))
     pipeline.catch_up()
@@ -181,11 +179,9 @@ def test_a_result_replaces_only_an_earlier_one_and_survives_a_crash(
     make_pipeline: MakePipeline, tmp_path: Path
 ) -> None:
     pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
-    pipeline.run(*SCHEMA)
-    pipeline.catch_up()
+    pipeline.catch_up(*SCHEMA)
     before = look(pipeline)
-    pipeline.run(*STEPS[0])
-    pipeline.ingest()
+    pipeline.ingest(*STEPS[0])
     after = look(pipeline)
     into = tmp_path / "built" / "silver" / "keyed"
     with crash_at(RebuildStep.PUBLISH_TABLE), pytest.raises(Crash):
@@ -224,13 +220,11 @@ def test_a_result_replaces_only_an_earlier_one_and_survives_a_crash(
 @pytest.mark.spark
 def test_spark_replaces_a_result_that_nothing_else_can(make_pipeline: MakePipeline, tmp_path: Path) -> None:
     pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
-    pipeline.run("CREATE TABLE keyed (id int PRIMARY KEY, n int)", "INSERT INTO keyed VALUES (1, 1)")
-    pipeline.catch_up()
+    pipeline.catch_up("CREATE TABLE keyed (id int PRIMARY KEY, n int)", "INSERT INTO keyed VALUES (1, 1)")
     table = LakeTable(str(tmp_path / "built"))
     first = built(pipeline, "keyed", tmp_path / "built")
     native_write.set_properties(table.folder, table.snapshot(), {"delta.enableChangeDataFeed": "true"}, "{}")
-    pipeline.run("ALTER TABLE keyed ADD more text", "UPDATE keyed SET n = 2, more = 'm'")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE keyed ADD more text", "UPDATE keyed SET n = 2, more = 'm'")
     second = built(pipeline, "keyed", tmp_path / "built")
     assert [(row["n"], row["more"]) for row in table.rows().to_pylist()] == [(2, "m")]
     assert table.snapshot().configuration["pgdelta.lsn"] == str(second.lsn)

@@ -161,12 +161,9 @@ def lived(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pipeli
     pipeline.run(f"CREATE PUBLICATION {publication} FOR ALL TABLES WITH (publish_via_partition_root)")
     if not copies:
         pipeline.ingest()
-    pipeline.run(*SCHEMA, *ROWS)
-    pipeline.catch_up()
-    pipeline.run(*CHANGES)
-    pipeline.catch_up()
-    pipeline.run(*DDL)
-    pipeline.catch_up()
+    pipeline.catch_up(*SCHEMA, *ROWS)
+    pipeline.catch_up(*CHANGES)
+    pipeline.catch_up(*DDL)
     return pipeline
 
 
@@ -218,8 +215,7 @@ def test_a_run_that_crashes_is_ended_by_the_next(
     pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
     pipeline.catch_up()
-    pipeline.run("UPDATE t SET n = 10 WHERE id < 3", "DELETE FROM t WHERE id = 1", "UPDATE t SET n = 11")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET n = 10 WHERE id < 3", "DELETE FROM t WHERE id = 1", "UPDATE t SET n = 11")
     with crash_at(step, when), pytest.raises(Crash):
         maintain(pipeline)
     assert_whole(pipeline, "t")
@@ -240,8 +236,7 @@ def test_tables_with_retentions_of_their_own(make_pipeline: MakePipeline) -> Non
         )
     pipeline.catch_up()
     pipeline.run(*(f"UPDATE {table} SET n = n + 1" for table in tables))
-    pipeline.run("SELECT pg_logical_emit_message(false, 'old', 'message')")
-    pipeline.catch_up()
+    pipeline.catch_up("SELECT pg_logical_emit_message(false, 'old', 'message')")
     found = bases(maintain(pipeline, later=RETENTION / 2))
     assert {name: table.removed_rows for name, table in found.items()} == {"short": 1}
     assert [rows_of(pipeline, table) for table in tables] == [1, 2, 2]
@@ -279,12 +274,11 @@ def resynced(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pip
             f"INSERT INTO {name} SELECT {values}, i FROM generate_series(1, 20) AS i",
         )
     pipeline.catch_up()
-    pipeline.run(
+    pipeline.catch_up(
         "UPDATE t SET n = 1 WHERE id <= 20",
         "UPDATE t SET id = id + 100 WHERE id IN (5, 35)",
         *(f"UPDATE {name} SET n = n + 100 WHERE n % 2 = 0" for name in TYPED),
     )
-    pipeline.catch_up()
     without_deletes(
         pipeline,
         "DELETE FROM t WHERE id IN (8, 9)",
@@ -326,16 +320,14 @@ def resync(pipeline: Pipeline, table: str, first: tuple[str, ...], last: tuple[s
 @pytest.mark.slow
 def test_keys_that_were_copied_again(resynced: Pipeline) -> None:
     pipeline = resynced
-    pipeline.run(
+    pipeline.catch_up(
         "UPDATE t SET n = 3 WHERE id IN (10, 11, 30)",  # big is unchanged TOAST, of copied rows too
         "UPDATE t SET id = id + 200 WHERE id IN (11, 12)",
         "DELETE FROM t WHERE id IN (13, 31)",
         "INSERT INTO t VALUES (13, 9, NULL), (8, 8, NULL)",
     )
-    pipeline.catch_up()
     resync(pipeline, "t", ("10",), ("10",))
-    pipeline.run("UPDATE t SET n = 5 WHERE id < 12", "UPDATE t SET id = 11 WHERE id = 211")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET n = 5 WHERE id < 12", "UPDATE t SET id = 11 WHERE id = 211")
     before = silver(pipeline, "t")
     found = bases(maintain(pipeline))
     assert not any(table.kept for table in found.values()), found
@@ -357,8 +349,7 @@ def test_keys_that_were_copied_again(resynced: Pipeline) -> None:
     pipeline.run("UPDATE t SET n = 6 WHERE id < 20", "UPDATE t SET id = id + 500 WHERE id = 10")
     without_deletes(pipeline, "DELETE FROM t WHERE id = 1")
     resync(pipeline, "t", ("1",), ("3",))
-    pipeline.run("DELETE FROM t WHERE id = 14")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM t WHERE id = 14")
     run_forget(pipeline.config, "public.t", [("14",)])
     assert bases(maintain(pipeline, later=10 * RETENTION))["t"].removed_rows > 0
     assert_whole(pipeline, *tables)
@@ -384,16 +375,14 @@ def test_a_run_that_crashes_with_copied_keys(resynced: Pipeline, step: Retention
 @pytest.mark.promise("retention")
 def test_what_a_range_lost_does_not_stay(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, n int)",
         "INSERT INTO t SELECT i, i FROM generate_series(1, 9) AS i",
     )
-    pipeline.catch_up()
     pipeline.run("UPDATE t SET n = 30 WHERE id < 6")
     without_deletes(pipeline, "DELETE FROM t WHERE id = 4")
     resync(pipeline, "t", ("3",), ("5",))
-    pipeline.run("UPDATE t SET n = 31 WHERE id = 5")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET n = 31 WHERE id = 5")
     maintain(pipeline)
     assert rows_of(pipeline, "t") == 8
     assert_whole(pipeline, "t")
@@ -433,8 +422,7 @@ def test_renamed_tables(make_pipeline: MakePipeline, copies: bool) -> None:
             f"INSERT INTO {table} SELECT i, 0 FROM generate_series(1, 9) AS i",
         )
     pipeline.catch_up()
-    pipeline.run(*(f"UPDATE {table} SET n = 1 WHERE id < 4" for table in before))
-    pipeline.catch_up()
+    pipeline.catch_up(*(f"UPDATE {table} SET n = 1 WHERE id < 4" for table in before))
     for statements in RENAMES:
         pipeline.run(*statements)
     after = ("moved_one", "other.two", "three", "former", "four", "five", "y")
@@ -485,11 +473,9 @@ def test_renamed_tables(make_pipeline: MakePipeline, copies: bool) -> None:
 @pytest.mark.spark
 def test_messages_are_removed_though_tables_keep_all(make_pipeline: MakePipeline) -> None:
     pipeline = with_rules(copied(make_pipeline), TableRule("public.*", retention=None))
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1)")
-    pipeline.catch_up()
+    pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1)")
     pipeline.run("UPDATE t SET n = 2", "SELECT pg_logical_emit_message(true, 'old', 'message')")
-    pipeline.run("UPDATE t SET n = 3")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET n = 3")
     assert maintain(pipeline).compaction.removed_messages == 1
     assert rows_of(pipeline, "t") == 3
     assert_whole(pipeline, "t")
@@ -530,8 +516,7 @@ def test_files_that_are_merged_meanwhile_are_compacted(
 def test_what_is_still_needed_stays(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
-    pipeline.run("CREATE TABLE u (id int PRIMARY KEY, n int)", "INSERT INTO u VALUES (1, 1), (2, 2)")
-    pipeline.catch_up()
+    pipeline.catch_up("CREATE TABLE u (id int PRIMARY KEY, n int)", "INSERT INTO u VALUES (1, 1), (2, 2)")
     pipeline.run("UPDATE t SET n = n + 1", "UPDATE t SET n = n + 1", "UPDATE u SET n = n + 1")
     pipeline.ingest()  # and silver does not have these
     assert rows_of(pipeline, "t") == 6
@@ -549,18 +534,15 @@ def test_what_is_still_needed_stays(make_pipeline: MakePipeline) -> None:
 def test_silver_that_is_set_back_before_the_base_is_rebuilt(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline = retaining(with_writer(pipeline, "native"))
     pipeline.ingest()
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
-    pipeline.catch_up()
+    pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
     for folder in ("silver", "_pgdelta"):
         shutil.copytree(pipeline.path(folder), tmp_path / "backup" / folder)
-    pipeline.run("DELETE FROM t WHERE id = 1", "UPDATE t SET n = 3")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM t WHERE id = 1", "UPDATE t SET n = 3")
     maintain(pipeline)
     for folder in ("silver", "_pgdelta"):
         shutil.rmtree(pipeline.path(folder))
         shutil.copytree(tmp_path / "backup" / folder, pipeline.path(folder))
-    pipeline.run("INSERT INTO t VALUES (4, 4)")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO t VALUES (4, 4)")
     assert_equal(pipeline, "t")
     assert any("bronze has every change from" in sentence for _, sentence in pipeline.events("t"))
 
@@ -570,16 +552,12 @@ def test_silver_that_is_set_back_before_the_base_is_rebuilt(pipeline: Pipeline, 
 def test_a_table_without_newer_changes_is_not_rebuilt(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
-    pipeline.run("CREATE TABLE u (id int PRIMARY KEY)")
-    pipeline.catch_up()
-    pipeline.run("UPDATE t SET n = 3", "DELETE FROM t WHERE id = 1")
-    pipeline.catch_up()
-    pipeline.run("INSERT INTO u VALUES (1)")
-    pipeline.catch_up()
+    pipeline.catch_up("CREATE TABLE u (id int PRIMARY KEY)")
+    pipeline.catch_up("UPDATE t SET n = 3", "DELETE FROM t WHERE id = 1")
+    pipeline.catch_up("INSERT INTO u VALUES (1)")
     before = pipeline.version("t")
     assert bases(maintain(pipeline))["t"].removed_rows > 0
-    pipeline.run("INSERT INTO u VALUES (2)")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO u VALUES (2)")
     assert not any("It is rebuilt" in sentence for _, sentence in pipeline.events("t"))
     assert pipeline.version("t") == before
     pipeline.run("UPDATE t SET n = 4")
@@ -592,8 +570,7 @@ def test_a_table_that_is_rebuilt_meanwhile(
     pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
     pipeline.catch_up()
-    pipeline.run("DELETE FROM t WHERE id = 1", "UPDATE t SET n = 4 WHERE id = 2")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM t WHERE id = 1", "UPDATE t SET n = 4 WHERE id = 2")
     write = BatchWriter._write
     compacted: list[Compaction] = []
 
@@ -614,17 +591,15 @@ def test_a_table_that_is_rebuilt_meanwhile(
 @pytest.mark.spark
 def test_a_key_whose_texts_have_changed(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id numeric(10, 1) PRIMARY KEY, v text)",
         "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')",
     )
-    pipeline.catch_up()
-    pipeline.run(
+    pipeline.catch_up(
         "ALTER TABLE t ALTER id TYPE numeric(11, 2)",
         "DELETE FROM t WHERE id = 1",
         "UPDATE t SET v = 'd' WHERE id = 2",
     )
-    pipeline.catch_up()
     assert_equal(pipeline, "t")
     assert "key have changed" in str(bases(maintain(pipeline))["t"].kept)
     assert_whole(pipeline, "t")
@@ -635,19 +610,16 @@ def test_a_key_whose_texts_have_changed(make_pipeline: MakePipeline) -> None:
 @pytest.mark.promise("retention")
 def test_forget_and_retention_go_together(make_pipeline: MakePipeline) -> None:
     pipeline = copied(make_pipeline)
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, n int)",
         "INSERT INTO t SELECT i, i FROM generate_series(1, 9) AS i",
     )
-    pipeline.catch_up()
-    pipeline.run("UPDATE t SET n = 0 WHERE id > 4", "DELETE FROM t WHERE id IN (1, 9)")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET n = 0 WHERE id > 4", "DELETE FROM t WHERE id IN (1, 9)")
     run_forget(pipeline.config, "public.t", [("1",)])
     maintain(pipeline)
     assert rows_of(pipeline, "t") == 7
     assert_whole(pipeline, "t")
-    pipeline.run("UPDATE t SET n = 5 WHERE id = 2", "DELETE FROM t WHERE id = 2")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET n = 5 WHERE id = 2", "DELETE FROM t WHERE id = 2")
     run_forget(pipeline.config, "public.t", [("2",)])
     assert rows_of(pipeline, "t") == 6
     assert_whole(pipeline, "t")

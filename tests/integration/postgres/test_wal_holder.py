@@ -37,16 +37,14 @@ def shop(request: pytest.FixtureRequest, make_pipeline: MakePipeline, monkeypatc
     database = request.getfixturevalue("old_database" if request.param == 10 else "database")
     shop = make_pipeline(database=database)
     shop = replace(shop, config=replace(shop.config, alerts=ALERTS))
-    shop.run("CREATE TABLE item (id int, v text)", "CREATE TABLE other (id int)")
-    shop.ingest()
+    shop.ingest("CREATE TABLE item (id int, v text)", "CREATE TABLE other (id int)")
     return shop
 
 
 def read_holder(shop: Pipeline) -> WalHolder | None:
     """Return what holds the WAL back once all of it has been read."""
     for _ in range(2):
-        shop.run("CHECKPOINT")  # writes a record of running transactions
-        shop.ingest()
+        shop.ingest("CHECKPOINT")  # writes a record of running transactions
     return read_source_status(shop.config).holder
 
 
@@ -123,8 +121,7 @@ def test_the_time_of_a_transaction_decides_unless_it_is_hidden(pipeline: Pipelin
         config = replace(config, source=replace(config.source, conninfo=hidden))
     pipeline.ingest()
     with open_transaction(pipeline.database):
-        pipeline.run(FILL, "CHECKPOINT")
-        pipeline.ingest()
+        pipeline.ingest(FILL, "CHECKPOINT")
         holder = read_source_status(config).holder
         assert (holder is None) == is_young
         if holder is not None:

@@ -313,8 +313,7 @@ def test_what_a_run_wrote_that_ended_before_its_manifest_is_in_the_next(booked: 
     book(booked)
     booked.ingest()
     end_before_the_manifest(booked)
-    booked.run("INSERT INTO debit VALUES (100, 1)")  # of the other table there is nothing to apply
-    booked.catch_up()
+    booked.catch_up("INSERT INTO debit VALUES (100, 1)")  # of the other table there is nothing to apply
     silver = silver_of(booked)
     assert rows(silver, "debit")[:-1] == rows(silver, "Credit")
     assert len(rows(silver, "Credit")) == 6

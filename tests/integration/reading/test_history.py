@@ -19,7 +19,7 @@ pytestmark = pytest.mark.postgres
 @pytest.mark.promise("history of a row", "the life of one row")
 def test_the_life_of_a_row_is_what_the_source_did_to_it(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
-    pipeline.run(
+    pipeline.ingest(
         "CREATE TABLE t (id int, part text, v text, big text, PRIMARY KEY (id, part))",
         "CREATE TABLE other (id int PRIMARY KEY)",
         "CREATE TABLE entire (id int)",
@@ -28,7 +28,6 @@ def test_the_life_of_a_row_is_what_the_source_did_to_it(make_pipeline: MakePipel
         "INSERT INTO t SELECT i, 'a', 'v', repeat(md5(i::text), 300) FROM generate_series(1, 50) i",
         "INSERT INTO entire VALUES (1)",
     )
-    pipeline.ingest()
     expected: list[tuple[str, list[str]]] = [("R", ["id", "part", "v", "big"])]
     for statement, op, columns in (
         ("UPDATE t SET v = 'w' WHERE id = 7", "U", ["v"]),
@@ -43,10 +42,9 @@ def test_the_life_of_a_row_is_what_the_source_did_to_it(make_pipeline: MakePipel
     pipeline.ingest()
     run_resync(pipeline.config, ["public.t"])
     pipeline.ingest()
-    pipeline.run(
+    pipeline.ingest(
         "UPDATE t SET part = 'b', big = NULL WHERE id = 107", "TRUNCATE t", "INSERT INTO t VALUES (1, 'a')"
     )
-    pipeline.ingest()
     expected += [("R", []), ("U", ["part", "big"]), ("T", [])]
 
     def life(*key: str) -> list[list[tuple[str, list[str]]]]:
@@ -83,12 +81,10 @@ def test_a_row_is_found_by_the_value_of_its_hashed_key(make_pipeline: MakePipeli
     pipeline = with_rules(made, TableRule("public.*", columns=columns))
     source = replace(pipeline.config.source, hash_key="the key of the tests, 123")
     pipeline = replace(pipeline, config=replace(pipeline.config, source=source))
-    pipeline.run("CREATE TABLE t (n int, mail text, PRIMARY KEY (n, mail))")
-    pipeline.ingest()
-    pipeline.run(
+    pipeline.ingest("CREATE TABLE t (n int, mail text, PRIMARY KEY (n, mail))")
+    pipeline.ingest(
         "INSERT INTO t VALUES (1, 'a@b'), (1, 'c@d')", "UPDATE t SET mail = 'e@f' WHERE mail = 'a@b'"
     )
-    pipeline.ingest()
     for mail in ("a@b", "e@f"):
         [life] = read_history(pipeline.config, "public.t", ("1", mail)).as_json()["rows"]
         assert [entry["op"] for entry in life] == ["I", "U"]

@@ -92,7 +92,7 @@ def test_tables_that_only_spark_writes_are_shown(make_pipeline: MakePipeline) ->
         TableRule("public.*"),
     )
     pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE renamed (id int PRIMARY KEY, a text, b int)",
         "CREATE TABLE floats (k float8 PRIMARY KEY, v text)",
         'CREATE TABLE hidden ("_metadata" int PRIMARY KEY, v text)',
@@ -104,17 +104,15 @@ def test_tables_that_only_spark_writes_are_shown(make_pipeline: MakePipeline) ->
         "INSERT INTO vectors SELECT g, 'v' FROM generate_series(1, 20) g",
         """INSERT INTO variant VALUES (1, '{"a": 1}')""",
     )
-    pipeline.catch_up()
     vectors = f"delta.`{pipeline.path('silver', 'public', 'vectors')}`"
     pipeline.session.sql(f"ALTER TABLE {vectors} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-    pipeline.run(
+    pipeline.catch_up(
         "ALTER TABLE renamed RENAME a TO c",
         "ALTER TABLE renamed RENAME b TO a",
         "UPDATE renamed SET c = 'two' WHERE id = 2",
         "DELETE FROM vectors WHERE id = 3",
     )
-    pipeline.catch_up()
-    pipeline.run(
+    pipeline.ingest(
         "UPDATE renamed SET a = 99 WHERE id = 2",
         "DELETE FROM renamed WHERE id = 3",
         "INSERT INTO renamed VALUES (30, 'new', 30)",
@@ -125,7 +123,6 @@ def test_tables_that_only_spark_writes_are_shown(make_pipeline: MakePipeline) ->
         "UPDATE vectors SET v = 'changed' WHERE id = 5",
         """UPDATE variant SET doc = '{"a": 2}'""",
     )
-    pipeline.ingest()
     names = [TableName("public", name) for name in ("floats", "hidden", "renamed", "variant", "vectors")]
     frames, rows = open_live(pipeline.config, pipeline.session).read(), LiveReader(pipeline.config).read()
     assert isinstance(frames, LiveFrames)

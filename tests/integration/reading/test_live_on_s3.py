@@ -17,10 +17,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 def test_live_shows_the_source_and_what_apply_writes(store_pipeline: StorePipeline) -> None:
-    store_pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
-    store_pipeline.catch_up()
-    store_pipeline.run(*CHANGE)
-    store_pipeline.ingest()
+    store_pipeline.catch_up(*ORDERS, *LINES, *LOG, *FILL)
+    store_pipeline.ingest(*CHANGE)
     live = LiveReader(store_pipeline.config).read()
     assert not live.refused
     for table, columns in COLUMNS.items():

@@ -120,7 +120,7 @@ def features(path: Path) -> set[str]:
 
 def fill(pipeline: Pipeline) -> None:
     columns, bag = ", ".join(COLUMNS), ", ".join(f'"{name}"' for name in NAMES[:8])
-    pipeline.run(
+    pipeline.ingest(
         f"CREATE TABLE items ({columns}, PRIMARY KEY (id))",
         f"CREATE TABLE bags ({', '.join(BAG)})",
         "ALTER TABLE bags REPLICA IDENTITY FULL",
@@ -134,7 +134,6 @@ def fill(pipeline: Pipeline) -> None:
         f"CREATE PUBLICATION {pipeline.config.source.publication} FOR TABLE"
         " items, bags, sales, renamed, widened, plain, far WITH (publish_via_partition_root)",
     )
-    pipeline.ingest()
     inserted = f"SELECT {VALUES} FROM generate_series(1, 40) g"
     pipeline.run(
         f"INSERT INTO items {inserted}",
@@ -145,9 +144,8 @@ def fill(pipeline: Pipeline) -> None:
             for table in ("renamed", "widened", "plain")
         ),
     )
-    pipeline.run(*(f"INSERT INTO far VALUES ({i}, {far}, {far})" for i, far in enumerate(FAR)))
-    pipeline.catch_up()
-    pipeline.run(
+    pipeline.catch_up(*(f"INSERT INTO far VALUES ({i}, {far}, {far})" for i, far in enumerate(FAR)))
+    pipeline.catch_up(
         *(f"UPDATE {table} SET amount = -1, at = now() WHERE id IN (30, 31)" for table in ("items", "sales")),
         "UPDATE bags SET wide = 0 WHERE id = 7",
         *(f"DELETE FROM {table} WHERE id % 5 = 0" for table in ("items", "bags", "sales", "plain")),
@@ -158,7 +156,6 @@ def fill(pipeline: Pipeline) -> None:
         "UPDATE renamed SET title = 'new' WHERE id = 1",
         "UPDATE widened SET n = 5000000000 WHERE id = 1",
     )  # fmt: skip
-    pipeline.catch_up()
 
 
 @pytest.fixture(scope="module")

@@ -120,8 +120,7 @@ def test_columns_are_followed_by_their_numbers(
     for table in tables:
         pipeline.run(*create(table))
     pipeline.ingest()
-    pipeline.run(*map(fill, tables))
-    pipeline.catch_up()
+    pipeline.catch_up(*map(fill, tables))
     for table in tables:
         change(pipeline, table, CHANGES[table], together=together)
     pipeline.catch_up()
@@ -141,8 +140,7 @@ def test_columns_are_followed_by_their_numbers(
         assert values[30] is None
 
     # Silver goes on from there, one change a batch.
-    pipeline.run(*(f"UPDATE {table} SET w = 'last', at = DATE '2021-01-01'" for table in tables))
-    pipeline.catch_up()
+    pipeline.catch_up(*(f"UPDATE {table} SET w = 'last', at = DATE '2021-01-01'" for table in tables))
     pipeline.assert_equal(*followed)
     pipeline.assert_equal(*left_columns, ignore_left_columns=True)
     plain = pipeline.session.sql(f"DESCRIBE DETAIL delta.`{pipeline.root}/silver/public/widened`").collect()[
@@ -158,8 +156,7 @@ def test_a_crash_after_a_rename_neither_repeats_nor_undoes_it(pipeline: Pipeline
     for table in tables:
         pipeline.run(*create(table))
     pipeline.ingest()
-    pipeline.run(*map(fill, tables))
-    pipeline.catch_up()
+    pipeline.catch_up(*map(fill, tables))
     pipeline.run(*(f"UPDATE {table} SET v = 'early' WHERE id = 1" for table in tables))
     for table in tables:
         change(pipeline, table, CHANGES[table], together=False)
@@ -173,8 +170,6 @@ def test_a_crash_after_a_rename_neither_repeats_nor_undoes_it(pipeline: Pipeline
     assert summary.exit_code(strict=True) == 0, summary.lines()
     pipeline.assert_equal(*tables, ignore_left_columns=True)
     # A default is filled in once, whatever ended in between.
-    pipeline.run("UPDATE default_again SET v = NULL", "UPDATE name_taken SET v = NULL")
-    pipeline.catch_up()
-    pipeline.run(*(f"UPDATE {table} SET w = 'last'" for table in tables))
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE default_again SET v = NULL", "UPDATE name_taken SET v = NULL")
+    pipeline.catch_up(*(f"UPDATE {table} SET w = 'last'" for table in tables))
     pipeline.assert_equal(*tables, ignore_left_columns=True)

@@ -208,8 +208,7 @@ def lose(pipeline: Pipeline, tables: Sequence[str], *statements: str, but: str =
 def catch_up(pipeline: Pipeline) -> None:
     """Capture and apply all there is, and copies that are complete."""
     pipeline.ingest()
-    pipeline.run("INSERT INTO other VALUES (1)")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO other VALUES (1)")
     assert_nothing_stopped(pipeline.apply())
 
 

@@ -93,11 +93,10 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
     pipeline = with_rules(
         make_pipeline(create_publication="all", copy="initial"), TableRule("public.*", change_feed=True)
     )
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT i, 'copied' FROM generate_series(1, 30) i",
     )
-    pipeline.catch_up()
     first = entry(pipeline)
     assert first.copied_version is not None  # the table's first rows are a copy
     assert described(pipeline)[1]["delta.enableChangeDataFeed"] == "true"
@@ -106,8 +105,7 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
         for _ in range(rng.randrange(1, 4)):
             pipeline.transact(*(statement(rng, range(40)) for _ in range(rng.randrange(1, 12))))
         if batch == 0:
-            pipeline.run("INSERT INTO t VALUES (5000, 'plan')")
-            pipeline.ingest()
+            pipeline.ingest("INSERT INTO t VALUES (5000, 'plan')")
             steps = [step for table in make_plan(pipeline.config).tables for step in table.steps]
             assert [step.cost for step in steps] == [ONE_WRITE]
         else:
@@ -126,13 +124,11 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
     for make in (run_resync, run_rebuild):
         before = entry(pipeline)
         make(pipeline.config, ["public.t"])
-        pipeline.run("INSERT INTO t VALUES (2000, 'x') ON CONFLICT DO NOTHING")
-        pipeline.catch_up()
+        pipeline.catch_up("INSERT INTO t VALUES (2000, 'x') ON CONFLICT DO NOTHING")
         copied = entry(pipeline)
         assert copied.copied_version is not None
         assert before.version < copied.copied_version <= copied.version
-    pipeline.run("UPDATE t SET v = v || '.'")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET v = v || '.'")
     assert entry(pipeline).copied_version == copied.copied_version
     pipeline.assert_equal("t")
 
@@ -141,13 +137,11 @@ def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeli
 @pytest.mark.promise("a change data feed")
 def test_the_feed_is_enabled_and_disabled_later(make_pipeline: MakePipeline) -> None:
     made = make_pipeline(create_publication="all", copy="initial")
-    made.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
-    made.catch_up()
+    made.catch_up("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
     assert "delta.enableChangeDataFeed" not in described(made)[1]
     for is_on in (True, False):
         pipeline = with_rules(made, TableRule("public.*", change_feed=is_on))
-        pipeline.run(f"UPDATE t SET v = '{is_on}'")
-        pipeline.ingest()
+        pipeline.ingest(f"UPDATE t SET v = '{is_on}'")
         [plan] = make_plan(pipeline.config).tables
         by_spark = [step.cost for step in plan.steps if step.is_write]
         assert by_spark == [ONE_WRITE]

@@ -22,11 +22,10 @@ def test_misfits_of_a_partial_resync_and_of_a_rebuild_are_recorded(
     make_pipeline: MakePipeline,
 ) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, day date, n numeric)",
         "INSERT INTO t SELECT i, 'infinity', 'NaN' FROM generate_series(1, 3) i",
     )
-    pipeline.catch_up()
 
     def recorded() -> Counter[str]:
         rows = pipeline.frame("_pgdelta", "misfits").collect()

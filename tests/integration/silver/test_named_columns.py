@@ -47,8 +47,7 @@ def test_a_property_follows_a_column_and_a_wrong_name_is_one_event(
 @pytest.mark.spark
 def test_a_property_follows_a_column_that_spark_renames(make_pipeline: MakePipeline) -> None:
     shop = with_rules(make_pipeline(create_publication="all"), RULE)
-    shop.run("CREATE TABLE t (id int PRIMARY KEY, note text)")
-    shop.ingest()
+    shop.ingest("CREATE TABLE t (id int PRIMARY KEY, note text)")
     shop.run("INSERT INTO t VALUES (1, 'a')")
     with_writer(shop, "native").catch_up()
     shop.run("ALTER TABLE t RENAME note TO remark", "INSERT INTO t VALUES (2, 'b')")

@@ -38,12 +38,9 @@ def silver(pipeline: Pipeline, *names: str) -> list[tuple[object, ...]]:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
-    pipeline.run('CREATE TABLE t (id int PRIMARY KEY, _commit_lsn_ bigint, "_COMMIT_TIME" text)')
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1, 7, 'seven'), (2, 8, 'eight')")
-    pipeline.catch_up()
-    pipeline.run("UPDATE t SET _commit_lsn_ = 9 WHERE id = 2")
-    pipeline.catch_up()
+    pipeline.ingest('CREATE TABLE t (id int PRIMARY KEY, _commit_lsn_ bigint, "_COMMIT_TIME" text)')
+    pipeline.catch_up("INSERT INTO t VALUES (1, 7, 'seven'), (2, 8, 'eight')")
+    pipeline.catch_up("UPDATE t SET _commit_lsn_ = 9 WHERE id = 2")
     frame = pipeline.frame("silver", "public", "t")
     assert frame.columns == ["id", "_commit_lsn_", "_COMMIT_TIME", "_commit_lsn", "_commit_time_"]
     rows = [tuple(row) for row in frame.orderBy("id").collect()]
@@ -70,16 +67,13 @@ def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
 def test_our_columns_give_way_to_those_that_come(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, ends: CrashStep | str | None
 ) -> None:
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    pipeline.catch_up()
-    pipeline.run(
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.catch_up("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    pipeline.ingest(
         "ALTER TABLE t ADD _commit_lsn bigint DEFAULT 5",
         'ALTER TABLE t RENAME v TO "_Commit_Time"',
         "UPDATE t SET _commit_lsn = 6 WHERE id = 1",
     )
-    pipeline.ingest()
     [planned] = make_plan(pipeline.config).tables
     gave_way = [
         f"Column {name} of pgdelta was renamed to {name}_, because the source has a column {name}."
@@ -104,8 +98,7 @@ def test_our_columns_give_way_to_those_that_come(
     assert rows[1][2] < rows[0][2]
     assert {*gave_way} <= {sentence for _, sentence in pipeline.events("t")}
     # and back: the names come free again, ours stay
-    pipeline.run("ALTER TABLE t RENAME _commit_lsn TO n", "UPDATE t SET n = 7 WHERE id = 2")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE t RENAME _commit_lsn TO n", "UPDATE t SET n = 7 WHERE id = 2")
     frame = pipeline.frame("silver", "public", "t")
     assert frame.columns == [*names[:4], "n"]
     assert [row.n for row in frame.orderBy("id").collect()] == [6, 7]
@@ -116,7 +109,7 @@ def test_our_columns_give_way_to_those_that_come(
 @pytest.mark.slow
 def test_a_change_without_a_message_is_an_event(pipeline: Pipeline) -> None:
     tables = ("padded", "rounded", "longer", "numbered", "computed", "hidden")
-    pipeline.run(
+    pipeline.ingest(
         "CREATE TABLE padded (id int PRIMARY KEY, v char(3))",
         "CREATE TABLE rounded (id int PRIMARY KEY, v numeric(8,4))",
         "CREATE TABLE longer (id int PRIMARY KEY, v varchar(10))",
@@ -124,11 +117,9 @@ def test_a_change_without_a_message_is_an_event(pipeline: Pipeline) -> None:
         "CREATE TABLE computed (id int PRIMARY KEY, v text)",
         "CREATE TABLE hidden (id int PRIMARY KEY, v text)",
     )
-    pipeline.ingest()
     pipeline.run(*(f"INSERT INTO {table} VALUES (1, '1.2345'), (2, '7')" for table in tables[1:]))
-    pipeline.run("INSERT INTO padded VALUES (1, 'a'), (2, 'b')")
-    pipeline.catch_up()
-    pipeline.run(
+    pipeline.catch_up("INSERT INTO padded VALUES (1, 'a'), (2, 'b')")
+    pipeline.catch_up(
         "ALTER TABLE padded ALTER v TYPE char(5)",
         "ALTER TABLE rounded ALTER v TYPE numeric(8,2)",
         "ALTER TABLE longer ALTER v TYPE varchar(20)",
@@ -136,7 +127,6 @@ def test_a_change_without_a_message_is_an_event(pipeline: Pipeline) -> None:
         "ALTER TABLE computed ADD at timestamptz DEFAULT clock_timestamp()",
         *(f"UPDATE {table} SET v = '3' WHERE id = 2" for table in tables),
     )
-    pipeline.catch_up()
     kinds = {table: sorted(kind for kind, _ in pipeline.events(table)) for table in tables}
     assert kinds == {
         "padded": ["resync"],
@@ -164,13 +154,12 @@ def test_a_column_dropped_and_added_again_unchanged_is_an_event(
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     pipeline.catch_up()
     # when ingest asks the catalog about the first change, the column is another one already
-    pipeline.run(
+    pipeline.catch_up(
         "UPDATE t SET v = 'before' WHERE id = 1",
         "ALTER TABLE t DROP v",
         "ALTER TABLE t ADD v text",
         "UPDATE t SET v = 'after' WHERE id = 2",
     )
-    pipeline.catch_up()
     assert "diverged" in {kind for kind, _ in pipeline.events("t")}
     for _ in range(2):  # the copy that the event asked for
         pipeline.catch_up()
@@ -192,20 +181,18 @@ def test_keys_that_differ_in_a_byte_that_is_not_utf8_are_two(
     ascii_database: Database, make_pipeline: MakePipeline
 ) -> None:
     pipeline = make_pipeline(database=ascii_database, create_publication="all", copy="initial")
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id text PRIMARY KEY, v text)",
         "INSERT INTO t SELECT 'caf' || chr(b), 'copied' FROM generate_series(232, 234) b",
     )
-    pipeline.catch_up()
     rows = [(rf"caf\x{byte}", "copied") for byte in ("E8", "E9", "EA")]
     assert silver(pipeline, "id", "v") == rows
-    pipeline.run(
+    pipeline.catch_up(
         "INSERT INTO t SELECT 'th' || chr(b), 'new' FROM generate_series(232, 233) b",
         "UPDATE t SET v = chr(255) WHERE id = 'caf' || chr(233)",
         "UPDATE t SET id = 'caf' || chr(235) WHERE id = 'caf' || chr(234)",
         "DELETE FROM t WHERE id IN ('caf' || chr(232), 'th' || chr(233))",
     )
-    pipeline.catch_up()
     rows = [(r"caf\xE9", r"\xFF"), (r"caf\xEB", "copied"), (r"th\xE8", "new")]
     assert silver(pipeline, "id", "v") == rows
 
@@ -217,8 +204,7 @@ def test_a_folder_with_the_rows_of_another_table_holds_the_table(pipeline: Pipel
     after = replace(
         pipeline, config=replace(pipeline.config, tables=(TableRule("public.orders_v2", "orders"),))
     )
-    pipeline.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in ("orders", "orders_v2")))
-    pipeline.ingest()
+    pipeline.ingest(*(f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in ("orders", "orders_v2")))
     pipeline.run("INSERT INTO orders VALUES (1)", "INSERT INTO orders_v2 VALUES (2)")
     before.catch_up()
     pipeline.run("INSERT INTO orders VALUES (3)", "INSERT INTO orders_v2 VALUES (4)")

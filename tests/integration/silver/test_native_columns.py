@@ -324,8 +324,7 @@ def test_a_foreign_commit_during_the_schema_change_has_it_planned_again(
     lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lane = lanes["auto"]
-    lane.run("ALTER TABLE t ADD n int DEFAULT 7", "INSERT INTO t VALUES (1000)")
-    lane.ingest()
+    lane.ingest("ALTER TABLE t ADD n int DEFAULT 7", "INSERT INTO t VALUES (1000)")
     path = str(lane.path("silver", *T))
     before: dict[str, Callable[[], object]] = {
         "ADD COLUMNS": lambda: DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "false"}),
@@ -365,8 +364,7 @@ def test_an_empty_table_and_a_column_that_only_spark_writes(lanes: Lanes) -> Non
     follow(lanes)
     compare(lanes)
     lane = with_rules(lane, TableRule("public.*", types={"j": "VARIANT"}))
-    lane.run("ALTER TABLE t ADD j jsonb DEFAULT '[1]'", "INSERT INTO t VALUES (3, 'c')")
-    lane.ingest()
+    lane.ingest("ALTER TABLE t ADD j jsonb DEFAULT '[1]'", "INSERT INTO t VALUES (3, 'c')")
     with no_spark(lane) as applier:
         summary = applier.apply_pending()
     assert "Spark is started" in str(summary.tables[T].failure)
@@ -379,8 +377,7 @@ def test_an_empty_table_and_a_column_that_only_spark_writes(lanes: Lanes) -> Non
 @pytest.mark.slow
 def test_a_large_table_is_left_to_spark(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = lanes["auto"]
-    lane.run("ALTER TABLE t ADD n int DEFAULT 7", "INSERT INTO t VALUES (1000)")
-    lane.ingest()
+    lane.ingest("ALTER TABLE t ADD n int DEFAULT 7", "INSERT INTO t VALUES (1000)")
     monkeypatch.setattr(schema_writer, "MAX_BYTES", 100)
     with no_spark(lane) as applier:
         assert "Spark is started" in str(applier.apply_pending().tables[T].failure)

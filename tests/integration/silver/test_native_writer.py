@@ -24,7 +24,7 @@ def commits(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
 def test_small_cuts_of_all_identities_are_written_natively(pipeline: Pipeline) -> None:
     pipeline = with_writer(pipeline, "auto")
     pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, v text, big text, n numeric(12, 2), at timestamptz)",
         "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
         "CREATE TABLE bag (v text, n float8)",
@@ -34,9 +34,8 @@ def test_small_cuts_of_all_identities_are_written_natively(pipeline: Pipeline) -
         " FROM generate_series(1, 100) g",
         "INSERT INTO bag SELECT g % 5, g % 3 FROM generate_series(1, 50) g",
     )
-    pipeline.catch_up()
     pipeline.assert_equal("t", "bag", "log")
-    pipeline.run(
+    pipeline.catch_up(
         "UPDATE t SET v = 'new' WHERE id % 7 = 0",
         "UPDATE t SET id = id + 1000 WHERE id % 9 = 0",
         "DELETE FROM t WHERE id % 10 = 0",
@@ -46,10 +45,8 @@ def test_small_cuts_of_all_identities_are_written_natively(pipeline: Pipeline) -
         "INSERT INTO bag VALUES ('1', '-0'), (NULL, NULL)",
         "INSERT INTO log SELECT generate_series(1, 10)",
     )
-    pipeline.catch_up()
     pipeline.assert_equal("t", "bag", "log")
-    pipeline.run("TRUNCATE t, log", "INSERT INTO t VALUES (1, 'a', NULL, NULL, NULL)")
-    pipeline.catch_up()
+    pipeline.catch_up("TRUNCATE t, log", "INSERT INTO t VALUES (1, 'a', NULL, NULL, NULL)")
     pipeline.assert_equal("t", "bag", "log")
     for table in ("t", "bag", "log"):
         found = commits(pipeline, table)
@@ -69,8 +66,7 @@ def test_a_commit_that_fails_once_it_is_made_loses_no_row(
         "UPDATE t SET v = 'new' WHERE id % 7 = 0",  # a merge
         "ALTER TABLE t ADD n int DEFAULT 5",  # the default is set in every row
     ):
-        pipeline.run(statement, "INSERT INTO t VALUES ((SELECT max(id) + 1 FROM t), 'w')")
-        pipeline.ingest()
+        pipeline.ingest(statement, "INSERT INTO t VALUES ((SELECT max(id) + 1 FROM t), 'w')")
         with monkeypatch.context() as patch:
             fail_to_sync_logs(patch, under=pipeline.path("silver", "public", "t"))
             summary = pipeline.apply()
@@ -87,13 +83,11 @@ def test_status_shows_which_writer_wrote_a_table_last(pipeline: Pipeline) -> Non
 
     pipeline = with_writer(pipeline, "auto")
     pipeline.ingest()
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    pipeline.catch_up()
+    pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     assert writer() == "native"
     pipeline.run("INSERT INTO t VALUES (2)")
     with_writer(pipeline, "spark").catch_up()
     pipeline.session.sql(f"OPTIMIZE delta.`{pipeline.path('silver', 'public', 't')}`")
     assert writer() == "spark"
-    pipeline.run("INSERT INTO t VALUES (3)")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO t VALUES (3)")
     assert writer() == "native"

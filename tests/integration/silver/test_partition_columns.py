@@ -57,7 +57,7 @@ def test_texts_that_no_partition_has_are_misfits(make_pipeline: MakePipeline, wr
     )
     pipeline.ingest()
     assert len(long.encode()) + 4 == 194
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, c text)",
         "INSERT INTO t VALUES (1, ''), (2, NULL), (3, '__HIVE_DEFAULT_PARTITION__'), (4, 'NL'), (5, ' '),"
         f" (6, '{long}'), (7, '{long[4:]}'), (8, 'a/b%=é')",
@@ -67,20 +67,18 @@ def test_texts_that_no_partition_has_are_misfits(make_pipeline: MakePipeline, wr
         "CREATE TABLE refusing (id int PRIMARY KEY, c text)",
         "INSERT INTO refusing VALUES (1, 'a')",
     )
-    pipeline.catch_up()
     kept = {4: "NL", 5: " ", 7: long[4:], 8: "a/b%=é"}
     lost = {1: "", 3: "__HIVE_DEFAULT_PARTITION__", 6: long}
     wanted = Counter((key, kept.get(key), lost.get(key)) for key in range(1, 9))
     assert rows(pipeline, "id", "c", "c__text") == wanted
     misfits = pipeline.frame("_pgdelta", "misfits").where("table_name = 't'").collect()
     assert {row.raw_text for row in misfits} == {"", "__HIVE_DEFAULT_PARTITION__", long}
-    pipeline.run(
+    pipeline.catch_up(
         "UPDATE t SET c = '' WHERE id = 4",
         "UPDATE t SET c = 'BE' WHERE id = 1",
         "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)",
         "UPDATE bag SET c = '' WHERE c = 'x'",
     )
-    pipeline.catch_up()
     found = rows(pipeline, "id", "c", "c__text")
     assert found[4, None, ""] == found[1, "BE", None] == 1
     bag = LakeTable(str(pipeline.path("silver", "public", "bag"))).rows(["c", "n", "c__text"]).to_pylist()
@@ -89,8 +87,7 @@ def test_texts_that_no_partition_has_are_misfits(make_pipeline: MakePipeline, wr
     )
     reconciled = run_reconcile(pipeline.config, ["public.t"], runs=True)
     assert reconciled.exit_code(strict=True) == 0, reconciled
-    pipeline.run("INSERT INTO refusing VALUES (2, '')")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO refusing VALUES (2, '')")
     summary = pipeline.apply()
     assert summary.exit_code(strict=False) == 0
     assert {kind for kind, _ in pipeline.events("refusing")} == {"refused"}
@@ -102,12 +99,10 @@ def test_a_key_that_no_partition_has_fails_its_table(
 ) -> None:
     pipeline = divided(make_pipeline, writer, TableRule("public.*", partition_by=("c",)))
     pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (c text PRIMARY KEY)", "ALTER TABLE t ADD v int", "INSERT INTO t VALUES ('a', 1)"
     )
-    pipeline.catch_up()
-    pipeline.run("INSERT INTO t VALUES ('', 2)")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO t VALUES ('', 2)")
     summary = pipeline.apply()
     assert summary.exit_code(strict=False) == 1
     assert any("leave it out of partition_by" in line for line in summary.lines())
@@ -122,16 +117,14 @@ def test_changed_partitions_are_planned_and_done_by_a_rebuild(
 ) -> None:
     pipeline = divided(make_pipeline, writer, TableRule("public.*"))
     pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, a int, b date)",
         "INSERT INTO t SELECT n, n % 3, DATE '2024-01-01' + n % 2 FROM generate_series(1, 30) n",
     )
-    pipeline.catch_up()
     for columns in (("a",), ("b", "a"), ()):
         before = columns_of(pipeline)
         changed = with_rules(pipeline, TableRule("public.*", partition_by=columns))
-        changed.run("UPDATE t SET a = a + 1 WHERE id % 4 = 1")
-        changed.catch_up()
+        changed.catch_up("UPDATE t SET a = a + 1 WHERE id % 4 = 1")
         assert columns_of(changed) == before  # the table follows the source as it is
         changed.assert_equal("t")
         [plan] = make_plan(changed.config).tables
@@ -142,8 +135,7 @@ def test_changed_partitions_are_planned_and_done_by_a_rebuild(
         assert columns_of(changed) == columns
         assert not make_plan(changed.config).tables
         changed.assert_equal("t")
-        changed.run("UPDATE t SET a = NULL WHERE id % 5 = 1", "DELETE FROM t WHERE id % 7 = 0")
-        changed.catch_up()
+        changed.catch_up("UPDATE t SET a = NULL WHERE id % 5 = 1", "DELETE FROM t WHERE id % 7 = 0")
         changed.assert_equal("t")
 
 
@@ -154,19 +146,15 @@ def test_partition_columns_are_renamed_widened_dropped_and_truncated(
     rule = TableRule("public.*", partition_by=("c", "d"), dropped_columns="drop")
     pipeline = divided(make_pipeline, writer, rule)
     pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, c smallint, d text, v text)",
         "INSERT INTO t SELECT n, n % 3, 'd' || n % 2, 'v' FROM generate_series(1, 12) n",
     )
-    pipeline.catch_up()
-    pipeline.run("ALTER TABLE t ADD w int DEFAULT 7", "UPDATE t SET c = NULL WHERE id = 3")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE t ADD w int DEFAULT 7", "UPDATE t SET c = NULL WHERE id = 3")
     pipeline.assert_equal("t")
-    pipeline.run("ALTER TABLE t ALTER c TYPE bigint", "INSERT INTO t VALUES (100, 5000000000, 'd', 'v')")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE t ALTER c TYPE bigint", "INSERT INTO t VALUES (100, 5000000000, 'd', 'v')")
     pipeline.assert_equal("t")
-    pipeline.run("ALTER TABLE t RENAME c TO renamed", "UPDATE t SET renamed = 1 WHERE id < 5")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE t RENAME c TO renamed", "UPDATE t SET renamed = 1 WHERE id < 5")
     assert columns_of(pipeline) == ("renamed", "d")
     pipeline.assert_equal("t")
     pipeline.run("ALTER TABLE t DROP d", "INSERT INTO t VALUES (101, 1, 'v')", "DELETE FROM t WHERE id = 2")
@@ -176,8 +164,7 @@ def test_partition_columns_are_renamed_widened_dropped_and_truncated(
     found = silver(pipeline).rows(["id", "renamed", "d"]).to_pylist()
     assert {row["d"] for row in found if row["id"] == 101} == {None}
     assert {row["d"] for row in found if row["id"] == 1} == {"d1"}
-    pipeline.run("TRUNCATE t", "INSERT INTO t VALUES (1, 2, 'v')")
-    pipeline.catch_up()
+    pipeline.catch_up("TRUNCATE t", "INSERT INTO t VALUES (1, 2, 'v')")
     assert silver(pipeline).rows(["id", "renamed", "d"]).to_pylist() == [{"id": 1, "renamed": 2, "d": None}]
 
 
@@ -187,7 +174,7 @@ def test_a_table_that_cannot_have_the_partitions_is_held(
 ) -> None:
     pipeline = divided(make_pipeline, writer, TableRule("public.*", partition_by=("c",)))
     pipeline.ingest()
-    pipeline.run(
+    pipeline.ingest(
         "CREATE TABLE t (id int PRIMARY KEY)",
         "INSERT INTO t VALUES (1)",
         "CREATE TABLE floats (id int PRIMARY KEY, c float8)",
@@ -195,7 +182,6 @@ def test_a_table_that_cannot_have_the_partitions_is_held(
         "CREATE TABLE fine (id int PRIMARY KEY, c int)",
         "INSERT INTO fine VALUES (1, 2)",
     )
-    pipeline.ingest()
     summary = pipeline.apply()
     assert summary.exit_code(strict=False) == 0
     pipeline.assert_equal("fine")
@@ -212,8 +198,7 @@ def test_a_table_that_cannot_have_the_partitions_is_held(
     pipeline.run("INSERT INTO floats VALUES (2, 3)")
     run_resync(pipeline.config, ["public.floats"])
     pipeline.ingest()
-    pipeline.run("INSERT INTO fine VALUES (2, 2)")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO fine VALUES (2, 2)")
     assert columns_of(pipeline) == columns_of(pipeline, "floats") == ("c",)
     pipeline.assert_equal("t", "floats", "fine")
 
@@ -223,25 +208,21 @@ def test_a_key_in_its_partition_is_searched_there_only(
     make_pipeline: MakePipeline, writer: WriterSetting
 ) -> None:
     pipeline = divided(make_pipeline, writer, TableRule("public.*", partition_by=("region",)), copy="initial")
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (region text, id uuid, v int, PRIMARY KEY (region, id))",
         "INSERT INTO t SELECT 'r' || n % 4, gen_random_uuid(), n FROM generate_series(1, 40) n",
     )
-    pipeline.catch_up()
     assert len(silver(pipeline).snapshot().files) == 4
     for path in pipeline.path("silver", "public", "t").glob("region=r[123]/*.parquet"):
         path.rename(path.with_suffix(".away"))  # a write that reads them fails
-    pipeline.run("UPDATE t SET v = -1 WHERE region = 'r0' AND v % 8 = 0", "DELETE FROM t WHERE v = 20")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET v = -1 WHERE region = 'r0' AND v % 8 = 0", "DELETE FROM t WHERE v = 20")
     for path in pipeline.path("silver", "public", "t").glob("region=*/*.away"):
         path.rename(path.with_suffix(".parquet"))
     pipeline.assert_equal("t")
-    pipeline.run("UPDATE t SET region = 'r9' WHERE v = -1")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET region = 'r9' WHERE v = -1")
     pipeline.assert_equal("t")
     run_resync(pipeline.config, ["public.t"])
     pipeline.ingest()
-    pipeline.run("UPDATE t SET region = 'r' || id WHERE v > 30")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET region = 'r' || id WHERE v > 30")
     pipeline.assert_equal("t")
     assert columns_of(pipeline) == ("region",)

@@ -21,19 +21,17 @@ def kinds(pipeline: Pipeline, table: str = "t") -> list[str]:
 
 def fill(pipeline: Pipeline) -> None:
     """Make a table whose history has everything that a rewrite must read again."""
-    pipeline.run(
+    pipeline.ingest(
         "CREATE TABLE t (id int PRIMARY KEY, v int, w text, big text)",
         "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
     )
-    pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         "INSERT INTO t SELECT g, g, 'w' || g, repeat('b', 3000) FROM generate_series(1, 9) g",
         "UPDATE t SET id = 20 WHERE id = 3",
         "DELETE FROM t WHERE id = 4",
         "ALTER TABLE t ADD n int DEFAULT 7",
         "UPDATE t SET n = 8 WHERE id = 5",
     )
-    pipeline.catch_up()
 
 
 @pytest.mark.spark
@@ -43,13 +41,12 @@ def test_a_type_change_that_silver_cannot_follow_rebuilds_the_table(pipeline: Pi
     fill(pipeline)
     if name != "w":
         pipeline.run(f'ALTER TABLE t RENAME w TO "{name}"')
-    pipeline.run(
+    pipeline.catch_up(
         "UPDATE t SET v = 100 WHERE id = 1",
         "ALTER TABLE t ALTER v TYPE text",
         "UPDATE t SET v = 'a text' WHERE id = 2",
         "INSERT INTO t (id, v) VALUES (30, 'new')",
     )
-    pipeline.catch_up()
     pipeline.assert_equal("t")
     assert kinds(pipeline)[-1] == "resync"
     history = pipeline.session.sql(f"DESCRIBE HISTORY delta.`{pipeline.root}/silver/public/t`")
@@ -58,15 +55,13 @@ def test_a_type_change_that_silver_cannot_follow_rebuilds_the_table(pipeline: Pi
     )
     assert not pipeline.path("_pgdelta", "rebuilds", "public", "t").exists()
     # silver goes on from there
-    pipeline.run(
+    pipeline.catch_up(
         "UPDATE t SET v = 'last', n = 9 WHERE id = 20",
         f'ALTER TABLE t RENAME "{name}" TO x',
         "DELETE FROM t WHERE id = 5",
     )
-    pipeline.catch_up()
     pipeline.assert_equal("t")
-    pipeline.run("UPDATE t SET x = 'y' WHERE id < 7")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET x = 'y' WHERE id < 7")
     pipeline.assert_equal("t")
 
 
@@ -83,12 +78,10 @@ def test_a_rebuild_that_a_crash_interrupted_is_repeated_or_continued(
 
     pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     fill(pipeline)
-    pipeline.run("ALTER TABLE t ALTER v TYPE text", "UPDATE t SET v = 'a text' WHERE id = 2")
-    pipeline.ingest()
+    pipeline.ingest("ALTER TABLE t ALTER v TYPE text", "UPDATE t SET v = 'a text' WHERE id = 2")
     with crash_at(step, passing=passing), pytest.raises(Crash):
         Applier(pipeline.spark, pipeline.config).apply_pending()
-    pipeline.run("ALTER TABLE t RENAME v TO title", "UPDATE t SET title = 'more', n = 1 WHERE id = 1")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE t RENAME v TO title", "UPDATE t SET title = 'more', n = 1 WHERE id = 1")
     pipeline.assert_equal("t")
 
 
@@ -96,12 +89,9 @@ def test_a_rebuild_that_a_crash_interrupted_is_repeated_or_continued(
 @pytest.mark.slow
 def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipeline: Pipeline) -> None:
     pipeline = with_rules(pipeline, TableRule("*.*", misfits={"n": "error"}, type_changes="rebuild"))
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n numeric(5,2), m numeric(5,2))")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (1, 1.5, 'NaN')")
-    pipeline.catch_up()
-    pipeline.run("INSERT INTO t VALUES (2, 'NaN', 2)", "INSERT INTO t VALUES (3, 3, 3)")
-    pipeline.ingest()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, n numeric(5,2), m numeric(5,2))")
+    pipeline.catch_up("INSERT INTO t VALUES (1, 1.5, 'NaN')")
+    pipeline.ingest("INSERT INTO t VALUES (2, 'NaN', 2)", "INSERT INTO t VALUES (3, 3, 3)")
     assert pipeline.apply().tables[TableName("public", "t")].held
     wider = with_rules(
         pipeline, TableRule("*.*", misfits={"n": "error"}, types={"n": "STRING"}, type_changes="rebuild")
@@ -121,20 +111,18 @@ def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipel
 @pytest.mark.slow
 def test_a_rebuild_reads_every_version_into_the_last_type_of_a_column(pipeline: Pipeline) -> None:
     pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
-    pipeline.run(
+    pipeline.ingest(
         'CREATE TABLE cased (id int PRIMARY KEY, v int, "V" int)',
         "CREATE TABLE gone (id int PRIMARY KEY, v int, w int)",
         "CREATE TABLE boxes (id int PRIMARY KEY, v int, b box[])",
     )
-    pipeline.ingest()
     boxes = "ARRAY[box '(2,2),(1,1)', box '(4,4),(3,3)']"
-    pipeline.run(
+    pipeline.ingest(
         "INSERT INTO cased VALUES (1, 1, 1)",
         "INSERT INTO gone VALUES (1, 1, 1)",
         f"INSERT INTO boxes VALUES (1, 1, {boxes})",
     )
-    pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         'ALTER TABLE cased ALTER "V" TYPE text',
         "INSERT INTO cased VALUES (2, 2, 'two')",
         "ALTER TABLE gone ALTER v TYPE text",
@@ -144,7 +132,6 @@ def test_a_rebuild_reads_every_version_into_the_last_type_of_a_column(pipeline: 
         "ALTER TABLE boxes ALTER v TYPE text",
         f"INSERT INTO boxes VALUES (2, 'two', {boxes})",
     )
-    pipeline.catch_up()
 
     def silver(table: str, *columns: str) -> list[tuple[object, ...]]:
         rows = pipeline.frame("silver", "public", table).orderBy("id").select(*columns).collect()

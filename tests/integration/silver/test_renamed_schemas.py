@@ -28,8 +28,7 @@ def test_what_comes_under_the_old_name_is_copied_under_the_new_one(
     database = Database(server, "postgres", server.conninfo)
     database.run("CREATE SCHEMA s", "CREATE TABLE s.t (id int PRIMARY KEY, v text)")
     pipeline = make_pipeline("s.*", "s2.*", database=database, copy="initial", create_publication="all")
-    pipeline.run("INSERT INTO s.t VALUES (1, 'before the slot')")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO s.t VALUES (1, 'before the slot')")
     pipeline.run(
         "INSERT INTO s.t VALUES (2, 'before')",
         "ALTER SCHEMA s RENAME TO s2",
@@ -57,6 +56,5 @@ def test_what_comes_under_the_old_name_is_copied_under_the_new_one(
     pipeline.catch_up()
     assert len(inserted) == (2 if major < 16 else 1)
     oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, [TableName("s2", "t")])
-    pipeline.run("INSERT INTO s2.t VALUES (200, 'later')")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO s2.t VALUES (200, 'later')")
     oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, [TableName("s2", "t")])

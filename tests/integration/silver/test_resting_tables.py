@@ -40,8 +40,7 @@ def with_table(made: Pipeline) -> Pipeline:
     silver = replace(made.config.silver, rewrites="event")  # another table: it is not compared or copied
     made = replace(made, config=replace(made.config, silver=silver))
     made.ingest()
-    made.run("INSERT INTO t VALUES (1, 'one', 10, 1), (2, 'two', 20, 2)", "INSERT INTO quiet VALUES (1)")
-    made.catch_up()
+    made.catch_up("INSERT INTO t VALUES (1, 'one', 10, 1), (2, 'two', 20, 2)", "INSERT INTO quiet VALUES (1)")
     return made
 
 
@@ -73,8 +72,7 @@ def test_an_altered_table_follows_without_a_change(
     made = make_pipeline(database=database, create_publication="all", route=route, copy=copy)
     made = with_table(made)
     quiet = made.version("quiet")
-    made.run(*ALTERED)
-    made.catch_up()
+    made.catch_up(*ALTERED)
     assert {*made.frame("silver", "public", "t").columns} == COLUMNS
     made.assert_equal("t", "quiet")
     assert made.version("quiet") == quiet
@@ -144,14 +142,13 @@ def test_a_table_that_is_being_altered_is_left_to_the_next_run(pipeline: Pipelin
 def test_changes_before_the_first_run_have_the_earlier_columns(pipeline: Pipeline) -> None:
     made = with_rules(pipeline, TableRule("public.*", dropped_columns="drop"))
     made.ingest()
-    made.run(
+    made.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, gone int)",
         "INSERT INTO t VALUES (1, 1)",
         "ALTER TABLE t DROP gone, ADD added int DEFAULT 7",
         "CREATE TABLE empty (id int PRIMARY KEY)",
         "ALTER TABLE empty ADD added int",
     )
-    made.catch_up()
     made.assert_equal("t")
     assert not made.path("silver", "public", "empty").exists()
 
@@ -167,8 +164,7 @@ def test_an_altered_partitioned_table_and_protected_column_follow(make_pipeline:
     rules = ColumnRules(mask={"ssn": "hidden"})
     made = with_rules(made, TableRule("public.p", columns=rules, dropped_columns="drop"))
     made.catch_up()
-    made.run("ALTER TABLE p RENAME ssn TO number", "ALTER TABLE p ADD added int, DROP a")
-    made.catch_up()
+    made.catch_up("ALTER TABLE p RENAME ssn TO number", "ALTER TABLE p ADD added int, DROP a")
     rows = made.frame("silver", "public", "p").select("id", "number", "added").collect()
     assert [tuple(row) for row in rows] == [(1, "hidden", None)]
     assert "a" not in made.frame("silver", "public", "p").columns
@@ -186,20 +182,17 @@ def test_a_table_that_is_not_altered_is_not_described(
         return describe(*arguments)
 
     monkeypatch.setattr(shape_watch, "describe_version", counted)
-    made.run(
+    made.catch_up(
         "GRANT SELECT ON quiet TO PUBLIC", "VACUUM FULL quiet", "ANALYZE", "INSERT INTO quiet VALUES (2)"
     )
-    made.catch_up()
     assert not described
-    made.run("ALTER TABLE quiet ADD added int")
-    made.catch_up()
+    made.catch_up("ALTER TABLE quiet ADD added int")
     assert described == [TableName("public", "quiet")]
 
 
 def test_a_type_that_silver_cannot_follow_holds_the_table(pipeline: Pipeline) -> None:
     made = with_table(pipeline)
-    made.run("ALTER TABLE t ALTER w TYPE text")
-    made.ingest()
+    made.ingest("ALTER TABLE t ALTER w TYPE text")
     summary = made.apply()
     assert summary.exit_code(strict=True) == 1
     assert [kind for kind, _ in made.events("t")] == ["held"]
@@ -214,9 +207,7 @@ def test_postgresql_10_shows_which_tables_were_altered(
     make_pipeline: MakePipeline, old_database: Database
 ) -> None:
     made = make_pipeline(database=old_database, create_publication="all", copy="initial")
-    made.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    made.catch_up()
-    made.run("ALTER TABLE t ADD added int")
-    made.catch_up()
+    made.catch_up("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    made.catch_up("ALTER TABLE t ADD added int")
     made.assert_equal("t")
     assert "added" in made.frame("silver", "public", "t").columns

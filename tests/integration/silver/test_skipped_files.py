@@ -79,17 +79,14 @@ def test_few_keys_that_are_far_apart_do_not_include_what_lies_between(
     names: list[set[Path]] = []
     for first in (1, 1001, 2001):
         before = {path for each in names for path in each}
-        pipeline.run(f"INSERT INTO t SELECT g, 'old' FROM generate_series({first}, {first + 999}) g")
-        pipeline.catch_up()
+        pipeline.catch_up(f"INSERT INTO t SELECT g, 'old' FROM generate_series({first}, {first + 999}) g")
         names.append(files(pipeline, "t") - before)
     with unreadable(names[1]):
-        pipeline.run("UPDATE t SET v = 'new' WHERE id IN (1, 7, 3000)", "DELETE FROM t WHERE id = 2500")
-        pipeline.catch_up()
+        pipeline.catch_up("UPDATE t SET v = 'new' WHERE id IN (1, 7, 3000)", "DELETE FROM t WHERE id = 2500")
     pipeline.assert_equal("t")
     monkeypatch.setattr(key_bounds, "MAX_KEYS", 10)  # of more, only the least and the greatest are known
     with unreadable(names[1]):
-        pipeline.run("UPDATE t SET v = 'newer' WHERE id BETWEEN 2 AND 1000")
-        pipeline.catch_up()
+        pipeline.catch_up("UPDATE t SET v = 'newer' WHERE id BETWEEN 2 AND 1000")
     pipeline.assert_equal("t")
 
 
@@ -103,11 +100,9 @@ def test_rows_whose_keys_no_file_can_have_are_appended(make_pipeline: MakePipeli
         "CREATE TABLE renamed (a int PRIMARY KEY, v text)",
     )
     pipeline.run("INSERT INTO t SELECT '2024-01-01Z', g, 'old' FROM generate_series(1, 50) g")
-    pipeline.run("INSERT INTO renamed SELECT g, 'old' FROM generate_series(1, 50) g")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO renamed SELECT g, 'old' FROM generate_series(1, 50) g")
     pipeline.run("ALTER TABLE renamed RENAME a TO b", "ALTER TABLE renamed ADD a int")
-    pipeline.run("UPDATE renamed SET a = 1000 + b")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE renamed SET a = 1000 + b")
     old = files(pipeline, "t")
     with unreadable(old | files(pipeline, "renamed")):
         pipeline.run(
@@ -118,8 +113,7 @@ def test_rows_whose_keys_no_file_can_have_are_appended(make_pipeline: MakePipeli
         )
         assert pipeline.catch_up().exit_code(strict=True) == 0
     assert [operation(pipeline, name) for name in ("t", "renamed")] == ["WRITE", "WRITE"]
-    pipeline.run("UPDATE t SET v = 'x' WHERE id = 10", "UPDATE renamed SET v = 'new' WHERE b = 60")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET v = 'x' WHERE id = 10", "UPDATE renamed SET v = 'new' WHERE b = 60")
     assert [operation(pipeline, name) for name in ("t", "renamed")] == ["MERGE", "MERGE"]
     pipeline.assert_equal("t", "renamed")
 

@@ -38,10 +38,9 @@ def test_only_a_small_write_has_the_settings(
         merge(target, write, fold, aggregates)
 
     monkeypatch.setattr(SparkTarget, "commit_merge", recorded)
-    pipeline.run(
+    pipeline.ingest(
         "UPDATE t SET v = v || 'c' WHERE id = 1", "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3)"
     )
-    pipeline.ingest()
     for limit, value in (("SMALL_CHANGES", 2), ("SMALL_BYTES", 1)):
         with monkeypatch.context() as patch:
             patch.setattr(writer_choice, limit, value)

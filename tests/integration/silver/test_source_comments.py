@@ -20,8 +20,7 @@ def test_a_comment_arrives_while_the_jobs_run(
 ) -> None:
     pipeline = with_writer(make_pipeline("public.*", copy="initial"), writer)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
-    pipeline.run("COMMENT ON TABLE t IS 'the table'", "COMMENT ON COLUMN t.id IS 'the key'")
-    pipeline.catch_up()
+    pipeline.catch_up("COMMENT ON TABLE t IS 'the table'", "COMMENT ON COLUMN t.id IS 'the key'")
     applier = Applier(pipeline.spark, pipeline.config)
     applier.run_continuously()
     applier.apply_pending()

@@ -33,12 +33,11 @@ RULES = (TableRule("public.kept"), TableRule("*.*", type_changes="resync"))
 def fill(make_pipeline: MakePipeline, writer: WriterSetting = "auto") -> Pipeline:
     pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
     pipeline = with_rules(with_writer(pipeline, writer), *RULES)
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, v text, w text)",
         "CREATE TABLE kept (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT g, g::text, 'w' FROM generate_series(1, 9) g",
     )
-    pipeline.catch_up()
     pipeline.run("UPDATE t SET v = '70' WHERE id = 7", "DELETE FROM t WHERE id = 1")
     return pipeline
 
@@ -66,13 +65,12 @@ def test_a_type_change_copies_the_table_again_with_what_using_computed(
     make_pipeline: MakePipeline, writer: WriterSetting
 ) -> None:
     pipeline = fill(make_pipeline, writer)
-    pipeline.run(
+    pipeline.ingest(
         "ALTER TABLE t ALTER v TYPE int USING v::int * 10",
         "UPDATE t SET v = 5 WHERE id = 5",
         "INSERT INTO t VALUES (20, 200, 'new')",
         "INSERT INTO kept VALUES (1, 'follows')",
     )
-    pipeline.ingest()
     [step] = [s for t in make_plan(pipeline.config, ["public.t"]).tables for s in t.steps if s.holds]
     assert step.sentence.startswith("Table public.t waits for a copy: column v changed from STRING to INT.")
     before = [(n, "70" if n == 7 else str(n)) for n in range(2, 10)]
@@ -87,22 +85,19 @@ def test_a_type_change_copies_the_table_again_with_what_using_computed(
     assert "waits for its copy, because silver cannot follow the type change" in planned.steps[0].sentence
     kinds = [kind for kind, _ in pipeline.events("t")]
     assert kinds.count("resync") == 1
-    pipeline.run("UPDATE t SET v = 6 WHERE id = 6")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET v = 6 WHERE id = 6")
     pipeline.assert_equal("t")
     assert not is_behind(pipeline)
     assert requests(pipeline) == 0
     assert dict(values(pipeline)) == {2: 20, 3: 30, 4: 40, 5: 5, 6: 6, 7: 700, 8: 80, 9: 90, 20: 200}
-    pipeline.run("DELETE FROM t WHERE id < 4", "ALTER TABLE t ALTER v TYPE bigint", "UPDATE t SET v = 1")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM t WHERE id < 4", "ALTER TABLE t ALTER v TYPE bigint", "UPDATE t SET v = 1")
     pipeline.assert_equal("t")
 
 
 @pytest.mark.promise("type changes")
 def test_a_table_that_waits_for_its_copy_may_be_rebuilt_or_held_instead(make_pipeline: MakePipeline) -> None:
     pipeline = fill(make_pipeline)
-    pipeline.run("ALTER TABLE t ALTER v TYPE int USING v::int", "UPDATE t SET v = 5 WHERE id = 5")
-    pipeline.ingest()
+    pipeline.ingest("ALTER TABLE t ALTER v TYPE int USING v::int", "UPDATE t SET v = 5 WHERE id = 5")
     assert_nothing_stopped(pipeline.apply())
     held = with_rules(pipeline, TableRule("*.*"))
     assert "Set type_changes to rebuild or resync" in str(held.apply().tables[NAME].held)
@@ -110,6 +105,5 @@ def test_a_table_that_waits_for_its_copy_may_be_rebuilt_or_held_instead(make_pip
     assert_nothing_stopped(rebuilt)
     pipeline.assert_equal("t")
     assert not is_behind(pipeline)
-    pipeline.run("UPDATE t SET v = 6 WHERE id = 6")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE t SET v = 6 WHERE id = 6")
     pipeline.assert_equal("t")

@@ -74,8 +74,7 @@ def test_a_real_that_becomes_double_precision_has_the_bits_of_its_cast(
     rng = Random(1)
     more = tuple(str(struct.unpack("f", rng.randbytes(4))[0]).replace("inf", "Infinity") for _ in range(40))
     pipeline.run(*(f"CREATE TABLE {table} ({columns})" for table, columns in TABLES.items()))
-    pipeline.run("ALTER TABLE whole REPLICA IDENTITY FULL", "ALTER TABLE free REPLICA IDENTITY NOTHING")
-    pipeline.ingest()
+    pipeline.ingest("ALTER TABLE whole REPLICA IDENTITY FULL", "ALTER TABLE free REPLICA IDENTITY NOTHING")
     pipeline.run(*insert(1, VALUES), *insert(100, more))
     if is_apart:
         pipeline.catch_up()
@@ -85,7 +84,7 @@ def test_a_real_that_becomes_double_precision_has_the_bits_of_its_cast(
         "INSERT INTO plain VALUES (900, 0.1, 0.7), (901, 0.2, DEFAULT)",
     )
     pipeline.ingest()  # later the catalog does not have the default of the older rows
-    pipeline.run(
+    pipeline.catch_up(
         *(f"ALTER TABLE {table} ALTER v TYPE float8" for table in TABLES),
         "ALTER TABLE plain ALTER d TYPE float8",
         *insert(500, ("0.1", "0.30000000000000004", "5e-324", "1.7976931348623157e+308")),
@@ -96,14 +95,13 @@ def test_a_real_that_becomes_double_precision_has_the_bits_of_its_cast(
         "UPDATE whole SET id = id + 1000 WHERE id IN (1, 3, 4, 7, 100, 101)",
         "DELETE FROM whole WHERE id IN (2, 5, 9, 102)",
     )
-    pipeline.catch_up()
     assert_same_bits(pipeline)
     assert in_silver(pipeline, "plain", "d") == at_source(pipeline, "plain", "d")
     pipeline.assert_equal(*TABLES)
     kinds = [kind for table in TABLES for kind, _ in pipeline.events(table)]
     assert not {"resync", "held"} & set(kinds)
     # silver stays as wide as it is, and finds the rows
-    pipeline.run(
+    pipeline.catch_up(
         "UPDATE plain SET v = 0.1 WHERE id IN (502, 503)",
         "UPDATE whole SET v = 0.1 WHERE id IN (502, 503)",
         "ALTER TABLE plain ALTER v TYPE real",
@@ -112,13 +110,11 @@ def test_a_real_that_becomes_double_precision_has_the_bits_of_its_cast(
         "DELETE FROM whole WHERE id IN (1001, 6)",
         "UPDATE keyed SET w = 'last' WHERE id < 20",
     )
-    pipeline.catch_up()
     whole = [number for number, _ in in_silver(pipeline, "whole")]
     assert whole == [number for number, _ in at_source(pipeline, "whole")]
     assert [row for row in in_silver(pipeline, "plain") if row[0] == 3000] == [(3000, "3fb99999a0000000")]
     assert in_silver(pipeline, "keyed") == at_source(pipeline, "keyed")
-    pipeline.run("ALTER TABLE plain ALTER v TYPE float8", "UPDATE plain SET v = 0.2 WHERE id = 3000")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE plain ALTER v TYPE float8", "UPDATE plain SET v = 0.2 WHERE id = 3000")
     rebuilt = run_rebuild(pipeline.config, ["public.plain", "public.keyed"])
     assert_nothing_stopped(rebuilt)
     for table, column in (("keyed", "v"), ("plain", "d")):

@@ -135,13 +135,11 @@ def test_an_edited_rule_takes_features_back_and_a_crash_swaps_no_column(
 ) -> None:
     mapped = make_pipeline(create_publication="all")
     mapped.ingest()
-    mapped.run(
+    mapped.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, a text, b text, n int)",
         "INSERT INTO t VALUES (1, 'a', 'b', 1), (2, 'c', 'd', 2)",
     )
-    mapped.catch_up()
-    mapped.run("ALTER TABLE t RENAME n TO m", "ALTER TABLE t ALTER m TYPE bigint", "UPDATE t SET m = 5")
-    mapped.catch_up()
+    mapped.catch_up("ALTER TABLE t RENAME n TO m", "ALTER TABLE t ALTER m TYPE bigint", "UPDATE t SET m = 5")
     name = TableName("public", "t")
     table = LakeTable(str(mapped.path("silver", *name)))
     assert table.snapshot().protocol["minReaderVersion"] == 3
@@ -153,11 +151,10 @@ def test_an_edited_rule_takes_features_back_and_a_crash_swaps_no_column(
             "writes 2 rows again, in one commit for all columns; with the table's next change",
         )
     ]
-    widest.run(
+    widest.ingest(
         "ALTER TABLE t RENAME a TO c", "ALTER TABLE t RENAME b TO a", "ALTER TABLE t RENAME c TO b",
         "UPDATE t SET a = 'x' WHERE id = 1",
     )  # fmt: skip
-    widest.ingest()
     with monkeypatch.context() as patch:
         patch.setattr(batch_writer, "registrations", crash)  # after the table is written again
         with pytest.raises(Crash):
@@ -166,7 +163,6 @@ def test_an_edited_rule_takes_features_back_and_a_crash_swaps_no_column(
     widest.catch_up()
     widest.assert_equal("t")
     version = table.version()
-    widest.run("UPDATE t SET b = 'y' WHERE id = 2")
-    widest.catch_up()
+    widest.catch_up("UPDATE t SET b = 'y' WHERE id = 2")
     widest.assert_equal("t")
     assert table.version() == version + 1  # nothing is written again

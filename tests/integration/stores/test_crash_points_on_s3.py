@@ -78,11 +78,10 @@ def assert_equal(pipeline: StorePipeline, number: int) -> None:
 @pytest.fixture
 def pipeline(store_pipeline: StorePipeline) -> StorePipeline:
     """Give a pipeline that has copied the tables."""
-    store_pipeline.run(
+    store_pipeline.catch_up(
         *TABLES,
         f"ALTER PUBLICATION {store_pipeline.config.source.publication} SET (publish_via_partition_root)",
     )
-    store_pipeline.catch_up()
     return store_pipeline
 
 

@@ -85,8 +85,7 @@ def test_failing_requests_change_nothing(pipeline: StorePipeline, s3: S3Server, 
 
 
 def test_credentials_that_expire_end_a_run_with_a_sentence(pipeline: StorePipeline, s3: S3Server) -> None:
-    pipeline.run(*LOG, FILL[2])
-    pipeline.catch_up()
+    pipeline.catch_up(*LOG, FILL[2])
     pipeline.run(CHANGE[4])
     s3.fault = lambda request: "expired" if request["REQUEST_METHOD"] == "PUT" else None
     with pytest.raises(StoreError, match=r"The credentials have expired\. Renew them and run again\."):

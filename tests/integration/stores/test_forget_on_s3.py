@@ -57,21 +57,18 @@ def lived(store_pipeline: StorePipeline) -> StorePipeline:
     pipeline = store_pipeline
     rules = (TableRule("public.person", types={"odd": "INT"}), TableRule("public.*"))
     pipeline.config = replace(pipeline.config, tables=rules)
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE person (id text PRIMARY KEY, name text, odd text)",
         "CREATE TABLE other (id int PRIMARY KEY, name text)",
         "INSERT INTO other VALUES (1, 'one')",
         f"INSERT INTO person VALUES ('{SECRET}1', '{SECRET}Name', '{SECRET}Odd'), ('kept', 'kept', 'k')",
     )
-    pipeline.catch_up()
-    pipeline.run(
+    pipeline.catch_up(
         f"UPDATE person SET name = '{SECRET}Second' WHERE id = '{SECRET}1'",
         f"UPDATE person SET id = '{SECRET}2' WHERE id = '{SECRET}1'",
         "UPDATE person SET name = 'new' WHERE id = 'kept'",
     )
-    pipeline.catch_up()
-    pipeline.run(f"DELETE FROM person WHERE id = '{SECRET}2'", "UPDATE other SET name = 'two'")
-    pipeline.catch_up()
+    pipeline.catch_up(f"DELETE FROM person WHERE id = '{SECRET}2'", "UPDATE other SET name = 'two'")
     return pipeline
 
 
@@ -87,12 +84,10 @@ def test_nothing_of_the_subject_remains(lived: StorePipeline, s3: S3Server, tmp_
     assert (receipt.keys, receipt.keeps_versions) == (2, False)
     assert all(place.files_removed for place in receipt.places if place.rows)
     assert_whole(lived)
-    lived.run("INSERT INTO person VALUES ('newer', 'newer', '3')", "UPDATE person SET odd = '4'")
-    lived.catch_up()
+    lived.catch_up("INSERT INTO person VALUES ('newer', 'newer', '3')", "UPDATE person SET odd = '4'")
     assert_equal(lived)
     assert places(lived, tmp_path / "later") == []
-    lived.run("DELETE FROM person WHERE id = 'newer'")
-    lived.catch_up()
+    lived.catch_up("DELETE FROM person WHERE id = 'newer'")
     assert_old_versions_are_in_the_receipt(lived, s3, "newer")
 
 

@@ -18,16 +18,13 @@ pytestmark = pytest.mark.postgres
 
 @pytest.mark.slow
 def test_copies_and_changes_are_equal(store_pipeline: StorePipeline) -> None:
-    store_pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
-    store_pipeline.catch_up()
+    store_pipeline.catch_up(*ORDERS, *LINES, *LOG, *FILL)
     store_pipeline.assert_orders_equal()
-    store_pipeline.run(*CHANGE)
-    store_pipeline.catch_up()
+    store_pipeline.catch_up(*CHANGE)
     store_pipeline.assert_orders_equal()
-    store_pipeline.run(
+    store_pipeline.catch_up(
         "TRUNCATE lines", "ALTER TABLE orders ADD COLUMN more int", "UPDATE orders SET more = 1"
     )
-    store_pipeline.catch_up()
     store_pipeline.assert_orders_equal()
     store_pipeline.assert_equal("orders", "id", "more")
 
@@ -35,12 +32,10 @@ def test_copies_and_changes_are_equal(store_pipeline: StorePipeline) -> None:
 def test_a_copy_made_again_of_all_or_some_keys_takes_the_place_of_the_rows(
     store_pipeline: StorePipeline,
 ) -> None:
-    store_pipeline.run(*ORDERS, *LINES, *LOG, *FILL, "ALTER TABLE orders ADD COLUMN more int DEFAULT 7")
-    store_pipeline.catch_up()
+    store_pipeline.catch_up(*ORDERS, *LINES, *LOG, *FILL, "ALTER TABLE orders ADD COLUMN more int DEFAULT 7")
     before = set(Lake(store_pipeline.config.storage).table("silver", "public", "orders").snapshot().files)
     run_resync(store_pipeline.config, ["public.orders"])
-    store_pipeline.run(*CHANGE, "UPDATE orders SET more = 1 WHERE id = 5")
-    store_pipeline.catch_up()
+    store_pipeline.catch_up(*CHANGE, "UPDATE orders SET more = 1 WHERE id = 5")
     store_pipeline.lose_machine()
     store_pipeline.assert_orders_equal()
     store_pipeline.assert_equal("orders", "id", "more")
@@ -53,8 +48,7 @@ def test_a_copy_made_again_of_all_or_some_keys_takes_the_place_of_the_rows(
 
     version = table.version()
     run_resync(store_pipeline.config, ["public.orders"], key_ranges=[KeyRange(("4",), ("15",))])
-    store_pipeline.run("UPDATE orders SET more = 2 WHERE id IN (5, 16)")
-    store_pipeline.catch_up()
+    store_pipeline.catch_up("UPDATE orders SET more = 2 WHERE id IN (5, 16)")
     store_pipeline.assert_orders_equal()
     store_pipeline.assert_equal("orders", "id", "more")
     made = islice(table.newest_commits(), table.version() - version)

@@ -77,8 +77,7 @@ def test_the_store_is_as_the_lake_needs_it(place: Storage, tmp_path: Path) -> No
     "place", [AZURE, GOOGLE, pytest.param("hdfs", marks=pytest.mark.spark)], indirect=True
 )
 def test_copies_changes_and_repairs_are_equal(pipeline: StorePipeline) -> None:
-    pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
-    pipeline.catch_up()
+    pipeline.catch_up(*ORDERS, *LINES, *LOG, *FILL)
     pipeline.assert_orders_equal()
     pipeline.run(*CHANGE)
     pipeline.lose_machine()
@@ -91,8 +90,7 @@ def test_copies_changes_and_repairs_are_equal(pipeline: StorePipeline) -> None:
     run_resync(pipeline.config, ["public.orders"])
     pipeline.catch_up()
     for number in range(2):
-        pipeline.run(f"UPDATE orders SET more = {number} WHERE id % 4 = {number % 4}")
-        pipeline.catch_up()
+        pipeline.catch_up(f"UPDATE orders SET more = {number} WHERE id % 4 = {number % 4}")
     later = time.time() + 40 * 86_400
     summary = run_maintenance(pipeline.config, clock=lambda: later)
     assert summary.exit_code(strict=True) == 0, summary
@@ -104,8 +102,7 @@ def test_copies_changes_and_repairs_are_equal(pipeline: StorePipeline) -> None:
 
 @on_stores
 def test_one_apply_at_a_time_holds_the_lease(pipeline: StorePipeline) -> None:
-    pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
-    pipeline.ingest()
+    pipeline.ingest(*ORDERS, *LINES, *LOG, *FILL)
     applier = Applier(None, pipeline.config)
     with lock_apply(applier.lake, pipeline.config.pipeline):
         with pytest.raises(LeaseHeldError), lock_apply(Lake(pipeline.config.storage), "another"):

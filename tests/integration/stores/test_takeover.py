@@ -119,14 +119,11 @@ def test_an_apply_that_stops_for_longer_than_its_lease_writes_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(SECONDS_VARIABLE, "6")
-    pipeline.run(*ORDERS, *LINES, *LOG, *FILL)
-    pipeline.ingest()
+    pipeline.ingest(*ORDERS, *LINES, *LOG, *FILL)
     apply(pipeline)
-    pipeline.run(*CHANGE)
-    pipeline.ingest()
+    pipeline.ingest(*CHANGE)
     with stopped_apply(pipeline, where, tmp_path) as late:
-        pipeline.run("INSERT INTO log VALUES ('later')", "INSERT INTO log VALUES ('later')")
-        pipeline.ingest()
+        pipeline.ingest("INSERT INTO log VALUES ('later')", "INSERT INTO log VALUES ('later')")
         if is_applied:
             apply(pipeline)
             os.kill(late.pid, signal.SIGCONT)
@@ -150,8 +147,7 @@ def assert_the_next_run_claims_no_table(pipeline: StorePipeline) -> None:
     fence = str(TxnId(pipeline.config.pipeline, kind=TxnKind.FENCE))
     claimed = table.offsets()[fence]
     version = table.version()
-    pipeline.run("INSERT INTO log VALUES ('more')")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO log VALUES ('more')")
     apply(pipeline)
     assert table.version() == version + 1
     assert table.offsets()[fence] == claimed

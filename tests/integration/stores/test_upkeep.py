@@ -38,13 +38,11 @@ def pipeline(s3: S3Server, database: Database) -> Iterator[StorePipeline]:
 
 def test_a_lake_is_maintained_and_compacted(pipeline: StorePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_DEFAULT_INTERVAL", 3)
-    pipeline.run(TABLE, "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 50) g")
-    pipeline.catch_up()
+    pipeline.catch_up(TABLE, "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 50) g")
     for number in range(3):
-        pipeline.run(
+        pipeline.catch_up(
             f"UPDATE t SET n = n + {number} WHERE id % 4 = {number % 4}", f"DELETE FROM t WHERE id = {number}"
         )
-        pipeline.catch_up()
     lake = Lake(pipeline.config.storage)
     before = {each.name for each in pipeline.store.list()}
     later = time.time() + 40 * DAY
@@ -55,8 +53,7 @@ def test_a_lake_is_maintained_and_compacted(pipeline: StorePipeline, monkeypatch
     assert {name for name in before - after if name.endswith(".parquet")}
     assert {name for name in before - after if name.endswith(".json")}
     assert lake.table("bronze", "bases").rows().num_rows == 1
-    pipeline.run("INSERT INTO t VALUES (1000, 1, 'new')")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO t VALUES (1000, 1, 'new')")
     pipeline.assert_equal("t", *COLUMNS)
 
     assert run_audit(pipeline.config).exit_code(strict=True) == 0
@@ -88,11 +85,9 @@ def test_a_move_to_the_archive_that_fails_anywhere_is_continued(
     rules = (TableRule("public.*", detached_tables="archive"),)
     moving = replace(pipeline, config=replace(pipeline.config, tables=rules))
     moving.run("CREATE TABLE followed (id int PRIMARY KEY)")
-    moving.run(TABLE, "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 20) g")
-    moving.catch_up()
+    moving.catch_up(TABLE, "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 20) g")
     for number in range(3):
-        moving.run(f"UPDATE t SET n = {number} WHERE id = {number + 1}")
-        moving.catch_up()
+        moving.catch_up(f"UPDATE t SET n = {number} WHERE id = {number + 1}")
     lake = Lake(moving.config.storage)
     silver, archive = lake.table("silver", "public", "t"), f"{lake.path('archive', 'public')}/"
     expected = sorted(map(str, silver.rows().to_pylist()))
@@ -109,8 +104,7 @@ def test_a_move_to_the_archive_that_fails_anywhere_is_continued(
 
     while failures < 40:
         passed = 0
-        moving.run(f"INSERT INTO followed VALUES ({failures})")
-        moving.ingest()
+        moving.ingest(f"INSERT INTO followed VALUES ({failures})")
         s3.fault = fail
         summary = moving.apply()
         s3.fault = lambda request: None

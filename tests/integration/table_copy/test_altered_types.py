@@ -100,13 +100,11 @@ def test_silver_follows_the_texts_of_altered_types(source: Database, make_pipeli
     made = make_pipeline(database=source, copy="initial", create_publication="all", route=route)
     silver = replace(made.config.silver, rewrites="resync")
     tables = replace(made, config=replace(made.config, silver=silver))
-    tables.run(*TYPES, *KEYED, *OTHERS)
-    tables.catch_up()
+    tables.catch_up(*TYPES, *KEYED, *OTHERS)
     with source.connect() as other, other.transaction():
         other.execute("INSERT INTO by_pair VALUES ('(50,50)', 50)")
         other.execute("UPDATE full_pair SET v = 50 WHERE v = 2")
-        tables.run(*ALTERED, *OTHERS_ALTERED)
-        found = tables.ingest()
+        found = tables.ingest(*ALTERED, *OTHERS_ALTERED)
         assert {name.table for name in found.copies} == set(CHANGED)
         assert texts(tables, "by_mood") == [
             "Stored values of the type public.mood have another text at the source, as after ALTER TYPE, and"
@@ -127,16 +125,14 @@ def test_silver_follows_the_texts_of_altered_types(source: Database, make_pipeli
 @pytest.mark.promise("types that are altered")
 def test_only_what_differs_after_a_type_was_altered_is_copied(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
-    pipeline.run(
+    pipeline.catch_up(
         *TYPES,
         *KEYED,
         "DROP TABLE full_pair",  # each comparison takes seconds
         "CREATE TABLE by_named (n named PRIMARY KEY, v feeling)",
         "INSERT INTO by_named VALUES ('(1,1)', NULL), ('(1,2)', 'wild')",
     )
-    pipeline.catch_up()
-    pipeline.run(*(each for each in ALTERED if "full_pair" not in each))
-    pipeline.ingest()
+    pipeline.ingest(*(each for each in ALTERED if "full_pair" not in each))
     history = Bronze(Lake(pipeline.root), pipeline.config.pipeline).copies.read()
     assert {name.table for name in history.open_requests()} == {"by_pair", "by_mood", "by_named"}
     assert "It is compared with the source" in texts(pipeline, "by_pair")[0]

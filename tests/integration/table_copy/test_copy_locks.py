@@ -95,8 +95,7 @@ def test_a_table_that_is_copied_can_be_altered_while_others_are_read(
 ) -> None:
     held = HeldRound(monkeypatch, "b")
     assert_free(pipeline, held, "VACUUM FULL a", "ALTER TABLE a ADD COLUMN w int DEFAULT 7")
-    pipeline.run("UPDATE a SET v = 'w' WHERE id = 15")  # it describes the new column
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE a SET v = 'w' WHERE id = 15")  # it describes the new column
     pipeline.assert_equal("a", "b")
 
 
@@ -112,6 +111,5 @@ def test_a_table_can_be_altered_during_its_partial_resync_too(
         run_resync(pipeline.config, [f"public.{table}"], key_ranges=ranges)
     held = HeldRound(monkeypatch, "b")
     assert_free(pipeline, held, "ALTER TABLE a ADD COLUMN w int DEFAULT 7")
-    pipeline.run("UPDATE a SET v = 'w' WHERE id = 15")  # it describes the new column
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE a SET v = 'w' WHERE id = 15")  # it describes the new column
     pipeline.assert_equal("a", "b")

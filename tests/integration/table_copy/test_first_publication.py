@@ -86,10 +86,8 @@ def test_the_first_run_leaves_out_tables_whose_updates_would_fail(
     assert kind == "unpublished"
     assert "It has no replica identity, so UPDATE and DELETE would fail on it at the source." in sentence
     assert f'ALTER PUBLICATION "{pipeline.config.source.publication}" ADD TABLE' in sentence
-    pipeline.run(*(mend for _, _, mend in unsafe.values()), "UPDATE a SET v = 'changed' WHERE id = 1")
-    pipeline.catch_up()
-    pipeline.run(*(f"UPDATE {name} SET v = 'followed'" for name in unsafe))
-    pipeline.catch_up()
+    pipeline.catch_up(*(mend for _, _, mend in unsafe.values()), "UPDATE a SET v = 'changed' WHERE id = 1")
+    pipeline.catch_up(*(f"UPDATE {name} SET v = 'followed'" for name in unsafe))
     pipeline.assert_equal("a", *(expected - {"made", "virtual"}))
     assert pipeline.events("bare")[1][0] == "published"
 
@@ -101,8 +99,7 @@ def test_a_publication_of_no_safe_table_starts_empty(make_pipeline: MakePipeline
     assert sentence.endswith("will be created for no table yet.")
     pipeline.catch_up(unpublished={"bare"})
     pipeline.run("INSERT INTO bare VALUES (1)", "UPDATE bare SET id = 2")
-    pipeline.run("ALTER TABLE bare ADD PRIMARY KEY (id)")
-    pipeline.catch_up()
+    pipeline.catch_up("ALTER TABLE bare ADD PRIMARY KEY (id)")
     pipeline.assert_equal("bare")
 
 

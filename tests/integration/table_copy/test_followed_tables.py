@@ -32,8 +32,7 @@ def followed(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pip
     """Give a pipeline on PostgreSQL 10, then on 18, that created its publication for table a."""
     database: Database = request.getfixturevalue(request.param)
     pipeline = make_pipeline(copy="initial", database=database)
-    pipeline.run(TABLE.format("a"), FILL.format("a", 1, 20))
-    pipeline.catch_up()
+    pipeline.catch_up(TABLE.format("a"), FILL.format("a", 1, 20))
     return pipeline
 
 
@@ -42,8 +41,7 @@ def foreign(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline whose publication was created by hand for table a."""
     pipeline = make_pipeline(copy="initial")
     pipeline.run(TABLE.format("a"), FILL.format("a", 1, 20))
-    pipeline.run(f"CREATE PUBLICATION {pipeline.config.source.publication} FOR TABLE a")
-    pipeline.catch_up()
+    pipeline.catch_up(f"CREATE PUBLICATION {pipeline.config.source.publication} FOR TABLE a")
     return pipeline
 
 
@@ -54,8 +52,7 @@ def modest(make_pipeline: MakePipeline, database: Database) -> Iterator[Pipeline
     database.run(f"CREATE ROLE {role} LOGIN REPLICATION", f"ALTER DATABASE {database.name} OWNER TO {role}")
     conninfo = database.server.conninfo_of(database.name, role)
     pipeline = make_pipeline(copy="initial", conninfo=conninfo)
-    pipeline.run(TABLE.format("a"), f"ALTER TABLE a OWNER TO {role}")
-    pipeline.catch_up()
+    pipeline.catch_up(TABLE.format("a"), f"ALTER TABLE a OWNER TO {role}")
     yield pipeline
     database.run(f"ALTER DATABASE {database.name} OWNER TO postgres", f"REASSIGN OWNED BY {role} TO postgres")
     database.free_slot()
@@ -96,8 +93,7 @@ def test_a_new_table_that_matches_joins(followed: Pipeline) -> None:
     assert summary.exit_code(strict=True) == 0
     assert "added to the publication: public.b" in summary.lines()
     assert summary.as_json()["published"] == [{"schema": "public", "table": "b"}]
-    followed.run("UPDATE b SET v = 'changed' WHERE id < 5")
-    followed.catch_up()
+    followed.catch_up("UPDATE b SET v = 'changed' WHERE id < 5")
     followed.assert_equal("a", "b")
     [(kind, sentence), *_] = followed.events("b")
     assert kind == "published"
@@ -117,16 +113,13 @@ def test_a_table_that_was_dropped_and_created_again_joins_again(
     followed.run("CREATE TABLE a (id int PRIMARY KEY, v text, more int)", "INSERT INTO a VALUES (1, 'x', 1)")
     followed.catch_up()
     followed.assert_equal("a")
-    followed.run("INSERT INTO a VALUES (2, 'y', 2)", "UPDATE a SET more = 3 WHERE id = 1")
-    followed.catch_up()
+    followed.catch_up("INSERT INTO a VALUES (2, 'y', 2)", "UPDATE a SET more = 3 WHERE id = 1")
     followed.assert_equal("a")
 
 
 def test_a_table_that_is_away_for_some_runs_is_detached_and_comes_back(followed: Pipeline) -> None:
-    followed.run(TABLE.format("b"), FILL.format("b", 1, 30))
-    followed.catch_up()
-    followed.run("DELETE FROM b WHERE id > 10", "DROP TABLE b")
-    followed.ingest()
+    followed.catch_up(TABLE.format("b"), FILL.format("b", 1, 30))
+    followed.ingest("DELETE FROM b WHERE id > 10", "DROP TABLE b")
     followed.apply(records_status=True)
     rows = {row.table_name: row for row in followed.frame("_pgdelta", "status").collect()}
     assert (rows["a"].state, rows["b"].state) == ("current", "detached")
@@ -134,8 +127,7 @@ def test_a_table_that_is_away_for_some_runs_is_detached_and_comes_back(followed:
     assert followed.frame("silver", "public", "b").count() == 10  # what was committed before the DROP
     assert state(followed, B)[0] == "detached"
     assert followed.ingest().exit_code(strict=True) == 0
-    followed.run(TABLE.format("b"), FILL.format("b", 5, 12))
-    followed.catch_up()
+    followed.catch_up(TABLE.format("b"), FILL.format("b", 5, 12))
     followed.assert_equal("a", "b")
     assert state(followed, B)[0] == "current"
 
@@ -172,16 +164,14 @@ def test_a_table_without_a_replica_identity_is_not_added_but_reported(followed: 
     followed.apply(records_status=True)
     status = followed.frame("_pgdelta", "status").where("table_name = 'b'").collect()
     assert [(row.state, row.sentence) for row in status] == [state(followed, B)]
-    followed.run("ALTER TABLE b ADD PRIMARY KEY (id)")
-    followed.catch_up()
+    followed.catch_up("ALTER TABLE b ADD PRIMARY KEY (id)")
     followed.assert_equal("a", "b")
     assert [kind for kind, _ in followed.events("b")] == ["unpublished", "published", "evolved"]
 
 
 @pytest.mark.promise("followed tables")
 def test_a_foreign_publication_is_unchanged_but_what_it_lacks_is_reported(foreign: Pipeline) -> None:
-    foreign.run(TABLE.format("b"), TABLE.format("c"))
-    summary = foreign.ingest()
+    summary = foreign.ingest(TABLE.format("b"), TABLE.format("c"))
     assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
     [line] = [line for line in summary.lines() if line.startswith("not published")]
     assert line.startswith("not published: public.b, public.c. The publication ")
@@ -190,8 +180,7 @@ def test_a_foreign_publication_is_unchanged_but_what_it_lacks_is_reported(foreig
     assert summary.as_json()["unpublished"][0]["table"] == "b"
     assert state(foreign, B)[0] == "unpublished"
     # As it says. The events follow.
-    foreign.run(f"ALTER PUBLICATION {foreign.config.source.publication} ADD TABLE b", "DROP TABLE c")
-    foreign.catch_up()
+    foreign.catch_up(f"ALTER PUBLICATION {foreign.config.source.publication} ADD TABLE b", "DROP TABLE c")
     foreign.assert_equal("a", "b")
     assert [kind for kind, _ in foreign.events("b")] == ["unpublished", "published", "evolved"]
     assert [kind for kind, _ in foreign.events("c")] == ["unpublished", "detached"]
@@ -203,8 +192,7 @@ def test_a_comment_makes_a_publication_the_pipelines_own(foreign: Pipeline) -> N
     foreign.run(f"COMMENT ON PUBLICATION {name} IS 'managed by pgdelta, pipeline other'", TABLE.format("b"))
     assert foreign.ingest().exit_code(strict=True) == 1
     comment = f"managed by pgdelta, pipeline {foreign.config.pipeline}"
-    foreign.run(f"COMMENT ON PUBLICATION {name} IS '{comment}'")
-    foreign.catch_up()
+    foreign.catch_up(f"COMMENT ON PUBLICATION {name} IS '{comment}'")
     foreign.assert_equal("a", "b")
 
 
@@ -213,8 +201,7 @@ def test_create_never_alters_nothing(followed: Pipeline) -> None:
         followed.config.source, create=replace(followed.config.source.create, publication="never")
     )
     followed.config = replace(followed.config, source=source)
-    followed.run(TABLE.format("b"))
-    summary = followed.ingest()
+    summary = followed.ingest(TABLE.format("b"))
     assert summary.exit_code(strict=True) == 1
     assert any("source.create.publication is never" in line for line in summary.lines())
     assert published(followed) == {"a"}
@@ -231,8 +218,7 @@ def test_a_table_that_the_role_does_not_own_stops_no_other(modest: Pipeline) -> 
 
 @pytest.mark.promise("followed tables")
 def test_nothing_is_removed_from_the_publication(followed: Pipeline) -> None:
-    followed.run(TABLE.format("b"))
-    followed.catch_up()
+    followed.catch_up(TABLE.format("b"))
     (rule,) = followed.config.tables
     narrow = with_rules(followed, replace(rule, source="public.a"))
     narrow.catch_up()
@@ -254,12 +240,9 @@ def test_a_locked_table_is_added_by_a_later_poll(followed: Pipeline) -> None:
 
 def test_without_copies_a_table_joins_with_what_changes_from_then_on(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="never")
-    pipeline.run(TABLE.format("a"))
-    pipeline.catch_up()
-    pipeline.run(TABLE.format("b"))
-    pipeline.ingest()
-    pipeline.run(FILL.format("b", 1, 5))
-    pipeline.catch_up()
+    pipeline.catch_up(TABLE.format("a"))
+    pipeline.ingest(TABLE.format("b"))
+    pipeline.catch_up(FILL.format("b", 1, 5))
     pipeline.assert_equal("b")
     [(kind, sentence)] = pipeline.events("b")
     assert kind == "published"
@@ -268,12 +251,11 @@ def test_without_copies_a_table_joins_with_what_changes_from_then_on(make_pipeli
 
 def test_partitions_that_their_root_or_each_other_cover_are_not_missing(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial")
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
         "CREATE TABLE empty (id int PRIMARY KEY) PARTITION BY RANGE (id)",
     )
-    pipeline.catch_up()
     pipeline.run("CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20)", "INSERT INTO p VALUES (11)")
     pipeline.catch_up()
     pipeline.assert_equal("p")
@@ -302,9 +284,8 @@ def test_whole_schemas_are_followed_from_the_first_row_of_a_new_table(
 ) -> None:
     rules = ("public.*", "tenant_*.*")
     life = make_pipeline(*rules, copy="initial", create_publication="schemas", database=database)
-    life.run(TABLE.format("a"), FILL.format("a", 1, 20))
-    life.catch_up()
-    life.run(
+    life.catch_up(TABLE.format("a"), FILL.format("a", 1, 20))
+    summary = life.ingest(
         TABLE.format("b"),  # published at once
         FILL.format("b", 1, 30),
         "UPDATE b SET v = 'first' WHERE id < 9",
@@ -316,7 +297,6 @@ def test_whole_schemas_are_followed_from_the_first_row_of_a_new_table(
         "INSERT INTO tenant_2.d VALUES (1)",
         TABLE.format("tenant_2.e"),
     )
-    summary = life.ingest()
     assert summary.published == [("tenant_1", "c"), ("tenant_2", "e")]
     assert summary.unpublished is not None
     assert list(summary.unpublished) == [("tenant_2", "d")]
@@ -325,8 +305,7 @@ def test_whole_schemas_are_followed_from_the_first_row_of_a_new_table(
     life.run("UPDATE tenant_2.d SET id = 2", "ALTER TABLE tenant_2.d ADD PRIMARY KEY (id)")
     assert life.ingest().published == [("tenant_2", "d")]
     assert database.run(query) == [("public",), ("tenant_1",), ("tenant_2",)]
-    life.run("UPDATE tenant_1.c SET v = 'x' WHERE id = 3", "DELETE FROM tenant_2.d")
-    life.catch_up()
+    life.catch_up("UPDATE tenant_1.c SET v = 'x' WHERE id = 3", "DELETE FROM tenant_2.d")
     life.assert_equal(
         "a", "b", *(TableName(f"tenant_{n}", name) for n, name in ((1, "c"), (2, "d"), (2, "e")))
     )
@@ -340,7 +319,7 @@ def test_a_role_that_may_not_add_schemas_adds_their_tables(
     conninfo = database.server.conninfo_of(database.name, role)
     life = make_pipeline("s.*", copy="initial", create_publication="schemas", conninfo=conninfo)
     publication, comment = life.config.source.publication, managed_comment(life.config.pipeline)
-    life.run(
+    life.catch_up(
         f"CREATE SCHEMA s AUTHORIZATION {role}",
         TABLE.format("s.a"),
         f"ALTER TABLE s.a OWNER TO {role}",
@@ -348,7 +327,6 @@ def test_a_role_that_may_not_add_schemas_adds_their_tables(
         f"ALTER PUBLICATION {publication} OWNER TO {role}",
         f"COMMENT ON PUBLICATION {publication} IS '{comment}'",
     )
-    life.catch_up()
     life.run(TABLE.format("s.b"), f"ALTER TABLE s.b OWNER TO {role}", FILL.format("s.b", 1, 5))
     assert life.ingest().published == [("s", "b")]
     life.catch_up()

@@ -210,12 +210,10 @@ def test_a_table_of_an_extension_is_followed_if_a_rule_names_it(
     database: Database, make_pipeline: MakePipeline
 ) -> None:
     pipeline = make_pipeline("public.*", copy="initial")
-    pipeline.run(*FOREIGN, *ODD)
-    pipeline.ingest()
+    pipeline.ingest(*FOREIGN, *ODD)
     assert published(database) == {"orders"}
     by_name = with_rules(pipeline, TableRule("public.lookup"), *pipeline.config.tables)
-    by_name.run("INSERT INTO lookup VALUES (1)")
-    by_name.ingest()
+    by_name.ingest("INSERT INTO lookup VALUES (1)")
     assert published(database) == {"orders", "lookup"}
     by_name.apply()
     by_name.assert_equal("lookup")

@@ -63,8 +63,7 @@ def patches(pipeline: Pipeline) -> list[int]:
 def orders(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline whose silver shows two tables."""
     pipeline = make_pipeline(copy="initial", create_publication="all")
-    pipeline.run(*ORDERS, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
-    pipeline.catch_up()
+    pipeline.catch_up(*ORDERS, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
     return pipeline
 
 
@@ -95,14 +94,12 @@ def test_keys_are_copied_again_while_the_table_changes(
     assert shown["orders"].state == "behind"
     assert shown["orders"].awaits_copy
     assert shown["orders"].sentence == "The next ingest copies the rows that it waits for."
-    orders.run("UPDATE orders SET n = n + 1 WHERE id BETWEEN 15 AND 40")
-    orders.catch_up()
+    orders.catch_up("UPDATE orders SET n = n + 1 WHERE id BETWEEN 15 AND 40")
     assert patches(orders) == [10 + 1 + 30 + 1]
     assert as_of(orders.session, orders.root)[TableName("public", "orders")].count() == 299
-    orders.run(
+    orders.catch_up(
         "UPDATE orders SET n = n + 1 WHERE id BETWEEN 1 AND 100", "UPDATE orders SET id = 20 WHERE id = 120"
     )
-    orders.catch_up()
     orders.assert_equal("orders")
     # silver is in bronze alone
     shutil.rmtree(orders.path("silver", "public", "orders"))
@@ -119,10 +116,8 @@ def test_a_crash_while_keys_are_put(
 ) -> None:
     injure(orders, "orders", "DELETE FROM {} WHERE id BETWEEN 100 AND 200")
     resync(orders, "orders", keys(100, 200))
-    orders.run("DELETE FROM orders WHERE id = 150")
-    orders.ingest()
-    orders.run("INSERT INTO orders VALUES (150, 1)", "DELETE FROM orders WHERE id = 160")
-    orders.ingest()
+    orders.ingest("DELETE FROM orders WHERE id = 150")
+    orders.ingest("INSERT INTO orders VALUES (150, 1)", "DELETE FROM orders WHERE id = 160")
     commit_rows = NativeTarget.commit_rows
     crashes = 0
 
@@ -150,7 +145,7 @@ def test_a_crash_while_keys_are_put(
 def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="never")
     publication = pipeline.config.source.publication
-    pipeline.run(
+    pipeline.catch_up(
         f"CREATE PUBLICATION {publication} FOR ALL TABLES WITH (publish_via_partition_root = true)",
         "CREATE TABLE parts (region text, no int, day date, u uuid, v text, PRIMARY KEY (region, no, day)) "
         "PARTITION BY LIST (region)",
@@ -160,7 +155,6 @@ def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -
         "INSERT INTO parts SELECT r, i, date '2020-01-01' + i, md5(i::text)::uuid, r || i "
         "FROM unnest(ARRAY['a', 'B', 'ä', 'Z', 'o''k', '']) r, generate_series(1, 10) i",
     )
-    pipeline.catch_up()
     injure(pipeline, "parts", "UPDATE {} SET v = 'wrong'")
     resync(
         pipeline,
@@ -182,13 +176,12 @@ def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -
 @pytest.mark.slow
 def test_key_ranges_that_cannot_be_copied_are_refused(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE moments (at timestamptz PRIMARY KEY, v text)",
         "INSERT INTO moments VALUES ('2020-01-01 00:00+00', 'a'), ('2021-01-01 00:00+00', 'b')",
         "CREATE TABLE bag (a int)",
         "ALTER TABLE bag REPLICA IDENTITY FULL",
     )
-    pipeline.catch_up()
     with pytest.raises(ConfigError, match=r"moments.*single keys"):
         resync(pipeline, "moments", keys("2020-01-01", "2022-01-01"))
     with pytest.raises(ConfigError, match="The range has 2 values, the key 1 column"):
@@ -210,11 +203,10 @@ def test_key_ranges_that_cannot_be_copied_are_refused(make_pipeline: MakePipelin
 @pytest.mark.slow
 def test_a_range_that_silver_cannot_compare_has_the_whole_table_copied(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE amounts (id numeric PRIMARY KEY, v text)",
         "INSERT INTO amounts VALUES (7, 'x'), (70, 'y')",
     )
-    pipeline.catch_up()
     injure(pipeline, "amounts", "UPDATE {} SET v = 'wrong'")
     resync(pipeline, "amounts", keys("1e60", "1e70"), keys(7, 8))
     pipeline.catch_up()
@@ -227,8 +219,7 @@ def test_a_range_that_silver_cannot_compare_has_the_whole_table_copied(make_pipe
 @pytest.mark.slow
 def test_a_foreign_commit_is_replaced_by_a_copy(orders: Pipeline) -> None:
     orders.session.sql(f"DELETE FROM delta.`{orders.path('silver', 'public', 'orders')}` WHERE id < 100")
-    orders.run("UPDATE orders SET n = 9 WHERE id = 200")
-    orders.ingest()
+    orders.ingest("UPDATE orders SET n = 9 WHERE id = 200")
     summary = orders.apply()
     assert summary.exit_code(strict=False) == 1
     assert any("pgdelta resync" in line for line in summary.lines())
@@ -247,8 +238,7 @@ def test_keys_are_copied_although_a_commit_is_not_visible_yet(
     server = make_server({"synchronous_standby_names": ""})
     database = Database(server, "postgres", server.conninfo)
     pipeline = make_pipeline(copy="initial", create_publication="all", database=database)
-    pipeline.run(*ORDERS)
-    pipeline.catch_up()
+    pipeline.catch_up(*ORDERS)
     injure(pipeline, "orders", "UPDATE {} SET n = -1 WHERE id BETWEEN 100 AND 110")
     resync(pipeline, "orders", keys(100, 110))
     with unseen_commits(database, "UPDATE orders SET n = 77 WHERE id = 7", "DELETE FROM orders WHERE id = 8"):
@@ -269,8 +259,7 @@ def test_transactions_that_ended_and_cannot_be_seen_yet(
     pipeline = make_pipeline(
         copy="initial", create_publication="all", database=Database(server, "postgres", server.conninfo)
     )
-    pipeline.run(*ORDERS)
-    pipeline.catch_up()
+    pipeline.catch_up(*ORDERS)
     injure(pipeline, "orders", "UPDATE {} SET n = -1, big = NULL WHERE id BETWEEN 100 AND 110")
     resync(pipeline, "orders", keys(100, 200))
     statements = (

@@ -98,8 +98,7 @@ def test_a_partitioned_table_is_one_silver_table(make_pipeline: MakePipeline, ru
     assert not [each for each in checks if each.name in ("relations", "published tables")]
     pipeline.catch_up()
     pipeline.run(MONTH, "INSERT INTO sales VALUES (3, '2026-03-05', 'x')", "UPDATE sales SET v = 'y'")
-    pipeline.run("UPDATE sales SET day = '2026-03-06' WHERE id = 1", "DELETE FROM sales WHERE id = 2")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE sales SET day = '2026-03-06' WHERE id = 1", "DELETE FROM sales WHERE id = 2")
     pipeline.assert_equal("sales")
     assert published(pipeline) == {"sales", "other"}
     assert silver(pipeline) == {"sales", "other"}
@@ -110,18 +109,15 @@ def test_a_partitioned_table_is_one_silver_table(make_pipeline: MakePipeline, ru
 def test_a_rule_that_names_a_partition_gives_a_table_of_it(make_pipeline: MakePipeline) -> None:
     """Until a rule names its root, too."""
     pipeline = make_pipeline("public.sales_1", copy="initial")
-    pipeline.run(*SALES)
-    pipeline.catch_up()
-    pipeline.run("UPDATE sales SET v = 'y'")
-    pipeline.catch_up()
+    pipeline.catch_up(*SALES)
+    pipeline.catch_up("UPDATE sales SET v = 'y'")
     pipeline.assert_equal("sales_1")
     assert silver(pipeline) == {"sales_1"}
     rules = (*pipeline.config.tables, replace(pipeline.config.tables[0], source="public.sales"))
     pipeline = replace(pipeline, config=replace(pipeline.config, tables=rules))
     assert [str(name) for name in pipeline.ingest().published] == ["public.sales"]
     assert_named(pipeline, "sales_1", sentence=SENT_BY_ROOT.format("{0}", OWN_RULE))
-    pipeline.run("UPDATE sales SET v = 'z'")
-    pipeline.ingest()
+    pipeline.ingest("UPDATE sales SET v = 'z'")
     pipeline.apply()
     pipeline.assert_equal("sales")
 
@@ -137,17 +133,14 @@ def test_a_rule_whose_rows_come_under_names_of_partitions_is_named(make_pipeline
     all_rules = (replace(pipeline.config.tables[0], source="public.*"),)
     source = replace(pipeline.config.source, create=Create())
     pipeline = replace(pipeline, config=replace(pipeline.config, source=source, tables=all_rules))
-    pipeline.run(MONTH)
-    pipeline.ingest()
+    pipeline.ingest(MONTH)
     assert_named(pipeline, "sales", "sales_2", sentence=SENT_BY_PARTITIONS, is_refused=False)
-    pipeline.run("UPDATE sales SET v = 'y'", "INSERT INTO sales VALUES (3, '2026-03-05', 'x')")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE sales SET v = 'y'", "INSERT INTO sales VALUES (3, '2026-03-05', 'x')")
     pipeline.assert_equal("sales_1", "sales_2a", "sales_3")
     name = pipeline.config.source.publication
     pipeline.run(f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)", "DELETE FROM sales_1")
     pipeline.ingest()
-    pipeline.run("UPDATE sales SET v = 'z'")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE sales SET v = 'z'")
     pipeline.assert_equal("sales")
     states = {table.name.table: table.state for table in read_status(pipeline.config).tables}
     assert states.pop("other")  # it waits for its comparison, because the publication was altered
@@ -200,16 +193,14 @@ def test_a_root_without_identity_is_held_alone_and_followed_once_mended(make_pip
     assert not check.ok
     assert check.sentence.endswith("silver is held at the first update or delete: public.events.")
     pipeline.ingest()
-    pipeline.run("INSERT INTO events VALUES (3, 'a', 'added')", "INSERT INTO other VALUES (1)")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO events VALUES (3, 'a', 'added')", "INSERT INTO other VALUES (1)")
     pipeline.assert_equal("events", "other")
-    pipeline.run(
+    pipeline.ingest(
         "INSERT INTO events VALUES (4, 'a', 'added')",
         "UPDATE events SET v = 'x' WHERE id = 1",
         "DELETE FROM events WHERE id = 2",
         "INSERT INTO other VALUES (2)",
     )
-    pipeline.ingest()
     summary = pipeline.apply()
     assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1), summary.lines()
     pipeline.assert_equal("other")
@@ -219,17 +210,15 @@ def test_a_root_without_identity_is_held_alone_and_followed_once_mended(make_pip
     assert 'Run ALTER TABLE "public"."events" ADD PRIMARY KEY (…) with the key of its partitions' in sentence
     [table] = [each for each in read_status(pipeline.config).tables if each.name.table == "events"]
     assert (table.state, table.sentence) == (kind, sentence)
-    pipeline.run(
+    pipeline.ingest(
         "ALTER TABLE events_a DROP CONSTRAINT events_a_pkey",
         "ALTER TABLE events ADD PRIMARY KEY (id, kind)",
         "UPDATE events SET v = 'mended' WHERE id = 1",
     )
-    pipeline.ingest()
     summary = pipeline.apply()
     assert summary.exit_code(strict=True) == 0, summary.lines()
     pipeline.ingest()
-    pipeline.run("DELETE FROM events WHERE id = 3", "UPDATE other SET id = 3 WHERE id = 1")
-    pipeline.catch_up()
+    pipeline.catch_up("DELETE FROM events WHERE id = 3", "UPDATE other SET id = 3 WHERE id = 1")
     pipeline.assert_equal("events", "other")
 
 
@@ -253,6 +242,5 @@ def test_older_servers_have_a_table_for_each_partition(
         assert line.startswith("not followed: public.sales")
         assert "It is partitioned, and PostgreSQL publishes partitioned tables from 13 on." in line
         pipeline.catch_up()
-        pipeline.run("INSERT INTO sales VALUES (7, '2026-01-07', 'x')")
-        pipeline.catch_up()
+        pipeline.catch_up("INSERT INTO sales VALUES (7, '2026-01-07', 'x')")
         pipeline.assert_equal("sales_1")

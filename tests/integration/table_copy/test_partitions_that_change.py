@@ -36,7 +36,7 @@ def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Da
 def sales(database: Database, make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline of a table with two filled partitions and an empty one, published by its root."""
     pipeline = auto(make_pipeline("public.sales", copy="initial"))
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE sales (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
         "CREATE TABLE s1 PARTITION OF sales FOR VALUES FROM (0) TO (100)",
         "CREATE TABLE s2 PARTITION OF sales FOR VALUES FROM (100) TO (200)",
@@ -44,9 +44,7 @@ def sales(database: Database, make_pipeline: MakePipeline) -> Pipeline:
         FILL.format(1, 150),
         f"CREATE PUBLICATION {database.name} FOR TABLE sales WITH (publish_via_partition_root)",
     )
-    pipeline.catch_up()
-    pipeline.run(FILL.format(151, 160))
-    pipeline.catch_up()
+    pipeline.catch_up(FILL.format(151, 160))
     pipeline.assert_equal("sales")
     assert resyncs(pipeline) == settled(pipeline) == []
     return pipeline
@@ -99,21 +97,18 @@ def test_what_no_message_carries_is_an_event_and_a_copy(
 ) -> None:
     pipeline = with_writer(sales, writer)
     before, statement, expected = CHANGES[change]
-    pipeline.run(*before, statement, "INSERT INTO sales VALUES (950, 'later')")
-    pipeline.catch_up()
+    pipeline.catch_up(*before, statement, "INSERT INTO sales VALUES (950, 'later')")
     [sentence] = settled(pipeline)
     assert expected in sentence
     pipeline.assert_equal("sales")
-    pipeline.run("UPDATE sales SET v = 'goes on' WHERE id % 7 = 0")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE sales SET v = 'goes on' WHERE id % 7 = 0")
     pipeline.assert_equal("sales")
     assert (len(settled(pipeline)), resyncs(pipeline)) == (1, [])
 
 
 @pytest.mark.promise("partitions and settings")
 def test_truncated_and_filled_again_is_an_event(sales: Pipeline) -> None:
-    sales.run("TRUNCATE s1", FILL.format(50, 60))
-    sales.catch_up()
+    sales.catch_up("TRUNCATE s1", FILL.format(50, 60))
     assert "s1 was truncated" in settled(sales)[0]
     sales.assert_equal("sales")
 
@@ -131,36 +126,31 @@ def test_created_and_attached_with_rows_in_one_transaction_is_an_event(sales: Pi
 
 @pytest.mark.promise("partitions and settings")
 def test_detached_changed_and_attached_again_is_an_event(sales: Pipeline) -> None:
-    sales.run(
+    sales.catch_up(
         "ALTER TABLE sales DETACH PARTITION s1",
         "DELETE FROM s1",
         "ALTER TABLE sales ATTACH PARTITION s1 FOR VALUES FROM (0) TO (100)",
     )
-    sales.catch_up()
     assert "s1 was detached and attached again" in settled(sales)[0]
     sales.assert_equal("sales")
 
 
 def test_partitions_below_a_partition_are_followed(sales: Pipeline) -> None:
-    sales.run(
+    sales.catch_up(
         "CREATE TABLE s4 PARTITION OF sales FOR VALUES FROM (300) TO (400) PARTITION BY RANGE (id)",
         "CREATE TABLE s41 PARTITION OF s4 FOR VALUES FROM (300) TO (350)",
         FILL.format(300, 340),
     )
-    sales.catch_up()
-    sales.run(FILL.format(341, 345), "VACUUM FULL s41")
-    sales.catch_up()
+    sales.catch_up(FILL.format(341, 345), "VACUUM FULL s41")
     assert resyncs(sales) == []
     sales.assert_equal("sales")
-    sales.run(
+    sales.catch_up(
         "ALTER TABLE sales ADD COLUMN added text DEFAULT 'it''s' NOT NULL",
         "ALTER TABLE sales ALTER added DROP NOT NULL, ALTER added DROP DEFAULT",
         FILL.format(346, 348),
     )
-    sales.catch_up()
     sales.assert_equal("sales")  # earlier rows have the default, which only the partitions have
-    sales.run("TRUNCATE s4")
-    sales.catch_up()
+    sales.catch_up("TRUNCATE s4")
     assert "s41 was truncated" in settled(sales)[0]
     sales.assert_equal("sales")
 
@@ -168,7 +158,7 @@ def test_partitions_below_a_partition_are_followed(sales: Pipeline) -> None:
 @pytest.mark.promise("partitions and settings")
 def test_what_keeps_the_rows_causes_no_event(sales: Pipeline) -> None:
     role = f"owner_{sales.database.name}"
-    sales.run(
+    sales.catch_up(
         "VACUUM FULL s1",
         "CLUSTER s2 USING s2_pkey",
         f"CREATE ROLE {role}",
@@ -184,28 +174,23 @@ def test_what_keeps_the_rows_causes_no_event(sales: Pipeline) -> None:
         "CREATE TABLE s5 (LIKE sales INCLUDING ALL)",
         "ALTER TABLE sales ATTACH PARTITION s5 FOR VALUES FROM (500) TO (600)",
     )
-    sales.catch_up()
-    sales.run(FILL.format(500, 510), "VACUUM FULL s1")
-    sales.catch_up()
+    sales.catch_up(FILL.format(500, 510), "VACUUM FULL s1")
     assert resyncs(sales) == settled(sales) == []
     sales.assert_equal("sales")
     sales.run(f"REASSIGN OWNED BY {role} TO postgres", f"DROP ROLE {role}")
 
 
 def test_a_truncate_of_the_root_is_published_and_causes_no_event(sales: Pipeline) -> None:
-    sales.run("TRUNCATE sales", FILL.format(1, 20))
-    sales.catch_up()
+    sales.catch_up("TRUNCATE sales", FILL.format(1, 20))
     assert resyncs(sales) == []
     sales.assert_equal("sales")
-    sales.run("TRUNCATE sales")
-    sales.catch_up()
+    sales.catch_up("TRUNCATE sales")
     assert resyncs(sales) == []
     assert sales.frame("silver", "public", "sales").count() == 0
 
 
 def test_a_partition_truncated_after_the_root_is_an_event(sales: Pipeline) -> None:
-    sales.run("TRUNCATE sales", FILL.format(1, 20), FILL.format(120, 130), "TRUNCATE s1")
-    sales.catch_up()
+    sales.catch_up("TRUNCATE sales", FILL.format(1, 20), FILL.format(120, 130), "TRUNCATE s1")
     [sentence] = settled(sales)
     assert "s1 was truncated" in sentence
     assert "s2" not in sentence
@@ -213,8 +198,7 @@ def test_a_partition_truncated_after_the_root_is_an_event(sales: Pipeline) -> No
 
 
 def test_a_rewrite_that_may_have_been_a_truncate_is_an_event(sales: Pipeline) -> None:
-    sales.run("VACUUM FULL s9")  # without a row, it may have been truncated
-    sales.catch_up()
+    sales.catch_up("VACUUM FULL s9")  # without a row, it may have been truncated
     assert "s9 was truncated, or rewritten" in settled(sales)[0]
     sales.assert_equal("sales")
 
@@ -264,7 +248,6 @@ def test_a_run_that_fails_before_the_record_finds_the_change_again(
     with monkeypatch.context() as patch:
         patch.setattr(CatalogTable, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
         assert sales.ingest().exit_code(strict=False) == 1
-    sales.run("INSERT INTO sales VALUES (1, 'again')")
-    sales.catch_up()
+    sales.catch_up("INSERT INTO sales VALUES (1, 'again')")
     sales.assert_equal("sales")
     assert set(settled(sales)) == {settled(sales)[0]}

@@ -42,10 +42,8 @@ def tables(database: Database, make_pipeline: MakePipeline) -> Pipeline:
             f"CREATE TABLE {name} (id int PRIMARY KEY, v int, w int)",
             f"INSERT INTO {name} SELECT i, i, i FROM generate_series(1, 20) i",
         )
-    pipeline.run(f"CREATE PUBLICATION {database.name} FOR TABLE a, b")
-    pipeline.catch_up()
-    pipeline.run("UPDATE a SET v = 0 WHERE id = 1")
-    pipeline.catch_up()
+    pipeline.catch_up(f"CREATE PUBLICATION {database.name} FOR TABLE a, b")
+    pipeline.catch_up("UPDATE a SET v = 0 WHERE id = 1")
     return pipeline
 
 
@@ -241,7 +239,6 @@ def test_a_publication_that_is_missing_is_created_where_gaps_are_closed(tables: 
     with pytest.raises(SourceError, match="and ingest creates the publication"):
         tables.ingest()
     tables.config = replace(tables.config, source=replace(tables.config.source, lost_slot="resync"))
-    tables.run("DELETE FROM b WHERE id = 9")
-    tables.ingest()
+    tables.ingest("DELETE FROM b WHERE id = 9")
     tables.catch_up()
     tables.assert_equal(*TABLES)

@@ -155,8 +155,7 @@ def test_silver_is_equal_again_and_only_what_differs_is_copied(tables: Pipeline)
         "ALTER TABLE vacuumed ALTER v TYPE int USING CASE id WHEN 4 THEN 0 ELSE v END",
     )
     rewrite_generated(tables)
-    tables.run("UPDATE hashed SET v = 0 WHERE id = 5", "DELETE FROM same_type WHERE id = 6")
-    found = tables.ingest()
+    found = tables.ingest("UPDATE hashed SET v = 0 WHERE id = 5", "DELETE FROM same_type WHERE id = 6")
     assert not found.copies
     assert all("Run apply, then ingest again" in sentence for sentence in found.compared.values())
     tables.apply()
@@ -171,8 +170,7 @@ def test_silver_is_equal_again_and_only_what_differs_is_copied(tables: Pipeline)
     kind, sentence = tables.events("vacuumed", rewrites=True)[-1]
     assert kind == "evolved"
     assert "compared with the source after the rewrite or type change before" in sentence
-    tables.run("UPDATE hashed SET v = 8 WHERE id = 8")
-    tables.catch_up()
+    tables.catch_up("UPDATE hashed SET v = 8 WHERE id = 8")
     tables.assert_equal("hashed")
 
 
@@ -182,8 +180,7 @@ def test_the_policy_says_whether_a_rewritten_table_is_copied(
     tables: Pipeline, policy: Literal["resync", "event"], kind: str
 ) -> None:
     tables = with_policy(tables, policy)
-    tables.run(*REWRITES)
-    tables.catch_up()
+    tables.catch_up(*REWRITES)
     assert {each for each, _ in events_of_rewrites(tables).values()} == {kind}
     assert requests(tables) == {}
     if policy == "resync":
@@ -216,7 +213,7 @@ def assert_in_doubt_until_copied(tables: Pipeline) -> None:
 
 def test_rewritten_partitions_are_compared_with_their_root(tables: Pipeline) -> None:
     publication = tables.config.source.publication
-    tables.run(
+    tables.catch_up(
         f"DROP PUBLICATION {publication}",
         f"CREATE PUBLICATION {publication} FOR ALL TABLES WITH (publish_via_partition_root)",
         "CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
@@ -224,9 +221,7 @@ def test_rewritten_partitions_are_compared_with_their_root(tables: Pipeline) -> 
         "CREATE TABLE other PARTITION OF root FOR VALUES FROM (100) TO (200)",
         "INSERT INTO root SELECT i, i FROM generate_series(1, 150) i",
     )
-    tables.catch_up()
-    tables.run("ALTER TABLE root ALTER v TYPE int USING v * 2", "TRUNCATE other", "VACUUM FULL leaf")
-    tables.catch_up()
+    tables.catch_up("ALTER TABLE root ALTER v TYPE int USING v * 2", "TRUNCATE other", "VACUUM FULL leaf")
     tables.catch_up()
     tables.assert_equal("root")
     events = tables.events("root", rewrites=True)
@@ -238,8 +233,7 @@ def test_a_truncate_on_postgresql_10_is_found(old_database: Database, make_pipel
     pipeline = make_pipeline(copy="initial", database=old_database, create_publication="all")
     fill(pipeline, "a", "b")
     pipeline.catch_up()
-    pipeline.run("TRUNCATE a", "VACUUM FULL b")
-    pipeline.catch_up()
+    pipeline.catch_up("TRUNCATE a", "VACUUM FULL b")
     pipeline.catch_up()
     pipeline.assert_equal("a", "b")
     assert requests(pipeline) == {}

@@ -32,11 +32,9 @@ def on(pipeline: Pipeline, server: EmbeddedServer) -> Pipeline:
 @contextmanager
 def synced_standby_of(primary: Pipeline) -> Iterator[EmbeddedServer]:
     """Give a standby that has the slot of a pipeline, whose silver shows orders."""
-    primary.run("SELECT pg_create_physical_replication_slot('standby')", *ORDERS, FILL.format(100))
-    primary.catch_up()
+    primary.catch_up("SELECT pg_create_physical_replication_slot('standby')", *ORDERS, FILL.format(100))
     with syncing_standby_of(primary.database.server) as standby:
-        primary.run("UPDATE orders SET n = -1 WHERE id < 9")
-        primary.catch_up()
+        primary.catch_up("UPDATE orders SET n = -1 WHERE id < 9")
         wait_for_slot(standby, primary.config.source.slot, primary.source, primary.ingest)
         yield standby
 
@@ -76,8 +74,7 @@ def test_capture_continues_after_a_failover(primary: Pipeline) -> None:
         promote(standby)
         after = on(primary, standby)
         with after.source:
-            after.run("DELETE FROM orders WHERE id > 90")
-            after.catch_up()
+            after.catch_up("DELETE FROM orders WHERE id > 90")
             after.assert_equal("orders")
 
 
@@ -88,8 +85,7 @@ def test_what_the_promoted_server_never_had_is_refused(primary: Pipeline) -> Non
     old = primary.database.server
     with synced_standby_of(primary) as standby:
         standby.stop()
-        primary.run("UPDATE orders SET n = -3 WHERE id < 9")
-        primary.ingest()
+        primary.ingest("UPDATE orders SET n = -3 WHERE id < 9")
         old.stop()
         standby.start()
         promote(standby)

@@ -52,13 +52,12 @@ def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
 @pytest.mark.quick
 def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
     copying.run(*ORDERS, FILL.format(5000), *BAG, FILL_BAG)
-    copying.run(
+    summary = copying.ingest(
         "CREATE TABLE empty (id int PRIMARY KEY, note text)",
         "CREATE TABLE log (at timestamptz, line text)",
         "INSERT INTO log SELECT now(), 'line ' || i FROM generate_series(1, 100) i",
         "INSERT INTO log VALUES ('infinity', 'does not fit')",
     )
-    summary = copying.ingest()
     assert {name[1]: copy.rows_landed for name, copy in summary.copies.items()} == {
         "orders": 5000,
         "bag": 20000,
@@ -75,14 +74,13 @@ def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
     [misfit] = copying.frame("_pgdelta", "misfits").collect()
     assert (misfit.table_name, misfit.column_name, misfit.raw_text) == ("log", "at", "infinity")
     copying.assert_equal("orders", "bag", "empty")
-    copying.run(
+    copying.catch_up(
         "UPDATE orders SET n = 99 WHERE id <= 10",
         "DELETE FROM orders WHERE id BETWEEN 11 AND 20",
         "UPDATE orders SET id = id + 100000 WHERE id BETWEEN 21 AND 30",
         "DELETE FROM bag WHERE ctid IN (SELECT ctid FROM bag WHERE a = 1 LIMIT 3)",
         "INSERT INTO empty VALUES (1, 'one')",
     )
-    copying.catch_up()
     copying.assert_equal("orders", "bag", "empty")
     # silver is in bronze alone
     before = copying.frame("silver", "public", "orders").drop("_commit_time").collect()
@@ -95,10 +93,8 @@ def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_chunks_land_under_the_epoch_of_their_run(copying: Pipeline) -> None:
-    copying.run(*ORDERS, FILL.format(2000))
-    copying.ingest()
-    copying.run(*BAG, FILL_BAG)
-    copying.ingest()
+    copying.ingest(*ORDERS, FILL.format(2000))
+    copying.ingest(*BAG, FILL_BAG)
     history = copying.session.sql(f"DESCRIBE HISTORY delta.`{copying.path('bronze', 'changes')}`")
     said = [json.loads(row.userMetadata) for row in history.orderBy("version").collect()]
     epochs = [facts["epoch"] for facts in said if facts.get("operation") == "copy"]
@@ -150,8 +146,7 @@ def test_a_copy_that_was_cut_off_continues(copying: Pipeline, monkeypatch: pytes
 def test_copies_of_a_table_share_one_transaction_id(
     copying: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copying.run(*ORDERS, FILL.format(4000))
-    copying.catch_up()
+    copying.catch_up(*ORDERS, FILL.format(4000))
     changes = Lake(copying.config.storage.root).table("bronze", "changes")
     recorded = set(changes.offsets())
     for number in range(3):
@@ -331,11 +326,9 @@ def test_a_copy_of_the_oldest_server_by_either_route(
         create_publication="all",
         route=route,
     )
-    pipeline.run(*ORDERS, FILL.format(1000), *BAG, FILL_BAG)
-    pipeline.catch_up()
+    pipeline.catch_up(*ORDERS, FILL.format(1000), *BAG, FILL_BAG)
     pipeline.assert_equal("orders", "bag")
-    pipeline.run("UPDATE orders SET id = -id WHERE id < 10", "DELETE FROM bag WHERE a = 3")
-    pipeline.catch_up()
+    pipeline.catch_up("UPDATE orders SET id = -id WHERE id < 10", "DELETE FROM bag WHERE a = 3")
     pipeline.assert_equal("orders", "bag")
 
 

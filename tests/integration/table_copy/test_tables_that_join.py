@@ -59,8 +59,7 @@ def test_a_prepared_transaction_that_never_ends_holds_the_new_table(
     server = make_server({"max_prepared_transactions": "2"})
     database = Database(server, "postgres", server.conninfo)
     life = make_pipeline(copy="initial", create_publication="configured", database=database)
-    life.run(TABLE.format("a"), FILL.format("a", 1, 5))
-    life.catch_up()
+    life.catch_up(TABLE.format("a"), FILL.format("a", 1, 5))
     life.run(TABLE.format("b"), TABLE.format("c"), FILL.format("c", 1, 5))
     life.prepare("p", "INSERT INTO b VALUES (100, 'prepared before it joined')")
     add(life, "b, c")
@@ -69,8 +68,7 @@ def test_a_prepared_transaction_that_never_ends_holds_the_new_table(
     [(kind, sentence)] = life.events("b")
     assert kind == "held"
     assert "pg_prepared_xacts" in sentence
-    life.run("COMMIT PREPARED 'p'")
-    life.catch_up()
+    life.catch_up("COMMIT PREPARED 'p'")
     life.assert_equal("a", "b", "c")
 
 

@@ -29,12 +29,11 @@ def recorded(pipeline: Pipeline) -> dict[TxnKind, list[TxnId]]:
 def copy_and_change(pipeline: Pipeline, number: int) -> None:
     """Copy the table, and change it before silver has the copy; the changes follow in the same batch."""
     pipeline.ingest()
-    pipeline.run(
+    pipeline.catch_up(
         f"UPDATE orders SET n = n + {number} WHERE id % 7 = {number}",
         f"DELETE FROM orders WHERE id = {number}",
         f"UPDATE orders SET id = id + 5000 WHERE id = {100 + number}",
     )
-    pipeline.catch_up()
     pipeline.assert_equal("orders")
 
 

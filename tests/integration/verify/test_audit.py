@@ -35,8 +35,7 @@ def test_a_chain_is_whole_until_it_is_broken(pipeline: Pipeline) -> None:
     for n in range(2):
         pipeline.run(f"INSERT INTO t SELECT {n} * 100 + i FROM generate_series(1, 50) i")
         pipeline.transact(f"UPDATE t SET id = id + 10 WHERE id = {n} * 100 + 50", "TRUNCATE u, t")
-        pipeline.run("SELECT pg_logical_emit_message(true, 'beat', 'not counted')")
-        pipeline.ingest()
+        pipeline.ingest("SELECT pg_logical_emit_message(true, 'beat', 'not counted')")
     whole = audit_of(pipeline)
     assert whole.findings == ()
     assert whole.exit_code(strict=True) == 0
@@ -77,19 +76,16 @@ def test_a_chain_is_whole_until_it_is_broken(pipeline: Pipeline) -> None:
 def test_copies_prepared_transactions_and_a_crossed_gap(make_pipeline: MakePipeline) -> None:
     protocol = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
     pipeline = make_pipeline(create_publication="all", copy="initial", protocol=protocol)
-    pipeline.run(
+    pipeline.catch_up(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT i, 'old' FROM generate_series(1, 1000) i",
     )
-    pipeline.catch_up()
     pipeline.prepare("one", "INSERT INTO t SELECT i, 'one' FROM generate_series(2001, 2020) i")
-    pipeline.run("INSERT INTO t VALUES (3001, 'new')")
-    pipeline.ingest()
+    pipeline.ingest("INSERT INTO t VALUES (3001, 'new')")
     pipeline.prepare("two", "INSERT INTO t VALUES (4001, 'two')")
     pipeline.run("COMMIT PREPARED 'one'", "ROLLBACK PREPARED 'two'")
     big = "INSERT INTO t SELECT i, repeat('x', 2000) FROM generate_series(10001, 14000) i"
-    pipeline.run(f"ALTER DATABASE {pipeline.database.name} SET logical_decoding_work_mem = '64kB'", big)
-    pipeline.catch_up()
+    pipeline.catch_up(f"ALTER DATABASE {pipeline.database.name} SET logical_decoding_work_mem = '64kB'", big)
     whole = audit_of(pipeline)
     assert whole.findings == ()
     assert (whole.counted, whole.prepared_rows, whole.copies) == (4001, 20, 1)
@@ -103,8 +99,7 @@ def test_copies_prepared_transactions_and_a_crossed_gap(make_pipeline: MakePipel
     source = replace(pipeline.config.source, lost_slot="resync")
     pipeline = replace(pipeline, config=replace(pipeline.config, source=source))
     pipeline.catch_up()
-    pipeline.run("INSERT INTO t VALUES (5002, 'after it')")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO t VALUES (5002, 'after it')")
     crossed = audit_of(pipeline)
     assert crossed.findings == ()
     assert (crossed.exit_code(strict=False), crossed.exit_code(strict=True)) == (0, 1)

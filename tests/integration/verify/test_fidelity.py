@@ -57,10 +57,8 @@ def columns(found: Fidelity) -> dict[str, ColumnFidelity]:
 def life(request: pytest.FixtureRequest, pipeline: Pipeline) -> Pipeline:
     """Give a pipeline of a table with misfits of every policy, by each writer."""
     made = with_writer(with_rules(pipeline, RULE, TableRule("*.*")), request.param)
-    made.run(TABLE)
-    made.catch_up()
-    made.run(*ROWS)
-    made.catch_up()
+    made.catch_up(TABLE)
+    made.catch_up(*ROWS)
     return made
 
 

@@ -53,8 +53,7 @@ RULES = (
 def proved(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline whose tables were copied and proved."""
     pipeline = with_rules(make_pipeline(copy="initial", create_publication="all"), *RULES)
-    pipeline.run(*TABLES)
-    pipeline.catch_up()
+    pipeline.catch_up(*TABLES)
     assert prove(pipeline) == ({"items": EQUAL, "divided": EQUAL, "marked": EQUAL}, 5, 0)
     return pipeline
 
@@ -88,8 +87,7 @@ def test_a_proof_reads_only_files_that_are_new_or_change(proved: Pipeline) -> No
     assert prove(proved) == (ALL, 0, 5)
 
     proved.run("ALTER TABLE items ADD COLUMN more text", "ALTER TABLE items RENAME name TO title")
-    proved.run("UPDATE items SET more = ':' WHERE id = 1")
-    proved.catch_up()
+    proved.catch_up("UPDATE items SET more = ':' WHERE id = 1")
     assert prove(proved) == (ALL, 1, 4)
     proved.run("ALTER TABLE divided ADD COLUMN more text", "INSERT INTO divided VALUES (100, 'r9', 'v', 'm')")
     proved.catch_up()
@@ -201,8 +199,7 @@ def test_an_audit_names_the_file_that_was_damaged(proved: Pipeline) -> None:
 def test_an_audit_names_a_foreign_commit_and_files_not_recorded(proved: Pipeline) -> None:
     table = silver(proved, "marked")
     table.delete_rows(pc.field("id") == 7, "id = 7", table.schema().names)
-    proved.run("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
-    proved.ingest()
+    proved.ingest("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
     proved.apply()
     audited = {table.name.table: table for table in run_silver_audit(proved.config).tables}
     assert verdicts_of(audited) == {"items": WHOLE, "divided": WHOLE, "marked": DAMAGED, "later": UNKNOWN}
@@ -219,8 +216,7 @@ def verdicts_of(tables: dict[str, AuditedTable]) -> dict[str, str]:
 
 @pytest.mark.promise("fingerprint elsewhere")
 def test_a_copy_has_the_fingerprint_that_sql_computes(proved: Pipeline) -> None:
-    proved.run("DELETE FROM marked WHERE id < 5")
-    proved.catch_up()
+    proved.catch_up("DELETE FROM marked WHERE id < 5")
     expected_of_all = []
     for each in run_fingerprint(proved.config).tables:
         assert each.fingerprint is not None

@@ -143,8 +143,7 @@ def running(pipeline: Pipeline) -> Iterator[None]:
 def shop(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline whose tables were copied."""
     pipeline = make_pipeline(copy="initial", create_publication="all")
-    pipeline.run(*TABLES, *FILL)
-    pipeline.catch_up()
+    pipeline.catch_up(*TABLES, *FILL)
     return pipeline
 
 
@@ -260,10 +259,8 @@ def test_two_reconciliations_at_once_leave_each_others_clones_alone(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = make_pipeline(create_publication="all")
-    pipeline.run("CREATE TABLE items (id int PRIMARY KEY, name text)")
-    pipeline.catch_up()
-    pipeline.run("INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 50) i")
-    pipeline.catch_up()
+    pipeline.catch_up("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    pipeline.catch_up("INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 50) i")
     pipeline.run("UPDATE items SET name = 'new' WHERE id < 9")  # is not in silver yet: a clone will have it
     pipeline.ingest()
     # as the next apply does on an object store, after the manifest
@@ -297,7 +294,7 @@ def test_what_silver_cannot_hold_is_no_difference(make_pipeline: MakePipeline) -
         for r in pipeline.config.tables
     )
     pipeline = replace(pipeline, config=replace(pipeline.config, tables=tables))
-    pipeline.run(
+    pipeline.catch_up(
         """CREATE TABLE t (id int PRIMARY KEY, gone date, kept timestamp, near timestamptz, free numeric,
             json jsonb, days date[], days2 int[])""",
         """INSERT INTO t VALUES
@@ -305,7 +302,6 @@ def test_what_silver_cannot_hold_is_no_difference(make_pipeline: MakePipeline) -
             (2, '2024-01-01', '2024-01-01', '0044-03-15 BC', 1e9, '1', NULL, '{}'),
             (3, '0044-03-15 BC', NULL, NULL, 'NaN', NULL, '{{2024-01-01}}', '[3:3]={1}')""",
     )
-    pipeline.catch_up()
     found = compared(pipeline, runs=True)["t"]
     assert found.verdict == EQUAL, found
     assert dict(found.misfits) == {"gone": 2, "kept": 1, "free": 3, "days": 1, "days2": 2}
@@ -326,14 +322,11 @@ def test_rows_of_an_invisible_commit_are_left_to_the_next_snapshot(
     server = make_server()
     database = Database(server, "postgres", server.conninfo_of("postgres"))
     pipeline = make_pipeline(database=database, create_publication="all")
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20) i")
-    pipeline.catch_up()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.catch_up("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20) i")
 
     with unseen_commits(database, "UPDATE t SET v = 'late' WHERE id = 1"):
-        pipeline.run("SET synchronous_commit = off", "INSERT INTO t VALUES (100, 'seen')")
-        pipeline.ingest()
+        pipeline.ingest("SET synchronous_commit = off", "INSERT INTO t VALUES (100, 'seen')")
         changes = pipeline.frame("bronze", "changes").where("op = 'U'").count()
         assert changes == 1, "the commit that waits is decoded"
         found = compared(pipeline, runs=True)["t"]

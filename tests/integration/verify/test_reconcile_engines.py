@@ -69,10 +69,8 @@ def kinds(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline whose tables have changes that silver lacks."""
     pipeline = make_pipeline(copy="initial", create_publication="all")
     made = with_writer(with_rules(pipeline, *RULES), "native")
-    made.run(*SETUP)
-    made.catch_up()
-    made.run(*APPLIED)
-    made.catch_up()
+    made.catch_up(*SETUP)
+    made.catch_up(*APPLIED)
     made.run(*PENDING)
     return made
 

@@ -22,8 +22,7 @@ def emptied(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pip
     """Give a pipeline whose table is emptied as soon as silver is brought to the snapshot."""
     pipeline = make_pipeline(copy="initial", create_publication="all")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pipeline.run("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 20) i")
-    pipeline.catch_up()
+    pipeline.catch_up("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 20) i")
     bring = SnapshotCloner.table_at_snapshot
 
     def empty(

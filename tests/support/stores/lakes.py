@@ -63,17 +63,18 @@ class StorePipeline:
         for folder in found.folder.iterdir():  # the folder itself is locked
             found.drop_folder(str(folder))
 
-    def ingest(self, **options: Any) -> IngestSummary:
-        """Capture all that is committed."""
+    def ingest(self, *statements: str, **options: Any) -> IngestSummary:
+        """Run statements at the source, and capture all that is committed."""
+        self.run(*statements)
         return run_ingest(self.config, **options)
 
     def apply(self) -> ApplySummary:
         """Apply all that bronze holds, as a new process would."""
         return Applier(None, self.config).apply_pending()
 
-    def catch_up(self) -> ApplySummary:
-        """Capture and apply all there is; no table may fail or be held."""
-        ingested = self.ingest()
+    def catch_up(self, *statements: str) -> ApplySummary:
+        """Run statements at the source, and capture and apply all there is; no table may fail or be held."""
+        ingested = self.ingest(*statements)
         assert ingested.exit_code(strict=True) == 0, ingested.lines()
         summary = self.apply()
         assert summary.exit_code(strict=True) == 0, summary.lines()
