@@ -40,6 +40,8 @@ SLOW_PARTS = {
     "operate": 4,
     **dict.fromkeys(("faults", "silver"), 5),
 }
+DATABASES = frozenset({"database", "old_database", "make_pipeline", "make_server", "server_of"})
+"""Fixtures that start PostgreSQL."""
 TESTS = Path(__file__).resolve().parents[1]
 CONTRIBUTING = TESTS.parent / "docs" / "contributing.md"
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed")
@@ -155,10 +157,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests that get the session, or whose writer is Spark."""
+    """Mark the tests that get a database or a server, that get the session, or whose writer is Spark."""
+    fixtures = getattr(item, "fixturenames", ())
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    gets_session = "spark" in getattr(item, "fixturenames", ()) and "spark" not in parameters
-    if gets_session or "spark" in parameters.values():
+    if not DATABASES.isdisjoint(fixtures):
+        item.add_marker(pytest.mark.postgres)
+    if ("spark" in fixtures and "spark" not in parameters) or "spark" in parameters.values():
         item.add_marker(pytest.mark.spark)
 
 

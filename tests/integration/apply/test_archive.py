@@ -18,8 +18,6 @@ from tests.support.pipelines import Crash
 from tests.support.servers import Database
 from tests.support.stores.lakes import StorePipeline
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.fixture
 def archiving(tmp_path: Path, database: Database) -> Iterator[StorePipeline]:

@@ -11,8 +11,6 @@ import pytest
 from tests.support.orders import FILL, LINES, LOG, ORDERS, TABLES
 from tests.support.pipelines import Pipeline
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.mark.spark
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_writer
 from tests.support.running import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 IN_MEMORY = Metastore.check
 CALLS = ("check", "entries", "create_schema", "create_table", "drop_table")

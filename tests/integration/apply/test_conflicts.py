@@ -13,7 +13,7 @@ from pipeline.crash_steps import CrashStep
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 
 class Outrun:

@@ -23,8 +23,6 @@ from pipeline.protocol.lsn import LSN
 from tests.support.pipelines import Pipeline, with_writer
 from tests.support.running import wait_until
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.fixture
 def filled(pipeline: Pipeline) -> Pipeline:

@@ -28,8 +28,6 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 CREATE = "CREATE TABLE {0} (id int PRIMARY KEY, body text)"
 FIRST = "INSERT INTO {0} SELECT i, 'before ' || i FROM generate_series(1, 200) i"
 AFTER = "INSERT INTO {0} VALUES (1000 + {1}, 'after')"

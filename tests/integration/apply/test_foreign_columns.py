@@ -28,8 +28,6 @@ from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import MakePipeline, with_writer
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 COLUMNS = "(id int PRIMARY KEY, a text, day date, last int)"
 FILL = "INSERT INTO {} VALUES (1, 'x', 'infinity', 10), (2, 'y', '2024-01-01', 20)"
 CHANGES = ("UPDATE {} SET a = 'z' WHERE id = 1", "INSERT INTO {} VALUES (3, 'new', '2024-02-02', 30)")

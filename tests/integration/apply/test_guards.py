@@ -18,8 +18,6 @@ from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 TABLES = ("guarded", "whole", "free")
 RULES = (
     TableRule("public.guarded", guards=Guards(deletes=5)),

@@ -20,8 +20,6 @@ from pipeline.silver.decision import Step
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
-pytestmark = pytest.mark.postgres
-
 SLOW, FAST = TableName("public", "slow"), TableName("public", "fast")
 
 

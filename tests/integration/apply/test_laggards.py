@@ -21,8 +21,6 @@ from pipeline.table_name import TableName
 from tests.support.bronze_reads import bronze_reads
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = pytest.mark.postgres
-
 BAD, GOOD = TableName("public", "bad"), TableName("public", "good")
 RULES = (TableRule("public.bad", guards=Guards(deletes=5)), TableRule("*.*"))
 WAITING = 4  # batches with pending changes of the table that is stopped

@@ -20,8 +20,6 @@ from pipeline.verify.reconcile import run_reconcile
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = pytest.mark.postgres
-
 NAME = TableName("public", "t")
 MODES: tuple[RowMode, ...] = ("soft_delete", "append", "history")
 WITH_ROWS: tuple[RowMode, ...] = ("soft_delete", "history")

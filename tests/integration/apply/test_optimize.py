@@ -12,8 +12,6 @@ from pipeline.operate.optimize import OptimizedTable, run_optimize
 from pipeline.verify.audit import run_audit
 from tests.support.pipelines import Pipeline
 
-pytestmark = pytest.mark.postgres
-
 
 def files_of(pipeline: Pipeline, *names: str) -> int:
     return len(pipeline.spark_frame(*names).inputFiles())

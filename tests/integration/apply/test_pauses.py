@@ -20,8 +20,6 @@ from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, Pipeline, crash, with_writer
 
-pytestmark = pytest.mark.postgres
-
 A, B = TableName("public", "a"), TableName("public", "b")
 
 

@@ -24,8 +24,6 @@ from tests.support.workload.transactions import run_workload
 if TYPE_CHECKING:
     from pipeline.apply.applier import Applier
 
-pytestmark = pytest.mark.postgres
-
 ROUTES = ("walsender", "sql")
 WAYS = ("one batch", "one transaction a batch", "random cuts")
 INGESTS = 3  # bronze is filled by so many runs

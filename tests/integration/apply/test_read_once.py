@@ -22,8 +22,6 @@ from pipeline.table_name import TableName
 from tests.support.bronze_reads import bronze_reads
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
-pytestmark = pytest.mark.postgres
-
 TABLES = [f"t{number}" for number in range(8)]
 CHANGES = 20
 

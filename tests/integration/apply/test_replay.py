@@ -19,8 +19,6 @@ from tests.support.fault_points import crash_at
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.support.pipelines import Crash, MakePipeline, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 
 def apply_in_new_process(pipeline: Pipeline) -> Any:
     """Apply all there is without Spark's query, through which a crash would not come back."""

@@ -30,8 +30,6 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, Pipeline, with_rules, with_writer
 from tests.support.running import wait_until
 
-pytestmark = pytest.mark.postgres
-
 SLOW, FAST = TableName("public", "slow"), TableName("public", "fast")
 PATIENCE = 3.0  # seconds in which a busy machine writes the fast table, too
 

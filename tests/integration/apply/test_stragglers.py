@@ -22,8 +22,6 @@ from pipeline.silver.write.table import SilverTable
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 
 def silver_orders(pipeline: Pipeline) -> DeltaTable:
     return DeltaTable(str(pipeline.path("silver", "public", "orders")))

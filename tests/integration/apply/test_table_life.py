@@ -19,8 +19,6 @@ from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import Pipeline
 
-pytestmark = pytest.mark.postgres
-
 
 def publish(pipeline: Pipeline, change: str) -> None:
     pipeline.run(f"ALTER PUBLICATION {pipeline.config.source.publication} {change}")

@@ -23,7 +23,7 @@ from tests.support.servers import Database
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 SECRET = "xyzzyLeaked"
 RULES = ColumnRules(exclude=("ssn",))

@@ -36,8 +36,6 @@ from tests.support.files import places_of
 from tests.support.paths import ROOT
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = pytest.mark.postgres
-
 KEY = "the key of the tests, 123"
 SECRET = "xyzzySecret"
 RULES = ColumnRules(

@@ -14,8 +14,6 @@ from pipeline.operate.resync import run_resync
 from tests.support.native_pipelines import NativePipeline
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 KEY = "the key of the tests, 123"
 HASHED = ColumnRules(hash={"k": "hmac-sha256"})
 

@@ -16,8 +16,6 @@ from tests.support.bronze.rows import bronze_rows
 from tests.support.running import wait_until
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 RULES = ColumnRules(exclude=("ssn",), mask={"mail": None})
 
 

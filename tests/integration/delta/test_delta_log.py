@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta.spark.log import delta_log, forget_log, newest_snapshot
@@ -54,7 +53,6 @@ def test_names_are_resolved_once_for_each_jvm() -> None:
         assert 0 < len(session._jvm.asked) == asked
 
 
-@pytest.mark.spark
 def test_a_log_without_its_checksum_file_is_read_in_any_thread(spark: SparkSession, tmp_path: Path) -> None:
     table = Lake(str(tmp_path), spark).table("t")
     table.ensure("n BIGINT", {"delta.checkpointInterval": "1"})

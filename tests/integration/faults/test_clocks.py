@@ -22,8 +22,6 @@ from pipeline.operate.rebuild import run_rebuild
 from tests.support.orders_load import change
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 
-pytestmark = pytest.mark.postgres
-
 DAY = 86_400
 # Delta keeps its log for 30 days, and looks at it each time that it writes a checkpoint: after ten commits.
 OFFSETS = (-100 * DAY, 100 * DAY, -1000 * DAY, 3600, -3600, 40 * DAY, -40 * DAY, 0)

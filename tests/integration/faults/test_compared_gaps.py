@@ -14,7 +14,6 @@ from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
-pytestmark = pytest.mark.postgres
 A, B, BAG, PAST = (TableName("public", name) for name in ("a", "b", "bag", "past"))
 TOAST = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 400)"
 

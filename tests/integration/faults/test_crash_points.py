@@ -25,8 +25,6 @@ from tests.support.pipelines import Crash, MakePipeline, crash
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 RICH = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
 BOUNDARIES = b"BCSEcAbPpKr"
 FILL = "INSERT INTO filler SELECT repeat('x', 6800) FROM generate_series(1, 10)"

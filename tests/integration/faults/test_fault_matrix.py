@@ -22,8 +22,6 @@ from tests.support.orders_load import KEPT, change
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.seeds import seed_of_run
 
-pytestmark = pytest.mark.postgres
-
 CONFIG = """\
 pipeline: {name}
 source:

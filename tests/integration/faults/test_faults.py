@@ -30,9 +30,6 @@ from tests.support.servers import Database, MakeServer
 if TYPE_CHECKING:
     pass
 
-pytestmark = pytest.mark.postgres
-
-
 # The slot ---------------------------------------------------------------------------------------------------
 
 

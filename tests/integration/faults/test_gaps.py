@@ -15,8 +15,6 @@ from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 
 def crossing(pipeline: Pipeline) -> Pipeline:
     """Return the same pipeline, which closes gaps by copies."""

@@ -26,8 +26,6 @@ from tests.support.processes import in_own_session, members, processes_with
 from tests.support.running import continuous, wait_until
 from tests.support.seeds import seed_of_run
 
-pytestmark = pytest.mark.postgres
-
 ROUNDS = int(os.environ.get("PGDELTA_HELD_UP", "50"))
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, name text)",

@@ -20,8 +20,6 @@ from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.processes import in_own_session
 
-pytestmark = pytest.mark.postgres
-
 BIN = Path(sys.executable).parent
 CONFIG = """\
 pipeline: {name}

@@ -27,7 +27,7 @@ from tests.support.running import CONFIG
 from tests.support.seeds import seed_of_run
 from tests.support.workload.tables import create_schema
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SECONDS = 1500  # give up after so long
 

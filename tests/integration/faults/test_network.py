@@ -15,8 +15,6 @@ from tests.support.proxy import Proxy
 from tests.support.running import FILL, ITEMS, continuous, wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 
 def through(pipeline: Pipeline, proxy: Proxy) -> Pipeline:
     """Return the same pipeline whose jobs reach the server by the proxy."""

@@ -29,8 +29,6 @@ from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
 from tests.support.processes import in_own_session
 from tests.support.running import CONFIG, ITEMS, continuous, wait_until
 
-pytestmark = pytest.mark.postgres
-
 HOLDERS = (
     "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"

@@ -16,8 +16,6 @@ from tests.support.power.recording import Recording, compile_recorder
 from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, name text)",
     "INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 5000) i",

@@ -26,7 +26,6 @@ from tests.support.moves import advance_wal, database_of
 from tests.support.pipelines import Crash, MakePipeline, Pipeline
 from tests.support.servers import MakeServer
 
-pytestmark = pytest.mark.postgres
 FORKED = (
     r"^The server was restored to an earlier state and has gone on from there: (bronze|the server) has"
     r" transaction \d+, committed at \S+, and .* does not\. Run pgdelta move-source, or set source\.lost_slot"

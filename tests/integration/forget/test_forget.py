@@ -39,8 +39,6 @@ from tests.support.files import places_of
 from tests.support.pages import render
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = pytest.mark.postgres
-
 SECRET = "xyzzySubject"  # in every value of the subject, also in its keys
 PERSON = (
     "CREATE TABLE person (id text PRIMARY KEY, name text, big text, doc jsonb, tags text[], odd text)",

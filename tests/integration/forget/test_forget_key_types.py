@@ -22,8 +22,6 @@ from tests.support.servers import Database
 if TYPE_CHECKING:
     from pipeline.silver.write.writer_choice import WriterSetting
 
-pytestmark = pytest.mark.postgres
-
 TYPES = {
     "boolean": ("t", "f"),
     "date": ("2026-01-31", "0001-01-01"),

@@ -28,8 +28,6 @@ from tests.support.servers import Database
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.postgres
-
 SECRET = "xyzzy/Subject"  # in every value of the subject; a folder's name has it escaped
 COLUMNS = ["id", "day", "name"]
 
@@ -91,7 +89,6 @@ def test_names_of_folders_do_not_have_the_key(
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_spark_leaves_no_folder_of_the_key_either(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -22,8 +22,6 @@ from tests.support.servers import Database, MakeServer
 from tests.support.workload.tables import create_schema
 from tests.support.workload.transactions import run_workload
 
-pytestmark = pytest.mark.postgres
-
 MAJORS = range(10, 19)
 
 

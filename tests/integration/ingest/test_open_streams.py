@@ -23,8 +23,6 @@ from tests.support.servers import Database, MakeServer
 from tools.bench.capture import create_schema
 from tools.bench.memory import measure_streams
 
-pytestmark = pytest.mark.postgres
-
 COUNT = 50
 TURNS = 6
 WORK_MEMORY = {"logical_decoding_work_mem": "64kB"}

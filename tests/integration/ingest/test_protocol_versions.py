@@ -19,8 +19,6 @@ from tests.support.pipelines import Crash, MakePipeline, crash
 from tests.support.postgres.sessions import TABLES, Sessions, create_tables
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 RICH = Protocol(two_phase=True, written=frozenset({"two_phase"}))
 STREAMED_SQL = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
 

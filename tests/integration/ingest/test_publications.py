@@ -10,8 +10,6 @@ from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 LARGE = "repeat('x', 2500)"
 
 

@@ -17,8 +17,6 @@ from tests.support.bronze.rows import bronze_rows
 from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 
 def column(config: Config, table: str, name: str) -> list[Any]:
     return [row[name] for row in bronze_rows(config, table, name)]

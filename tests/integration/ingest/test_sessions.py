@@ -9,7 +9,6 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 import yaml
 
 from pipeline.config.load import load_config
@@ -20,7 +19,6 @@ from tests.support.paths import ROOT
 from tests.support.proxy import Proxy
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
 SESSIONS = 3  # the walsender, the one with the lock of the slot, the one that polls for copies
 # Spark's packages cannot be imported
 RUN = """

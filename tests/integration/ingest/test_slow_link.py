@@ -14,8 +14,6 @@ from tests.support.bronze.rows import bronze_rows
 from tests.support.proxy import Proxy
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.mark.promise("cut links")
 def test_a_row_that_takes_long_to_arrive(

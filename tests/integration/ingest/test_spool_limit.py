@@ -25,8 +25,6 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
 
-pytestmark = pytest.mark.postgres
-
 LIMIT = 2 << 20
 TABLE = "CREATE TABLE big (id int PRIMARY KEY, v text)"
 ROWS = (

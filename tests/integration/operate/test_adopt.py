@@ -33,7 +33,6 @@ from tests.support.modes.oracle import assert_equals_model
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
 A = TableName("public", "a")
 
 KILLED = CrashStep.STAGE_COPIED_ROWS, CrashStep.REGISTER_TABLE

@@ -21,8 +21,6 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 from tests.support.webhooks import Receiver, receiver
 
-pytestmark = pytest.mark.postgres
-
 ALERTS = Alerting(on=("held", "failed", "unpublished", "slot", "lag > 5 min", "wal > 1 GB"))
 DAY, T = TableName("public", "day"), TableName("public", "t")
 

@@ -34,7 +34,7 @@ silver:
 # what dist's README.txt asks for where driver and workers are different users of a shared folder
 OPTIONS = ("--conf", "spark.hadoop.fs.permissions.umask-mode=002")
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 
-pytestmark = pytest.mark.postgres
-
 KEPT = TableRule("public.kept")
 
 

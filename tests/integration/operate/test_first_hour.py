@@ -18,8 +18,6 @@ from pipeline.table_name import TableName
 from tests.support.first_hour import KEYLESS, ODD, ORDINARY, SCHEMAS, make_tables
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 NAMES = {
     *(TableName("public", name) for name in (*ORDINARY, *ODD, "everything", "measures")),
     *(TableName(schema, "orders") for schema in SCHEMAS),

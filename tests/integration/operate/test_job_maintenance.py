@@ -16,8 +16,6 @@ from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.verify.audit import run_audit
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 
-pytestmark = pytest.mark.postgres
-
 CHANGES = ("bronze", "changes")
 SILVER = ("silver", "public", "t")
 

@@ -13,7 +13,7 @@ from pipeline.config.load import load_config
 from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 # All at once: what is a pattern of other names, and what is none that there can be.
 NAMES = (

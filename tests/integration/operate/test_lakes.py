@@ -20,8 +20,6 @@ from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 TABLES = (
     "CREATE TABLE t (id int PRIMARY KEY, v text)",
     "INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 20) i",

@@ -19,8 +19,6 @@ from tests.support.lineage import validate
 from tests.support.native_pipelines import NativePipeline
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 RULES = ColumnRules(exclude=("secret",), hash={"email": "hmac-sha256"}, mask={"card": "last4"})
 
 

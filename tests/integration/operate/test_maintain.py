@@ -37,8 +37,6 @@ from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 DAY = 86_400
 SILVER = ("silver", "public", "t")
 CHANGES = ("bronze", "changes")

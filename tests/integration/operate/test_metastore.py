@@ -15,7 +15,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.servers import Database
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 CONFIG = """\
 pipeline: {name}

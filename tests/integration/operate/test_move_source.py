@@ -24,7 +24,6 @@ from tests.support.moves import STEPS, advance_wal, database_of, dump_into, kill
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
 A, B, C = (TableName("public", name) for name in ("a", "b", "c"))
 
 

@@ -38,7 +38,7 @@ from tests.support.postgres.standbys import promote, standby_of, syncing_standby
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TABLES = ("orders", "bag", "quiet")
 QUIET = TableName("public", "quiet")

@@ -26,8 +26,6 @@ from tests.support.pipelines import Pipeline
 from tests.support.running import both_watched
 from tests.support.web_pages import Element, parse_page
 
-pytestmark = pytest.mark.postgres
-
 DAY = timedelta(days=1)
 
 

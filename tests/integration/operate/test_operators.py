@@ -28,7 +28,6 @@ from tests.support.pages import render
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.servers import writer_of_run
 
-pytestmark = pytest.mark.postgres
 ONE_WRITE = {
     "auto": "one write without Spark (1 change)",
     "native": "one write without Spark (1 change)",

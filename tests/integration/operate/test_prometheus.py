@@ -141,7 +141,6 @@ def ask(address: str, path: str, **parameters: str) -> Any:
 
 @pytest.mark.promise("dashboards")
 @pytest.mark.spark
-@pytest.mark.postgres
 def test_each_query_of_the_dashboard_is_answered_for_a_run(
     programs: Path, pipeline: Pipeline, tmp_path: Path
 ) -> None:

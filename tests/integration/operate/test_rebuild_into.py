@@ -29,8 +29,6 @@ from tests.support.oracle import table_faults
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 from tests.support.seeds import seed_of_run
 
-pytestmark = pytest.mark.postgres
-
 BIG = "repeat(md5(id::text), 300)"
 SCHEMA = (
     "CREATE TABLE keyed (id int PRIMARY KEY, n int, gone text, big text)",

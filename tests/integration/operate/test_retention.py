@@ -37,8 +37,6 @@ from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 RETENTION = 3600
 TABLES = ("keyed", "moved", "listed", "entire", "emptied", "cut", "parted", "untouched")
 BIG = "repeat(md5(({})::text), 300)"

@@ -42,8 +42,6 @@ tables:
   - source: "sales.*"
 """
 
-pytestmark = pytest.mark.postgres
-
 
 class ProcessList:
     """What every user of the machine can read of the running processes, polled repeatedly."""

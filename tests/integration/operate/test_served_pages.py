@@ -17,8 +17,6 @@ from tests.support.running import CONFIG, ITEMS, wait_until
 from tests.support.servers import Database
 from tests.support.web_pages import parse_page
 
-pytestmark = pytest.mark.postgres
-
 
 def test_ingest_serves_pages_until_it_ends(database: Database, tmp_path: Path) -> None:
     database.run(ITEMS)

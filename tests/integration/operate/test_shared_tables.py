@@ -35,8 +35,6 @@ from tests.support.tenants import (
     with_tenants,
 )
 
-pytestmark = pytest.mark.postgres
-
 DAY = 86_400
 
 

@@ -23,7 +23,7 @@ from tests.support.tenants import (
     with_tenants,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tests.support.servers import MakeServer
 from tests.support.tutorial import FIRST_PATH, first_path, stated_path, steps
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def cpu_of_children() -> float:

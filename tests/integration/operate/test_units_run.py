@@ -19,7 +19,7 @@ from tests.support.processes import ended
 from tests.support.servers import Database
 from tests.support.systemd_units import INSTALLED, command, values
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PORT = "9187"
 
 

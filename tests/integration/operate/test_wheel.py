@@ -12,7 +12,7 @@ import pytest
 from pipeline.delta.spark.dist import build_wheel
 from tests.support.servers import Database
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+pytestmark = pytest.mark.slow
 
 
 def test_a_wheel_in_an_empty_environment_replicates_and_proves_it(tmp_path: Path, database: Database) -> None:

@@ -8,7 +8,7 @@ from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, with_writer
 from tests.support.whole_life import live
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("writer", BOTH_WRITERS)

@@ -27,8 +27,6 @@ from tests.support.postgres.streams import (
 )
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.mark.promise("acknowledged after bronze")
 @both_routes

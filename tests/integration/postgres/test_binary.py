@@ -15,8 +15,6 @@ from tests.support.servers import Database, drop_database
 from tests.support.workload.tables import create_schema
 from tests.support.workload.transactions import run_workload
 
-pytestmark = pytest.mark.postgres
-
 
 def literal(value: str) -> str:
     return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

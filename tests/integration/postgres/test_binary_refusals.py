@@ -17,8 +17,6 @@ from pipeline.postgres.publication import ensure_publication
 from tests.support.postgres.pairs import Pair
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 BINARY = Protocol(binary=True, written=frozenset({"binary"}))
 REFUSED = {
     "regclass": "regclass",

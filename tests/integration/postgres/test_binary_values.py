@@ -16,8 +16,6 @@ from pipeline.protocol.messages import Binary
 from tests.support.bronze.cells import read_column
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 _LEAST, _END = -211_813_488_000_000_000, 9_223_371_331_200_000_000
 

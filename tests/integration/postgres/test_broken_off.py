@@ -6,12 +6,9 @@ import threading
 import time
 
 import psycopg
-import pytest
 
 from pipeline.postgres.connection import connect, shut_down_sessions
 from tests.support.servers import Database
-
-pytestmark = pytest.mark.postgres
 
 
 def test_a_thread_that_waits_is_freed(database: Database) -> None:

@@ -11,8 +11,6 @@ from pipeline.protocol.messages import Column, Relation
 from tests.support.postgres.relations import columns_of, facts_of, receive_relation
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 INT4, TEXT, NUMERIC, VARCHAR, INT2VECTOR = 23, 25, 1700, 1043, 22
 
 

@@ -9,8 +9,6 @@ from pipeline.postgres.catalog_comments import MAX_CHARACTERS, CatalogComment, r
 from pipeline.postgres.connection import connect
 from tests.support.servers import Database, drop_database
 
-pytestmark = pytest.mark.postgres
-
 
 def oid_of(database: Database, table: str) -> int:
     [(oid,)] = database.run(f"SELECT '{table}'::regclass::oid::bigint")

@@ -13,8 +13,6 @@ from pipeline.postgres.checks.source_checks import Check, run_checks
 from tests.support.postgres.streams import prepare
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 
 def failures(config: Config) -> dict[str, Check]:
     return {check.name: check for check in run_checks(config) if not check.ok}

@@ -18,8 +18,6 @@ from tests.support.bronze.events import rows_of
 from tests.support.postgres.streams import both_routes, end_lsns, prepare, read_all, read_through, start
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 MANY = "INSERT INTO item SELECT g, repeat('x', 100) FROM generate_series(2, 1000) g"
 ONE = "INSERT INTO item VALUES ({}, 'one')"
 

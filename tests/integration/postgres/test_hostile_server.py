@@ -14,8 +14,6 @@ from tests.support.postgres.streams import decode_all, make_items, prepare, read
 from tests.support.proxy import Proxy, frame
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 COPY_DATA = b"d"
 ERROR = b"SERROR\0VERROR\0CXX000\0Mno such thing\0\0"
 Body = Callable[[bytes], bytes]

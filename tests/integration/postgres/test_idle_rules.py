@@ -19,8 +19,6 @@ from pipeline.report.status import read_status
 from tests.support.pages import render
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 START = "The rule {} of tables has no table"
 NOTHING = f"{START}: nothing in the database matches it. {{}}"
 SENTENCES = [

@@ -11,8 +11,6 @@ from pipeline.protocol.pg_types import PgType
 from pipeline.table_name import TableName
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 NAMES, TYPES = ("region", "No", "day"), (PgType.TEXT, PgType.INT4, PgType.DATE)
 TABLE = 'CREATE TABLE parts (region text, "No" int, day date, PRIMARY KEY (region, "No", day))'
 

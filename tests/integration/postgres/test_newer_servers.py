@@ -16,8 +16,6 @@ from tests.support.lives import FILL, TABLE
 from tests.support.native_pipelines import NativePipeline
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 TREE = (
     "CREATE TABLE tree (id int PRIMARY KEY) PARTITION BY LIST (id)",
     "CREATE TABLE tree_1 PARTITION OF tree FOR VALUES IN (1)",

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pipeline.postgres.connection import connect
 from pipeline.postgres.open_transactions import read_writers, write_wal_past_now
 from tests.support.servers import Database, MakeServer
-
-pytestmark = pytest.mark.postgres
 
 
 def test_open_writers_are_listed_by_table(make_server: MakeServer) -> None:

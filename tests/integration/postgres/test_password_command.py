@@ -20,8 +20,6 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, MakeServer, restart
 
-pytestmark = pytest.mark.postgres
-
 ROLE = "keeper"
 FIRST, SECOND = "pl@nted '1\\'", "plänted 2"
 _HBA = """\

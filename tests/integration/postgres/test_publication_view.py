@@ -15,8 +15,6 @@ from pipeline.postgres.published_tables import IS_PUBLISHED, PUBLISHED
 from pipeline.table_name import TableName
 from tests.support.servers import Database, ServerOf, new_database
 
-pytestmark = pytest.mark.postgres
-
 NAMES = "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = %s"
 VIEW = """
 SELECT schemaname::text, tablename::text, attnames::text[], rowfilter FROM pg_publication_tables

@@ -15,8 +15,6 @@ from pipeline.postgres.publication import Scope, list_published, managed_comment
 from pipeline.postgres.unpublished_tables import add_schemas, find_unpublished
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 
 def entries(database: Database, publication: str = "p") -> dict[str, int]:
     with connect(database.conninfo) as connection:

@@ -14,8 +14,6 @@ from pipeline.errors import SourceError
 from tests.support.postgres.streams import both_routes, kinds, prepare, read_all
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 TWO_PHASE = Protocol(two_phase=True, written=frozenset({"two_phase"}))
 FILL = "INSERT INTO items SELECT g, repeat('x', 6800) FROM generate_series(10, 40) g"
 

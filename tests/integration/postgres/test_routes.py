@@ -27,8 +27,6 @@ from tests.support.postgres.streams import (
 )
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 WORKLOAD = (
     "INSERT INTO item SELECT n, 'name ' || n, n * 1.5, now() FROM generate_series(1, 100) n",
     "UPDATE item SET id = id + 1000 WHERE id <= 10",

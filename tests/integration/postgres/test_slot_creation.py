@@ -25,8 +25,6 @@ from tests.support.processes import ended
 from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 LEFT = (
     "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgdelta%' UNION ALL"
     " SELECT 0 FROM pg_replication_slots"

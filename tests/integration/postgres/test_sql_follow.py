@@ -18,8 +18,6 @@ from pipeline.tail.selection import TailMessage, TailReader
 from tests.support.postgres.streams import make_items, prepare, start
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 
 def look(database: Database, **options: Any) -> SqlFollow:
     with connect(database.conninfo) as connection:

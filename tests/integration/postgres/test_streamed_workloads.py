@@ -39,8 +39,6 @@ from tests.support.postgres.sessions import Sessions, create_tables
 from tests.support.postgres.streams import Stream, kinds, prepare, read_all, start
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 Row = tuple[tuple[Relation, ...], bytes | int]
 Transactions = list[tuple[LSN, LSN, list[Row]]]
 

@@ -14,8 +14,6 @@ from tests.support.postgres.sessions import opened
 from tests.support.postgres.streams import Stream, kinds, prepare, read_all, read_for, read_through, start
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 ROWS = 1000
 BIG = f"INSERT INTO item SELECT g, repeat('x', 100) FROM generate_series(1, {ROWS}) g"
 Route = Literal["walsender", "sql"]

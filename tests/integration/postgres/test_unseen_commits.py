@@ -29,8 +29,6 @@ from tests.support.postgres.sessions import opened
 from tests.support.postgres.streams import prepare, read_for, read_through, start
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 MANY = "INSERT INTO {} SELECT g, repeat('x', 100) FROM generate_series({}, {}) g"
 Row = dict[str, Any]
 

@@ -24,8 +24,6 @@ from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer, with_older
 
-pytestmark = pytest.mark.postgres
-
 ALERTS = Alerting(on=("slot", "wal > 1 MB"))
 FILL = "INSERT INTO item SELECT g, repeat('x', 500) FROM generate_series(1, 4000) g"
 

@@ -29,8 +29,6 @@ from tests.support.fault_points import crash_at
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import Crash, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 TABLES = (
     "CREATE TABLE debit (id int PRIMARY KEY, amount int)",
     'CREATE TABLE "Credit" (id int PRIMARY KEY, amount int)',

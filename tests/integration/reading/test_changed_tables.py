@@ -17,8 +17,6 @@ from pipeline.reading.as_of import read_silver
 from tests.support.native_pipelines import NativePipeline
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 
 def changed(pipeline: NativePipeline, since: str, *globs: str) -> tuple[dict[str, Any], str]:
     """Return the changed tables with their rows, and the cursor of the answer."""

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pipeline.apply.job import run_apply
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.ingest.job import run_ingest
 from pipeline.reading.dbt_sources import Freshness, read_dbt_sources
 from tests.support.pipelines import MakePipeline, with_rules
-
-pytestmark = pytest.mark.postgres
 
 
 def test_the_sources_follow_what_the_jobs_wrote(make_pipeline: MakePipeline) -> None:

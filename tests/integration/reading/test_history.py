@@ -13,8 +13,6 @@ from pipeline.operate.resync import run_resync
 from pipeline.reading.history import read_history
 from tests.support.pipelines import MakePipeline, with_rules
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.mark.promise("history of a row", "the life of one row")
 def test_the_life_of_a_row_is_what_the_source_did_to_it(make_pipeline: MakePipeline) -> None:

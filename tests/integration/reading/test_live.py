@@ -26,8 +26,6 @@ from tests.support.servers import Database, MakeServer
 from tests.support.workload.tables import Connection, Schema, Table, create_schema
 from tests.support.workload.transactions import run_workload
 
-pytestmark = pytest.mark.postgres
-
 FIXED_SEED = 20_270
 
 

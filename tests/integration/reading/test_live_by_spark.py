@@ -24,8 +24,6 @@ from tests.support.seeds import seed_of_run
 from tests.support.workload.tables import WORKLOAD, create_schema
 from tests.support.workload.transactions import run_workload
 
-pytestmark = pytest.mark.postgres
-
 FIXED_SEED = 20_271
 
 

@@ -13,7 +13,7 @@ from pipeline.table_name import TableName
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.stores.lakes import COLUMNS, StorePipeline
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def test_live_shows_the_source_and_what_apply_writes(store_pipeline: StorePipeline) -> None:

@@ -34,8 +34,6 @@ from tests.support.threads import in_threads
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.postgres
-
 FIXED_SEED = 20_281
 NAMES = {table: TableName("public", table) for table in TABLES}
 PROTOCOL = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
@@ -54,7 +52,6 @@ def test_a_thousand_reads_under_load_are_the_source_at_their_lsn(database: Datab
 
 @pytest.mark.promise("live reads")
 @pytest.mark.slow
-@pytest.mark.spark
 @pytest.mark.parametrize("writer", ["auto", "spark"])
 def test_reads_with_spark_under_load_are_the_source_at_their_lsn(
     database: Database, tmp_path: Path, spark: SparkSession, writer: str

@@ -173,7 +173,6 @@ def filled(
     drop_database(server, "readers")
 
 
-@pytest.mark.spark
 @pytest.mark.promise("other readers")
 def test_other_readers_see_the_rows_of_the_source(filled: Pipeline) -> None:
     tables = {"items": NAMES, "bags": NAMES[:8], "sales": [*NAMES, "region"], "plain": ["id", "v"]}

@@ -29,8 +29,6 @@ from tests.support.pipelines import Crash
 from tests.support.servers import Database
 from tests.support.statistics import statistics_of
 
-pytestmark = pytest.mark.postgres
-
 ROWS = 3000
 CREATE = (
     "CREATE TABLE t (id bigint PRIMARY KEY, n numeric(12, 2), v text, at timestamptz, day date, f float8,"

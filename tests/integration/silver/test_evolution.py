@@ -12,8 +12,6 @@ from pipeline.crash_steps import CrashStep
 from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 # table → what happens to it; rows come before, between and after
 CHANGES = {
     "renamed": ("ALTER TABLE renamed RENAME v TO title",),

@@ -16,8 +16,6 @@ from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 # what happens, the first and the second time
 OPERATIONS: dict[str, tuple[str, str]] = {
     "add": ("ADD a text", "ADD b numeric(5,2)"),

@@ -15,7 +15,7 @@ NAMES = (
     "two\nlines\t*?[x]",
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.promise("names are never SQL")

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
     from pipeline.silver.write.writer_choice import WriterSetting
 
-pytestmark = pytest.mark.postgres
-
 FIXED_SEED = 20_265
 APPLY_STEPS = (
     CrashStep.EVOLVE_COLUMNS,

@@ -24,7 +24,7 @@ from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.seeds import seed_of_run
 from tests.support.servers import writer_of_run
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 NAME = TableName("public", "t")
 Rows = Counter[tuple[Any, ...]]

@@ -29,8 +29,6 @@ from tests.support.servers import Database
 from tests.support.workload.tables import create_schema
 from tests.support.workload.transactions import run_workload
 
-pytestmark = pytest.mark.postgres
-
 SEED = 20_265
 TABLES = ("documents", "journal", "items")
 # captures and applies what is committed, until a file appears

@@ -30,8 +30,6 @@ from tests.support.servers import Database
 from tests.support.workload.tables import create_schema
 from tests.support.workload.transactions import run_workload
 
-pytestmark = pytest.mark.postgres
-
 FIXED_SEED = 20_264
 DAY = 86_400
 

@@ -13,8 +13,6 @@ from pipeline.key_ranges import KeyRange
 from pipeline.operate.resync import run_resync
 from tests.support.pipelines import MakePipeline
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.mark.spark
 @pytest.mark.slow

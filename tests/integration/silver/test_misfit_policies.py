@@ -11,8 +11,6 @@ from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, price numeric(5,2), day date, n numeric, note text)"
 
 

@@ -6,8 +6,6 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pipeline.delta.sql import literal
 from pipeline.silver.types.text_parsers import (
     BIGINT,
@@ -72,7 +70,6 @@ NEAREST: tuple[tuple[SilverType, str, Any, bool], ...] = (
 )
 
 
-@pytest.mark.spark
 def test_clamped_type_takes_the_nearest_value_and_reports_the_misfit(spark: SparkSession) -> None:
     columns = []
     for i, (kind, text, _, _) in enumerate(NEAREST):
@@ -85,7 +82,6 @@ def test_clamped_type_takes_the_nearest_value_and_reports_the_misfit(spark: Spar
         assert (row[f"v{i}"], not row[f"m{i}"]) == (nearest, fits), f"{kind.ddl} {text[:40]}"
 
 
-@pytest.mark.spark
 def test_the_text_column_has_a_text_only_where_the_value_does_not_fit(spark: SparkSession) -> None:
     values = [kind.text_of_misfit.value(literal(text)) for kind, text, *_ in NEAREST]
     columns = [f"{value} AS v{i}" for i, value in enumerate(values)]

@@ -39,9 +39,6 @@ from tests.support.workload.transactions import run_workload
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-pytestmark = pytest.mark.postgres
-
 FIXED_SEED = 20_264
 APPLY_STEPS = (
     CrashStep.EVOLVE_COLUMNS,
@@ -71,7 +68,6 @@ def test_many_native_tables_have_the_rows_of_the_model(
 
 @pytest.mark.slow
 @pytest.mark.promise("modes", "the four modes")
-@pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES)
 def test_many_tables_of_spark_have_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: str

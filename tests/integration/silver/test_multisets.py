@@ -8,8 +8,6 @@ from pipeline.delta.table import LakeTable
 from pipeline.silver.write import native_reads, writer_choice
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.mark.spark
 @pytest.mark.slow

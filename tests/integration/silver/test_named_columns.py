@@ -13,8 +13,6 @@ from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import MakePipeline, with_rules, with_writer
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 RULE = TableRule("public.*", properties={STATISTICS_COLUMNS: "id,note,nope"})
 NOPE = (
     "Column nope, which delta.dataSkippingStatsColumns in tables[].properties names, is not in the table."

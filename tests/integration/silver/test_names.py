@@ -24,8 +24,6 @@ from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
 from tests.support.servers import Database, drop_database
 
-pytestmark = pytest.mark.postgres
-
 
 def silver(pipeline: Pipeline, *names: str) -> list[tuple[object, ...]]:
     """Return silver's columns but ours, then its rows in order."""

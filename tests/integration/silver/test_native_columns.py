@@ -29,8 +29,6 @@ from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import backticked, silver_rows
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash, with_rules, with_writer
 
-pytestmark = pytest.mark.postgres
-
 Lanes = Mapping[WriterSetting, Pipeline]
 T = TableName("public", "t")
 # column → its type and default, and a value of it as Spark's SQL

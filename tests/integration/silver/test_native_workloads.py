@@ -25,7 +25,7 @@ from tests.support.servers import Database
 from tests.support.workload.tables import Connection, Schema, create_schema
 from tests.support.workload.transactions import run_workload
 
-pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("without_spark")]
+pytestmark = pytest.mark.usefixtures("without_spark")
 
 FIXED_SEED = 20_263
 

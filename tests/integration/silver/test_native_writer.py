@@ -11,8 +11,6 @@ from pipeline.report.status import read_details
 from tests.support.commits import fail_to_sync_logs
 from tests.support.pipelines import Pipeline, with_writer
 
-pytestmark = pytest.mark.postgres
-
 
 def commits(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
     """Return the `commitInfo` of a silver table's commits."""

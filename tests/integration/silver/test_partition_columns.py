@@ -18,7 +18,7 @@ from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 
 def divided(

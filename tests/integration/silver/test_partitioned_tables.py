@@ -35,9 +35,6 @@ from tests.support.workload.transactions import run_workload
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-pytestmark = pytest.mark.postgres
-
 FIXED_SEED = 20_265
 APPLY_STEPS = (
     CrashStep.EVOLVE_COLUMNS,
@@ -85,7 +82,6 @@ def test_many_native_mirrors_have_the_rows_of_the_source(
 
 @pytest.mark.slow
 @pytest.mark.promise("partitioned silver")
-@pytest.mark.spark
 def test_mirrors_of_spark_have_the_rows_of_the_source(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -93,7 +89,6 @@ def test_mirrors_of_spark_have_the_rows_of_the_source(
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_many_mirrors_of_spark_have_the_rows_of_the_source(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -174,7 +169,6 @@ def test_many_native_tables_of_each_mode_have_the_rows_of_the_model(
 
 @pytest.mark.sample(1)
 @pytest.mark.promise("partitioned silver")
-@pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES)
 def test_tables_of_each_mode_by_spark_have_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: str
@@ -245,7 +239,6 @@ def test_a_run_that_ends_at_any_step_leaves_no_partition_wrong(
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 @pytest.mark.parametrize("mode", ["mirror", *MODES])
 def test_a_run_of_spark_that_ends_at_any_step_leaves_no_partition_wrong(
     database: Database, tmp_path: Path, spark: SparkSession, mode: str

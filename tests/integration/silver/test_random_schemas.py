@@ -18,8 +18,6 @@ from tests.support.workload.shapes import Evolving, create_shapes
 from tests.support.workload.tables import Schema
 from tests.support.workload.transactions import Step, run_workload
 
-pytestmark = pytest.mark.postgres
-
 FIXED_SEED = 77_001
 TABLES = 3  # in each of the schemas
 EXCUSES = {"resync", "diverged"}

@@ -12,8 +12,6 @@ from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, Pipeline, with_rules
 
-pytestmark = pytest.mark.postgres
-
 
 def kinds(pipeline: Pipeline, table: str = "t") -> list[str]:
     return sorted(kind for kind, _ in pipeline.events(table))

@@ -14,8 +14,6 @@ from tests.support import oracle
 from tests.support.pipelines import MakePipeline
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.mark.promise("tables join and leave")
 @pytest.mark.parametrize(

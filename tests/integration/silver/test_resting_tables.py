@@ -19,8 +19,6 @@ from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_wri
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 ALTERED = (
     "ALTER TABLE t ALTER w TYPE bigint",
     "ALTER TABLE t ADD COLUMN added int DEFAULT 7, ADD COLUMN plain text",

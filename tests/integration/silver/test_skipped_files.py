@@ -11,7 +11,7 @@ from pipeline.silver.fold import key_bounds
 from tests.support.files import unreadable
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 # a key of each of three files, and one that the last file has too
 KEYS = {

@@ -15,8 +15,6 @@ from pipeline.silver.write import writer_choice
 from pipeline.silver.write.spark_target import SparkTarget
 from tests.support.pipelines import Crash, MakePipeline, with_writer
 
-pytestmark = pytest.mark.postgres
-
 KEYS = tuple(SMALL_WRITE_SETTINGS)
 
 

@@ -10,7 +10,7 @@ from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, with_writer
 from tests.support.running import continuous, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 
 @pytest.mark.promise("comments")

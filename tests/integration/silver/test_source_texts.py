@@ -17,8 +17,6 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 VALUES = ["1:2", "a,b", "", "NULL", "'"]
 
 

@@ -24,8 +24,6 @@ from tests.support.pipelines import (
     with_writer,
 )
 
-pytestmark = pytest.mark.postgres
-
 NAME = TableName("public", "t")
 RULES = (TableRule("public.kept"), TableRule("*.*", type_changes="resync"))
 

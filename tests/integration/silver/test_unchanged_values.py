@@ -23,8 +23,6 @@ from tests.support.servers import Database
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.postgres
-
 NAME = TableName("public", "documents")
 TABLE = (
     "CREATE TABLE documents (id int PRIMARY KEY, n int, body text, notes text[])",
@@ -134,7 +132,6 @@ def test_values_follow_the_row_also_across_key_changes(database: Database, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_spark_fills_the_same_values(database: Database, tmp_path: Path, spark: SparkSession) -> None:
     config = begin(database, tmp_path, spark)
     found = run(database, config, [STATEMENTS[:4], STATEMENTS[4:]], spark)

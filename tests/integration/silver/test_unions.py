@@ -18,8 +18,6 @@ from pipeline.table_name import TableName
 from tests.support.native_pipelines import NativePipeline
 from tests.support.servers import ServerOf, new_database, with_older
 
-pytestmark = pytest.mark.postgres
-
 RULE = TableRule(
     "public.cities",
     target="cities",

@@ -16,8 +16,6 @@ from tests.support.servers import Database, ServerOf, drop_database
 from tests.support.values.run import MODES, Carried, carry
 from tests.support.values.table import BAGS, FAMILIES, NEWEST_FAMILIES
 
-pytestmark = pytest.mark.postgres
-
 UNORDERED = {
     *("json", "jsonpath", "xml", "xid", "cid", "pg_snapshot", "txid_snapshot", "refcursor", "aclitem"),
     *("point", "lseg", "line", "box", "path", "polygon", "circle", "odd.corner"),

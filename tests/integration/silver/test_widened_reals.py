@@ -11,7 +11,7 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.pipelines import Pipeline, assert_nothing_stopped, with_writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 VALUES = (
     "0.1", "0", "-0", "NaN", "Infinity", "-Infinity", "1e-45", "-1.1754942e-38", "1.17549435e-38", "16777217",

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from pipeline.apply.applier import Applier
 
-pytestmark = pytest.mark.postgres
-
 WRITERS: tuple[WriterSetting, ...] = ("spark", "native")
 POLICIES: tuple[Misfits, ...] = ("null", "text", "clamp")
 FIXED_SEED = 20_262

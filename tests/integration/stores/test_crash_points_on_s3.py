@@ -17,8 +17,6 @@ from tests.support.pipelines import Crash
 from tests.support.stores.lakes import StorePipeline
 from tests.support.stores.s3 import S3Server, environ_of
 
-pytestmark = pytest.mark.postgres
-
 TABLES = (
     "CREATE TABLE t (id int PRIMARY KEY, v text, long text)",
     "ALTER TABLE t ALTER long SET STORAGE EXTERNAL",

@@ -17,8 +17,6 @@ from tests.support.servers import Database
 from tests.support.stores.lakes import StorePipeline
 from tests.support.stores.s3 import BUCKET, S3Server
 
-pytestmark = pytest.mark.postgres
-
 ROUNDS = 3
 
 

@@ -19,8 +19,6 @@ from tests.support.pipelines import Crash
 from tests.support.stores.lakes import StorePipeline
 from tests.support.stores.s3 import BUCKET, S3Server
 
-pytestmark = pytest.mark.postgres
-
 SECRET = "xyzzySubject"
 VERSIONING = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
 

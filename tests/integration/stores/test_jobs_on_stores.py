@@ -22,7 +22,7 @@ from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.lakes import StorePipeline
 from tests.support.stores.s3 import BUCKET, S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 CONFIG = """\
 pipeline: {name}

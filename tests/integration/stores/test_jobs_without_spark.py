@@ -26,7 +26,6 @@ from tests.support.servers import Database
 from tests.support.stores.cloud import AZURE
 from tests.support.stores.lakes import StorePipeline
 
-pytestmark = pytest.mark.postgres
 SECRET = "TEST_OPTION_{}"
 
 
@@ -108,7 +107,6 @@ def test_a_continuous_run_follows_the_source_until_it_is_stopped(pipeline: Proce
 
 
 @pytest.mark.promise("jobs without Spark")
-@pytest.mark.spark
 def test_a_use_of_spark_is_refused_with_the_setting_to_change(
     pipeline: Processes, spark: SparkSession
 ) -> None:

@@ -13,8 +13,6 @@ from pipeline.operate.resync import run_resync
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.stores.lakes import StorePipeline
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.mark.slow
 def test_copies_and_changes_are_equal(store_pipeline: StorePipeline) -> None:

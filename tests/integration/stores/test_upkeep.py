@@ -21,8 +21,6 @@ from tests.support.servers import Database
 from tests.support.stores.lakes import StorePipeline
 from tests.support.stores.s3 import BUCKET, S3Server
 
-pytestmark = pytest.mark.postgres
-
 HOUR, DAY = 3600, 86_400
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, n int, name text)"
 COLUMNS = ("id", "n", "name")

@@ -16,8 +16,6 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, ServerOf, new_database
 
-pytestmark = pytest.mark.postgres
-
 TYPES = (
     "CREATE TYPE mood AS ENUM ('calm', 'wild')",
     "CREATE TYPE pair AS (a int, b int)",

@@ -19,8 +19,6 @@ from pipeline.table_name import TableName
 from tests.support.postgres.standbys import promote, standby_of
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 CHECKS = ("copy source", "SELECT right", "row-level security", "tables without a rule")
 
 

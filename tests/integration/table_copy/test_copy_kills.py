@@ -16,7 +16,7 @@ from tests.support.pipelines import MakePipeline
 from tests.support.processes import in_own_session
 from tests.support.seeds import seed_of_run
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KILLS = 20
 ROWS = 400_000

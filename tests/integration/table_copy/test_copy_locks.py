@@ -16,8 +16,6 @@ from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.table_copy.reader_pool import ReaderPool, TableCopy
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 LOCKED = """
 SELECT c.relname, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE l.pid = %s AND n.nspname {} 'pg_catalog'

@@ -12,8 +12,6 @@ from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 # table → the first major that has it, the statement that makes it, the one that gives it an identity
 UNSAFE = {
     "bare": (10, "CREATE TABLE bare (id int, v text)", "ALTER TABLE bare REPLICA IDENTITY FULL"),

@@ -22,8 +22,6 @@ from tests.support.servers import Database
 if TYPE_CHECKING:
     from pipeline.silver.write.writer_choice import WriterSetting
 
-pytestmark = pytest.mark.postgres
-
 A, B = TableName("public", "a"), TableName("public", "b")
 
 

@@ -27,8 +27,6 @@ from pipeline.table_name import TableName
 from tests.support.bronze.rows import bronze_rows
 from tests.support.servers import Database
 
-pytestmark = pytest.mark.postgres
-
 A, B = TableName("public", "a"), TableName("public", "b")
 SENTENCE = "The table public.b is locked by another session. It is tried again."
 

@@ -23,8 +23,6 @@ from tests.support.bronze.rows import bronze_rows
 from tests.support.postgres.binaries import binaries_of
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 Copied = list[dict[int, str | None]]
 TABLE = (
     "CREATE TABLE t (id int PRIMARY KEY, a text, b text)",

@@ -20,8 +20,6 @@ from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.servers import Database, ServerOf, new_database, with_older
 
-pytestmark = pytest.mark.postgres
-
 FOREIGN = (
     "CREATE EXTENSION file_fdw",
     "CREATE SERVER files FOREIGN DATA WRAPPER file_fdw",

@@ -22,8 +22,6 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
 
-pytestmark = pytest.mark.postgres
-
 BIG = "(SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 90) j)"
 ORDERS = (
     "CREATE TABLE orders (id int8 PRIMARY KEY, n int, big text)",

@@ -16,7 +16,6 @@ from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, ServerOf, new_database, with_older
 
-pytestmark = pytest.mark.postgres
 on_each_server = pytest.mark.usefixtures("database")
 
 SALES = (

@@ -18,8 +18,6 @@ from tests.support.running import wait_until
 from tests.support.servers import Database
 from tests.support.threads import in_threads
 
-pytestmark = pytest.mark.postgres
-
 POLICIES: tuple[Literal["delete", "keep", "resync"], ...] = ("delete", "keep", "resync")
 AHEAD, RETAINED = 2, 3  # months
 ROWS = 40  # of a month

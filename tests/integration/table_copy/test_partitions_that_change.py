@@ -21,8 +21,6 @@ from tests.support.servers import Database, ServerOf, new_database, with_older
 if TYPE_CHECKING:
     from pipeline.silver.write.writer_choice import WriterSetting
 
-pytestmark = pytest.mark.postgres
-
 FILL = "INSERT INTO sales SELECT i, 'v' || i FROM generate_series({}, {}) i"
 
 

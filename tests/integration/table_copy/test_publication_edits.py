@@ -21,8 +21,6 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, ServerOf, new_database, with_older
 
-pytestmark = pytest.mark.postgres
-
 TABLES = ("a", "b")
 WHOLE = "publish = 'insert, update, delete, truncate'"
 

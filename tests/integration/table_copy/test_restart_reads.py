@@ -18,8 +18,6 @@ from pipeline.table_name import TableName
 from tests.support.bronze_reads import bronze_reads
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
-pytestmark = pytest.mark.postgres
-
 TABLE = "CREATE TABLE {} (id int PRIMARY KEY, v text)"
 FILL = "INSERT INTO {} SELECT g, repeat('x', 100) FROM generate_series({}, {}) g"
 

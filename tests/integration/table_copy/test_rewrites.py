@@ -23,8 +23,6 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, ServerOf, new_database, with_older
 
-pytestmark = pytest.mark.postgres
-
 TABLES = ("same_type", "hashed", "wider", "computed", "lost_default", "unlogged", "generated")
 KEPT = ("vacuumed", "clustered", "truncated", "emptied", "empty", "younger")
 TOTAL = "ADD COLUMN total int GENERATED ALWAYS AS (v * 2) STORED"

@@ -17,8 +17,6 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.postgres.standbys import promote, standby_of, syncing_standby_of, wait_for_slot
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 
 def on(pipeline: Pipeline, server: EmbeddedServer) -> Pipeline:
     """Return the pipeline with another server for its source; its session stays where it is."""

@@ -32,8 +32,6 @@ from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.fixture
 def copying(make_pipeline: MakePipeline) -> Pipeline:

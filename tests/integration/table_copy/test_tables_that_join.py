@@ -15,8 +15,6 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
 from tests.support.servers import Database, MakeServer
 
-pytestmark = pytest.mark.postgres
-
 
 def add(pipeline: Pipeline, table: str) -> None:
     pipeline.run(f"ALTER PUBLICATION {pipeline.config.source.publication} ADD TABLE {table}")

@@ -15,7 +15,7 @@ from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_w
 if TYPE_CHECKING:
     from pipeline.silver.write.writer_choice import WriterSetting
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.spark
 
 
 def recorded(pipeline: Pipeline) -> dict[TxnKind, list[TxnId]]:

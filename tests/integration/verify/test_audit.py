@@ -17,8 +17,6 @@ from pipeline.verify.audit import Audit, run_audit
 from pipeline.verify.commit_chain import FOREIGN, GAP, ROWS
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 
 def audit_of(pipeline: Pipeline) -> Audit:
     return run_audit(pipeline.config)

@@ -132,7 +132,6 @@ def replay_faults(database: Database, seed: int, transactions: int = 40) -> tupl
     return faults, counts
 
 
-@pytest.mark.postgres
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_model_follows_the_stream_of_a_live_server(database: Database, seed: int) -> None:
@@ -141,7 +140,6 @@ def test_model_follows_the_stream_of_a_live_server(database: Database, seed: int
     assert counts.transactions == 40
 
 
-@pytest.mark.postgres
 def test_model_follows_the_stream_of_postgresql_10(old_database: Database) -> None:
     faults, counts = replay_faults(old_database, 7)
     assert not faults, "\n".join(faults)
@@ -149,7 +147,6 @@ def test_model_follows_the_stream_of_postgresql_10(old_database: Database) -> No
 
 
 @pytest.mark.quick
-@pytest.mark.postgres
 def test_stream_holds_old_keys_that_did_not_change(database: Database) -> None:
     """A key in TOAST is sent as K by every update and left out of the new row."""
     assembler, found = Assembler(), Counter[str]()
@@ -176,7 +173,6 @@ def test_stream_holds_old_keys_that_did_not_change(database: Database) -> None:
 
 
 @pytest.mark.quick
-@pytest.mark.postgres
 def test_workload_reaches_every_kind_of_change(database: Database) -> None:
     with database.connect() as conn:
         rng = Random(3)
@@ -185,7 +181,6 @@ def test_workload_reaches_every_kind_of_change(database: Database) -> None:
     assert min(counts.inserts, counts.updates, counts.deletes, counts.key_changes, counts.toast_unsent) > 50
 
 
-@pytest.mark.postgres
 def test_same_seed_makes_the_same_rows(database: Database) -> None:
     results = []
     with database.connect() as conn:
@@ -244,8 +239,6 @@ def write_silver(spark: SparkSession, conn: Connection, root: str, schema: str, 
 
 
 @by_both_readers
-@pytest.mark.postgres
-@pytest.mark.spark
 def test_judge_accepts_equal_tables_and_names_each_difference(
     database: Database, spark: SparkSession, tmp_path: Path, by_spark: bool
 ) -> None:
@@ -287,7 +280,6 @@ def test_judge_accepts_equal_tables_and_names_each_difference(
 
 
 @by_both_readers
-@pytest.mark.spark
 def test_repeats_and_gaps_in_bronze_are_found(spark: SparkSession, tmp_path: Path, by_spark: bool) -> None:
     root = str(tmp_path)
     types = "commit_lsn long, end_lsn long, ordinal long, xid long, op string, transactional boolean"

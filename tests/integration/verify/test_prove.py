@@ -29,8 +29,6 @@ from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.running import wait_until
 from tests.support.threads import in_threads
 
-pytestmark = pytest.mark.postgres
-
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric(10,2), weight float8, day date,"
     " at timestamptz, tags text[], raw bytea)",

@@ -35,8 +35,6 @@ from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
 
-pytestmark = pytest.mark.postgres
-
 ODD = "Odd/näme %1"
 TABLES = (
     """CREATE TABLE items (id int PRIMARY KEY, name text, price numeric(10,2), weight float8, day date,

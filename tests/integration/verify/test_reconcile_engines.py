@@ -18,8 +18,6 @@ from pipeline.verify.reconcile import run_reconcile
 from pipeline.verify.reconcile_report import Reconciled
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
 
-pytestmark = pytest.mark.postgres
-
 RULES = (
     TableRule("public.divided", partition_by=("region",)),
     TableRule("public.marked", mode="soft_delete"),

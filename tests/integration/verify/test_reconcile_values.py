@@ -15,7 +15,7 @@ from tests.support.values.run import make, tables_of, write
 from tests.support.values.table import BAGS, FAMILIES, NEWEST_FAMILIES
 from tests.support.values.tables import PHASES
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.promise("reconcile")

@@ -14,8 +14,6 @@ from pipeline.verify.reconcile import run_reconcile
 from tests.support.injuries import injure
 from tests.support.pipelines import MakePipeline, Pipeline
 
-pytestmark = pytest.mark.postgres
-
 
 @pytest.fixture
 def emptied(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pipeline:

@@ -140,7 +140,6 @@ def test_each_rule_has_a_sentence_without_values(text: str) -> None:
     assert "--debug" not in described
 
 
-@pytest.mark.spark
 def test_what_delta_refuses_is_a_conflict(spark: SparkSession, tmp_path: Path) -> None:
     table = Lake(str(tmp_path), spark).table("t")
     table.ensure("id INT")
