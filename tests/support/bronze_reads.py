@@ -1,7 +1,5 @@
 """Which files of bronze are opened for their rows: by surveys, the native writer and reads of tables."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ account's; everybody may enter the folder above it. Workers have an address each
 would read each other's files.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shlex

@@ -1,7 +1,5 @@
 """Have something done in the middle of a commit, whoever makes it: pgdelta itself or Spark."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

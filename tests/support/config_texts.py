@@ -1,7 +1,5 @@
 """Configurations of texts, and the sentences about mistakes in them."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.config.config import Config

@@ -1,7 +1,5 @@
 """The expressions of the Grafana dashboard and of the Prometheus rules under `deploy/`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Deletion vectors as another writer commits them, without Spark."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Collection
 from typing import Any

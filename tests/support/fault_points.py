@@ -5,8 +5,6 @@ does, so it needs a process of its own: as a program this module runs `pgdelta C
 the fault of COMMAND FILE STEP WHEN FAULT. `crash_at` ends a run of the test itself at a step.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

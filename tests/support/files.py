@@ -1,7 +1,5 @@
 """Change the files of tables for a while, and search everything that a lake has on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

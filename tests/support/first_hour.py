@@ -1,7 +1,5 @@
 """A database of 40 odd tables as a stranger brings it: names, kinds and keys that need an answer."""
 
-from __future__ import annotations
-
 from tests.support.servers import Database
 
 ORDINARY = tuple(f"plain_{number:02}" for number in range(1, 13))

@@ -1,7 +1,5 @@
 """Commits of other writers to a table on this machine: they alter its columns or rows, or undo that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from pipeline.delta.definition import Definition

@@ -5,8 +5,6 @@ process group, as SIGSTOP does: before the commit, during it (the transaction ha
 log entry is not written), or after it, before the acknowledgement. `any` leaves the moment to its parent.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

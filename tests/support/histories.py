@@ -5,8 +5,6 @@ statement, by replica identity and TOAST. It applies nothing that was sent, so t
 source's own. The same seed makes the same history.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random

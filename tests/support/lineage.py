@@ -3,8 +3,6 @@
 The files in `openlineage` are those of the specification, unchanged (Apache License 2.0).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import cache

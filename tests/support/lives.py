@@ -1,7 +1,5 @@
 """A pipeline with one published table, for tests of what becomes of tables."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.table_copy import coordinator

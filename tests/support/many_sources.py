@@ -1,7 +1,5 @@
 """Sources that share silver tables: alike workloads, and the comparison of each with its rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path

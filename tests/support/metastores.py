@@ -1,7 +1,5 @@
 """Catalogs of other programs on loopback: AWS Glue by moto, and the Hive metastore that Spark ships."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import time

@@ -8,8 +8,6 @@ named one, else by the whole row, which may occur several times; `n`, and `d` or
 never by anything.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

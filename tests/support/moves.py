@@ -1,7 +1,5 @@
 """Servers to which the database of a pipeline moves, filled by a dump or by pg_upgrade, and killed moves."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A lake as ingest and apply leave it, made in seconds without Spark or PostgreSQL."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Results as commands print them, with names that are long, hostile, or both; and how they are rendered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone

@@ -5,8 +5,6 @@ its session. A guard ends the session also if the tests are killed: a process th
 not end by itself then. As a program this module is the guard of SESSION, until its stdin ends.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -5,8 +5,6 @@ for the others that write the same row, so the records in the order of their com
 order and the LSNs of the commits come from a slot of their own. Needs PostgreSQL 18.
 """
 
-from __future__ import annotations
-
 import struct
 import threading
 from collections import Counter

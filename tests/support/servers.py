@@ -4,8 +4,6 @@
 PostgreSQL 10. `make_server` starts a server of its own, for tests that change its settings or stop it.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

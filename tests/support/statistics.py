@@ -1,7 +1,5 @@
 """The statistics of a data file, from all of its rows at once."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from pipeline.delta.data_files import Statistics

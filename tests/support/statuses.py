@@ -1,7 +1,5 @@
 """The status of a made-up pipeline: 58 tables in every state, some with hostile names."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 from pipeline.metadata.events import Event

@@ -1,7 +1,5 @@
 """The units of `deploy/systemd`, read as systemd reads them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

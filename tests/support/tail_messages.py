@@ -1,7 +1,5 @@
 """Messages of a small shop, and how they are seen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from pipeline.protocol.lsn import LSN

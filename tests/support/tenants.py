@@ -1,7 +1,5 @@
 """Three tenants whose tables of one name are one silver table, and what it has of each."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

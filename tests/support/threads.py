@@ -1,7 +1,5 @@
 """Functions that run in threads while a test does something else."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -11,8 +11,6 @@ Slow tests are divided into parts by topic, the folder of a test: `--part faults
 test of faults. SLOW_PARTS says into how many parts, so that none takes more than half an hour.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """The commands of the tutorial, and what it says of the path to the first table that equals its source."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

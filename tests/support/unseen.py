@@ -1,7 +1,5 @@
 """Transactions whose commit records are decoded already, and that no snapshot sees yet."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A receiver of webhooks on this machine, which answers, refuses, hangs or is gone."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

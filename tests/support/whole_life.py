@@ -4,8 +4,6 @@ It has copies, changes, a column that is added and one whose type is widened, re
 reconciliation, resyncs, a rebuild and maintenance; silver is compared with the source after each.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pages, the README and the tests: their words, and what pages say of commands, files and settings."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What DuckDB spells differently from Spark; `test_two_engines` runs the types in both."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from random import Random

@@ -1,7 +1,5 @@
 """Each promise of the page of guarantees has a test that runs by default."""
 
-from __future__ import annotations
-
 import re
 
 from pipeline.config.load import field_schema

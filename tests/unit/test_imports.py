@@ -4,8 +4,6 @@ Read from the source, so that an import inside a function counts too. A relative
 the room it comes from and is not used.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

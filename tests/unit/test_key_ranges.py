@@ -1,7 +1,5 @@
 """Ranges of keys: which of them select the same rows at the source and in silver, and by what condition."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of the lake's tables names the columns that they have."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What is made on this host is its user's alone, whatever the umask; and no link is followed to make it."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import fcntl

@@ -4,8 +4,6 @@ SQL is built by psycopg's `sql`, with parameters, or with quoting (`quote_identi
 Other interpolated values are listed below. A value that is new fails the test until it is quoted or listed.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Names of tables and the globs of a command line."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

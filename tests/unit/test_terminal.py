@@ -1,7 +1,5 @@
 """Lists, pairs and paragraphs: what fits is shown whole, what does not is cut or wrapped where words end."""
 
-from __future__ import annotations
-
 import sys
 from io import StringIO
 

@@ -1,7 +1,5 @@
 """Sizes, durations, counts, rates and shares as people read them."""
 
-from __future__ import annotations
-
 import re
 
 from pipeline.units import (

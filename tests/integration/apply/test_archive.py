@@ -1,7 +1,5 @@
 """Detached tables that are moved to the archive by runs that end early, without Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

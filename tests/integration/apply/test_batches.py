@@ -4,8 +4,6 @@ Truncates between inserts, another replica identity, another table under the sam
 before the slot, rows that are equal or full of NULL, and columns added with a default.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.orders import FILL, LINES, LOG, ORDERS, TABLES

@@ -1,7 +1,5 @@
 """Silver tables in the catalog of the Spark session, whose place of storage is this process's memory here."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable, Iterator

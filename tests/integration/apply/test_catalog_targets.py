@@ -1,7 +1,5 @@
 """Silver tables in AWS Glue and in a Hive metastore, which the jobs register without Spark."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import threading

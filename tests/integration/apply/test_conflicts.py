@@ -1,7 +1,5 @@
 """Foreign commits rewrite a silver table's files during a write: it is retried a few times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

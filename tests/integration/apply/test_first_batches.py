@@ -1,7 +1,5 @@
 """What apply does before Spark is there: small tables are written, and without work Spark does not start."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ What is true at the end of each: silver equals the source, or the table is held 
 is said to be current never lacks rows.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

@@ -1,7 +1,5 @@
 """Columns of silver that another writer removes are a foreign change; other changes of them are harmless."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

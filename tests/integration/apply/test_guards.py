@@ -1,7 +1,5 @@
 """Guards: a table for which one batch would change too much is held, alone, until a person confirms."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

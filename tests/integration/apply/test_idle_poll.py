@@ -1,7 +1,5 @@
 """The cost of a poll that finds nothing to do: the same for ten tables as for three."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

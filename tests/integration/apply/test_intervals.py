@@ -1,7 +1,5 @@
 """`min_interval`: a continuous run writes a table again only after its interval; a single run writes all."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import replace

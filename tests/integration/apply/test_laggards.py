@@ -1,7 +1,5 @@
 """A table that is held, fails or waits makes no batch read old files of bronze, and catches up later."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a mode means beyond its rows: it is switched by a rebuild, held where it cannot be, and proven."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`pgdelta optimize`: fewer files, the same rows, while jobs run."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """`pgdelta pause` and `resume`: apply writes nothing to a paused table, and loses nothing of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The new files of bronze are read once for the rows of all tables of a batch, whatever their size."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A slow table in a continuous run: the others go on in batches of their own, and it catches up by itself."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

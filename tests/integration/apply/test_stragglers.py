@@ -4,8 +4,6 @@ A table whose changes cannot be followed is held. One that fails, or that a fore
 alone until it is restored (maintenance is no change); one that is configured later catches up from bronze.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from typing import Any

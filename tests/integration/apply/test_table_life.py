@@ -1,7 +1,5 @@
 """Tables join, are detached, come back, and are copied again."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any

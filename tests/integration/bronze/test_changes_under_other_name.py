@@ -1,7 +1,5 @@
 """What came under another name counts where the table came under its own again, in one transaction too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.apply.table_renames import ChangesUnderOtherName, last_changes_under_other_name

@@ -4,8 +4,6 @@ Random histories of one table each share a server, a slot and every run: DDL and
 several, streamed or not, with savepoints, prepared, between scheduled runs or while a continuous one works.
 """
 
-from __future__ import annotations
-
 import itertools
 import tarfile
 import threading

@@ -1,7 +1,5 @@
 """What is recorded of copies is read again if it has changed, and only then."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

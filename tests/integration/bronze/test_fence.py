@@ -1,7 +1,5 @@
 """An ingest that was held up while another one took over: nothing of it gets into bronze any more."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

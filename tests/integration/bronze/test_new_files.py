@@ -1,7 +1,5 @@
 """What came to bronze start a point: read by its files where that is all, and never where it is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

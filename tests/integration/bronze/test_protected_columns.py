@@ -1,7 +1,5 @@
 """Values of columns that are left out, hashed or masked are nowhere in the lake, however they came."""
 
-from __future__ import annotations
-
 import hmac
 import os
 import re

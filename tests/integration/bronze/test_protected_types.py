@@ -1,7 +1,5 @@
 """Hashes are those of texts: where a type has other texts, silver is held or an event is recorded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

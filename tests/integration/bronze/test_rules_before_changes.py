@@ -1,7 +1,5 @@
 """The rule of a column follows it also if it is renamed before the first change of its table."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

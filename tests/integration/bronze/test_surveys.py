@@ -1,7 +1,5 @@
 """Surveys of bronze by DuckDB and by Spark: the same answers, whatever rows and names there are."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Credentials of a profile of ~/.aws, by the client of the lake and by Hadoop's, against a server."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

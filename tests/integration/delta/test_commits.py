@@ -4,8 +4,6 @@ The native commits on a file system of this machine and Delta's own, which other
 tests.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

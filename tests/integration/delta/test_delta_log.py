@@ -1,7 +1,5 @@
 """Delta's log in the JVM: its names are resolved once for each JVM."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast

@@ -7,8 +7,6 @@ a missing one for NULL.
 Spark is compared in `test_writers_agree`.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections import Counter

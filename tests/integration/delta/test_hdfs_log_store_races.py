@@ -3,8 +3,6 @@
 Some commit by the log store, and some without Spark.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

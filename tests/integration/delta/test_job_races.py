@@ -5,8 +5,6 @@ optimize do. What was acknowledged is held against the table: every row once, ev
 for a log that run by default are in test_log_store_races.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

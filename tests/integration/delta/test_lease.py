@@ -1,7 +1,5 @@
 """One holder of a lease at a time, whatever happens to processes and to answers of the store."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

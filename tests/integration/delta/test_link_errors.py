@@ -1,7 +1,5 @@
 """The log store for local folders when a hard link fails: which failures mean that there are no links."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

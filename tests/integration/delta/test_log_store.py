@@ -1,7 +1,5 @@
 """The log store for local folders, file by file: what it leaves in a log, and what it refuses."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ contested. The versions that a store acknowledges to the processes are compared:
 them have is a lost commit.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The log store for S3 when an upload fails: nothing incomplete becomes a version."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

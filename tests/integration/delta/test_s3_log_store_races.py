@@ -1,7 +1,5 @@
 """The log store for S3, raced: processes that write the same versions of a log at the same moments."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Faults of an object store: what is repeated, for how long, and what ends with a sentence."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commits by the log stores for S3 and HDFS under a lease: refused once another process has taken it over."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Conditional requests of Google's store, which compares generations: a lease is held and renewed there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

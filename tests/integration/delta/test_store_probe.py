@@ -1,7 +1,5 @@
 """What `pgdelta check` tries on an object store: two writers of one object must exclude each other."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The native reader of logs and rows against Spark, on logs that Spark wrote."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A table's position and emptiness, with and without Delta's checksum files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

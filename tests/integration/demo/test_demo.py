@@ -1,7 +1,5 @@
 """The demo, as a stranger runs it, and its parts that need neither server nor Spark."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,8 +4,6 @@ What Delta takes for the time of a commit is the modification time of a file in 
 old files of the log. So the lake is given the times that a wrong clock leaves.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A gap of the stream that a comparison closes: only the keys that differ are copied, and silver is equal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

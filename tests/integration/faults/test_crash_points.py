@@ -4,8 +4,6 @@ Each run is cut off after the first such message at which none was cut off befor
 default only a share of them, which the seed chooses.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress

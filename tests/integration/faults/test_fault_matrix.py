@@ -4,8 +4,6 @@ The cells share one lake, one after the other, so that what one leaves behind is
 two of them tables change, get columns, come and go. `make faults` runs all cells.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """A gap of the stream stops the run, or is closed by copies."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

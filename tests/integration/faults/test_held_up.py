@@ -3,8 +3,6 @@
 PGDELTA_HELD_UP is how often the long test holds one up.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -4,8 +4,6 @@ Both jobs run as processes of their own. Each injury ends a run with a sentence;
 silver equals the source.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

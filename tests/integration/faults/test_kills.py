@@ -6,8 +6,6 @@ is of whole transactions; the other also has some that stream or are prepared, a
 killed. Protocol version 1, read in the end, is the judge of bronze.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

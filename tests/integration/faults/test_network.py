@@ -1,7 +1,5 @@
 """A link that breaks or stalls costs only time: the run ends with one error, and the next one continues."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

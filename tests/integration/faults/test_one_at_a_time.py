@@ -1,7 +1,5 @@
 """One ingest of a slot and one apply of a lake: a second one is refused, and a kill leaves no lock behind."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

@@ -4,8 +4,6 @@ Real ingest processes are recorded, system call by system call, and what they fo
 `disk` has the rules by which something is durable, `replay` what bronze has to have.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A source restored from a copy of its files, on the same timeline, is found whenever that was."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

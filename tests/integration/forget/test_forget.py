@@ -1,7 +1,5 @@
 """A subject that was erased is nowhere in the lake any more, and everything else is as it was."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -5,8 +5,6 @@ bronze, the source itself that of silver. `make matrix` runs all majors; the def
 fewer ways (`test_protocol_versions`).
 """
 
-from __future__ import annotations
-
 from itertools import product
 from random import Random
 

@@ -4,8 +4,6 @@ Bronze is what protocol version 1 says of the same WAL; while they are open thei
 their ends nothing is left there. Memory and open files are the same with five as with fifty.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from random import Random

@@ -3,8 +3,6 @@
 Protocol version 1 is the judge: its transactions come whole, in the order of their commits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

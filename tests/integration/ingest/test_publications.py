@@ -1,7 +1,5 @@
 """What a publication can say: partitions, column lists, row filters, generated columns, whole schemas."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.operate.resync import run_resync

@@ -1,7 +1,5 @@
 """Each relation version that a change names is recorded, and rows are read by their own version."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which database and which slot a lake reads: a renamed database, two lakes of one name, settings of both."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import timedelta

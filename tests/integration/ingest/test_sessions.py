@@ -1,7 +1,5 @@
 """The sessions of a run at the source: few, and none is used after it was lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A message that takes longer to arrive than a server may be silent is captured."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from pathlib import Path

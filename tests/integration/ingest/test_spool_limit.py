@@ -1,7 +1,5 @@
 """Ingest reads nothing more while a commit hangs and what is staged has reached its limit."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import suppress

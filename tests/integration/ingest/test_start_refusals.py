@@ -1,7 +1,5 @@
 """Whatever a start is refused for, `pgdelta check` finds before, and the runbook lists by its line."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Manifests: what was recorded last is read back, and their files are merged now and then."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The registry of silver tables is read back as recorded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

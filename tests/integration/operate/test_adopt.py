@@ -1,7 +1,5 @@
 """A Delta table of another program becomes a table of silver: equal to the source, and little was copied."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace

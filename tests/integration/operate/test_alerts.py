@@ -1,7 +1,5 @@
 """Alerts of a real pipeline: what status finds at each step, by the function and by the command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

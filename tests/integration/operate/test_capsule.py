@@ -1,7 +1,5 @@
 """`pgdelta capsule`: it says what is wrong, and has no value of a row, no key and no secret."""
 
-from __future__ import annotations
-
 import json
 import stat
 import tarfile

@@ -1,7 +1,5 @@
 """What `pgdelta plan` says of edited rules, before the next change of a table carries them out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

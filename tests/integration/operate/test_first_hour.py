@@ -1,7 +1,5 @@
 """The first hour with a database of 40 odd tables: what is printed is clear, and can be typed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

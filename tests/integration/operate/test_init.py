@@ -1,7 +1,5 @@
 """`pgdelta init` on real servers: from a server of a stranger's to the first table that is equal."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

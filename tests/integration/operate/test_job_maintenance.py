@@ -1,7 +1,5 @@
 """Jobs maintain their tables while they write them: the same rows, few files, and no run that fails."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

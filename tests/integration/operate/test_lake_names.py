@@ -1,7 +1,5 @@
 """A lake may have any name that a folder can have, also one that Spark would take for a pattern."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What becomes of a lake outside the runs: it moves, its checkpoints go back, Delta forgets positions."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

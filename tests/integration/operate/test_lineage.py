@@ -1,7 +1,5 @@
 """OpenLineage events of real runs: renamed and masked columns, rows, LSNs, and a failure."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

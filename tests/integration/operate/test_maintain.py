@@ -1,7 +1,5 @@
 """`pgdelta maintain`: fewer files, the same rows, short logs, while jobs go on."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

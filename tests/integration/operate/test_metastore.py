@@ -1,7 +1,5 @@
 """Jobs and an analyst as processes of their own, with a Hive metastore between them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

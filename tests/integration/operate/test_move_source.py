@@ -1,7 +1,5 @@
 """The database moves to another server: silver equals it, and only what differs was copied."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

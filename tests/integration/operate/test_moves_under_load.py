@@ -3,8 +3,6 @@
 The standby has no slot, and lacks commits of the old primary that bronze has.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

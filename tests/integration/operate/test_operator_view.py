@@ -1,7 +1,5 @@
 """The operator's view of a real pipeline: lags, rows of the last day, the slot, metrics and log of a run."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

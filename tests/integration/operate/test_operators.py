@@ -1,7 +1,5 @@
 """What an operator asks: how far is each table, what would happen next, and once more after a fix."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a run: each query of the dashboard is answered, and the rules fire."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A table built as of an LSN has the rows that the source had there, whatever lies before and after it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta

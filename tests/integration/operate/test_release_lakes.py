@@ -1,7 +1,5 @@
 """The stored lake of each release is opened, continued and reconciled by this one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`bronze.retention`: older changes become a base, from which everything that reads bronze works on."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`pgdelta ingest --http` as a process: pages of a real source while it captures, and their end."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

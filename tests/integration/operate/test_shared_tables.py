@@ -1,7 +1,5 @@
 """What commands do with the silver tables of many sources, and how their columns change, without Spark."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace

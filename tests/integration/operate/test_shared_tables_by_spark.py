@@ -1,7 +1,5 @@
 """What Spark and the commands that need it do with the silver tables of many sources."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.operate.rebuild import run_rebuild

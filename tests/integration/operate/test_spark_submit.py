@@ -5,8 +5,6 @@ the system's own commands only. Spark gives what a job says on stderr out on std
 sentences are there.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The tutorial does what it says: its commands run as they are, in order, against a server of the tests."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """The commands of systemd's services, run as they are in the units."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

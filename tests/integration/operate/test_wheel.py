@@ -1,7 +1,5 @@
 """The wheel alone, in an empty environment: every step from `init` to `reconcile`, from another folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A short life of a lake by each writer: what `make spark-matrix` runs with each release of Spark."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.silver.write.writer_choice import WriterSetting

@@ -4,8 +4,6 @@ Only what was received whole, and never backwards; what was not acknowledged is 
 never ahead of the messages, and moves while the publication is idle.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A slot in binary format and one in text format, of the same WAL: bronze holds the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """What binary format cannot be read in is refused by name: at the check, at the start, at its first value."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """Random values by the thousand: what the server sends in binary format reads as it writes it in text."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from random import Random

@@ -1,7 +1,5 @@
 """A thread that waits on a session is freed when the session is broken off, and no other session is."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """Facts about columns come from the catalog of the moment, or not at all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timezone
 

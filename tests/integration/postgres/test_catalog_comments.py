@@ -1,7 +1,5 @@
 """Comments on tables and columns are read from every version and in every encoding."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.bronze.schema import storable

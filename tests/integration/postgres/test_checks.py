@@ -1,7 +1,5 @@
 """`run_checks` finds what a start, or the source itself, would fail on, and changes nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import psycopg

@@ -1,7 +1,5 @@
 """What the decoder makes of a server that sends what bronze has already, and of a catalog that is away."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The embedded server starts anywhere, stops and starts again, and keeps its data through a crash."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psycopg

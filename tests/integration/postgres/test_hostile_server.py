@@ -1,7 +1,5 @@
 """Invalid messages from a server or a proxy: each ends the stream with one error."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A rule that no table follows is named by check, status, plan and the run, in one sentence."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

@@ -3,8 +3,6 @@
 `victim` is there to be dropped; it never is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any

@@ -4,8 +4,6 @@ A missing publication, a busy slot, a lost connection and removed WAL are each n
 loses nothing, nor does one that has to wait or to connect again; a closed stream leaves its slot free.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Key values given by a user, checked by the server that is to find them."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.errors import SourceError

@@ -1,7 +1,5 @@
 """A server that is newer than those of the tests: what can be imitated of PostgreSQL 19 with an older one."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The transactions that write to a table are found by their locks: in a leaf, prepared or not."""
 
-from __future__ import annotations
-
 from pipeline.postgres.connection import connect
 from pipeline.postgres.open_transactions import read_writers, write_wal_past_now
 from tests.support.servers import Database, MakeServer

@@ -1,7 +1,5 @@
 """Passwords that a program prints: every session uses it, also after the password has changed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

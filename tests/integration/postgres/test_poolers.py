@@ -1,7 +1,5 @@
 """Poolers that share sessions are refused, and nothing of the pipeline stays in their sessions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables, columns and row filters of publications, by catalogs alone, are those of the server's own view."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any

@@ -3,8 +3,6 @@
 Whole schemas are only added to a publication that can have them.
 """
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 

@@ -4,8 +4,6 @@
 closed to PUBLIC, the tables belong to another role.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing

@@ -4,8 +4,6 @@ The fault is the server's (15 to 18). The sentence says so, and what docs/operat
 works.
 """
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 

@@ -4,8 +4,6 @@ Values are the server's own text whatever the role, the database or the encoding
 plugin as they are. Reading a slot by SQL polls it repeatedly, and ends at the requested LSN.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """Rows of a live server as numbers: each value in the form that Spark gives it too, under one snapshot."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A slot is created once open transactions have ended: the wait names them, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One ingest of a slot at a time: the lock at the source ends with the session that has it."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 It can happen before a stream begins, between two polls by SQL, and while a stream waits for a busy slot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent import futures
 from contextlib import closing

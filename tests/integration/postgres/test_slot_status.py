@@ -1,7 +1,5 @@
 """The status of the source: slot and kept WAL of old and new majors, limits, a silent server."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

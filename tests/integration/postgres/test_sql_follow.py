@@ -1,7 +1,5 @@
 """Polls of a slot by SQL: everything is shown, nothing is moved, and a slot moved by another is noticed."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 from typing import Any

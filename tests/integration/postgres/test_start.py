@@ -1,7 +1,5 @@
 """Publication and slot at the start: created in order where allowed, used as they are, or refused."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Random sessions take turns. One slot is read meanwhile by a replication session 
 that the server has; another one afterwards, in protocol version 1. The seed is in the test's name.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import closing

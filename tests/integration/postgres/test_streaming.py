@@ -1,7 +1,5 @@
 """Streamed and prepared transactions by both routes: when they come, and what comes again."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Literal
 

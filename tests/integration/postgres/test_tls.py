@@ -1,7 +1,5 @@
 """TLS and passwords, by either route: what is right works, what is wrong is one sentence with what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

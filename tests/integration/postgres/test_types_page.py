@@ -1,7 +1,5 @@
 """The page that says what silver shows is what the code does on a live server."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ If it is read too early nothing is lost: the server describes a relation again i
 one that changed it.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

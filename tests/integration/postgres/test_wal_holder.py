@@ -1,7 +1,5 @@
 """What keeps a slot's restart_lsn back: open and prepared transactions, and the slots of standbys."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Silver as of one commit: a transaction that spans tables is seen in all of them, or in none."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Which tables changed since a manifest, and how many of their rows: what a scheduler starts readers by."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`pgdelta dbt-sources` over a lake that the jobs filled: modes, comments, keys, and how far silver is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pipeline.apply.job import run_apply

@@ -1,7 +1,5 @@
 """`pgdelta history`: a row's changes as they were made at the source, found in bronze by its key."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Silver live: what it shows without a write is what the source has, and what the next apply writes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from random import Random

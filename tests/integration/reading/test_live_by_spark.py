@@ -1,7 +1,5 @@
 """Silver live with Spark shows the same as without it, whoever folds the changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random

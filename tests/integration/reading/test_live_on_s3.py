@@ -1,7 +1,5 @@
 """Silver live with a lake on an object store, without Spark."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Rows that are only added are written in chunks and one commit, however many they are, without Spark."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

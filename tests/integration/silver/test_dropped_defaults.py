@@ -1,7 +1,5 @@
 """The default of an ADD COLUMN in silver, once the column or its table is dropped in the same batch."""
 
-from __future__ import annotations
-
 from pipeline.silver.fold.fold import Fold, FoldColumn
 from pipeline.silver.fold.fold_sql import FoldSql
 from pipeline.silver.fold.sql_session import SqlSession, fold_by_key

@@ -4,8 +4,6 @@ Each change comes between rows of one transaction, in a batch of its own, and un
 when all is done, so that it contradicts what the stream sent before.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.crash_steps import CrashStep

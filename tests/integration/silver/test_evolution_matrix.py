@@ -3,8 +3,6 @@
 One table a cell, all of them in one pipeline; a cell that fails is named by its table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import product

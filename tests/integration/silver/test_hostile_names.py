@@ -1,7 +1,5 @@
 """Schemas, tables, columns and values that try to be SQL, paths or variables arrive as they are."""
 
-from __future__ import annotations
-
 import pytest
 from psycopg import sql
 

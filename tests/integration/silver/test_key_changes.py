@@ -1,7 +1,5 @@
 """Key changes: unchanged TOAST comes from the row at the old key, however far back, all in the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count

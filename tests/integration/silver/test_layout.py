@@ -1,7 +1,5 @@
 """Comments, properties and the change data feed of silver tables are what the configuration says."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Silver tables and columns have the comments on the source's, and properties, by both writers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Scenarios in lock step: one that fails names itself alone, and the others pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

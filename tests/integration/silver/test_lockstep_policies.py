@@ -1,7 +1,5 @@
 """Values that silver cannot hold or that the source did not send, by the rules of the configuration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal

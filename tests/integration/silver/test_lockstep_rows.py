@@ -1,7 +1,5 @@
 """Keys that are equal and not the same, and rows without a key, without Spark."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Columns that are renamed, dropped and added again, and keys that only Spark finds."""
 
-from __future__ import annotations
-
 from datetime import date
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """Several pipelines write one silver table at the same time, and none loses a row or another's."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Several schemas have one silver table: its rows with a `_source` equal those of that source."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

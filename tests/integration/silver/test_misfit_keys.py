@@ -1,7 +1,5 @@
 """Misfits record whose value it was, by its key, each time that the value comes to silver."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from dataclasses import replace

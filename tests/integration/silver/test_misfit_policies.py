@@ -1,7 +1,5 @@
 """What becomes of values that silver cannot hold, by the policies of the configuration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

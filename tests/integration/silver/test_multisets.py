@@ -1,7 +1,5 @@
 """Tables without a key: silver distinguishes their rows by all values that it holds."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.delta.table import LakeTable

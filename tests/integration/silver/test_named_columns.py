@@ -1,7 +1,5 @@
 """A property that names columns follows their renames; a name of no column is one event."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

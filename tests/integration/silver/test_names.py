@@ -1,7 +1,5 @@
 """Names and columns that Delta cannot hold as they are, and changes without a message."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 By default one test compares with a lake that Spark writes, the slow ones do all.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

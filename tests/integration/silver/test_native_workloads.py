@@ -3,8 +3,6 @@
 Nothing here may start Spark: every batch would need a job for each of its tables.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from random import Random

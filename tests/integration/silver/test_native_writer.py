@@ -1,7 +1,5 @@
 """Small cuts are written to silver without Spark, with the same result."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

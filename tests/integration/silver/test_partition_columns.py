@@ -1,7 +1,5 @@
 """What becomes of partition columns: values that no partition has, changes of columns, and of the rule."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

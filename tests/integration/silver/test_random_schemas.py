@@ -3,8 +3,6 @@
 Where a table changed without a message, an event records it, and such a table need not be equal.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

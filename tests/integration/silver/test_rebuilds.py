@@ -1,7 +1,5 @@
 """A table is rebuilt from bronze where its silver types cannot follow, and readers see one change."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import pytest

@@ -1,7 +1,5 @@
 """A schema is renamed, which up to PostgreSQL 15 no message says: its tables go on under their new names."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

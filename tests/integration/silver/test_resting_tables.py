@@ -1,7 +1,5 @@
 """Tables that are altered and have no change: silver has the columns of the source after the next run."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import replace

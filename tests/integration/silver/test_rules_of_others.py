@@ -1,7 +1,5 @@
 """What another writer sets on a silver table stops that table alone, with what was set and the remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A merge by Spark does not read files that cannot have a changed key: they may be unreadable meanwhile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Spark writes few rows to a small table with settings that make its plan cheap, and restores its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Comments on the source's tables and columns arrive while both jobs run, by both writers."""
 
-from __future__ import annotations
-
 import pytest
 from deltalake import DeltaTable
 

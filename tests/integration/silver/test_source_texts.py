@@ -1,7 +1,5 @@
 """Values whose text cannot be read without the catalog or the server's locale are those of the source."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Iterator

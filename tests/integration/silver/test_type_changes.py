@@ -1,7 +1,5 @@
 """A type change that silver cannot follow, under each rule: held, read again from bronze, or copied again."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.apply.applier import Applier

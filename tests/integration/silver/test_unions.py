@@ -1,7 +1,5 @@
 """One silver table has the rows of a table and of those that inherit from it, as SELECT … FROM parent has."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace

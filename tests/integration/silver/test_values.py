@@ -5,8 +5,6 @@ text and in binary format. What Spark writes, which are maps and keys of arrays 
 slow tier only. NULL in silver for a value means one row in misfits.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

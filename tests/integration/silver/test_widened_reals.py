@@ -1,7 +1,5 @@
 """A real that becomes double precision: silver has PostgreSQL's own cast of it, bit for bit."""
 
-from __future__ import annotations
-
 import struct
 from random import Random
 

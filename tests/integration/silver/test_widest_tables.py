@@ -1,7 +1,5 @@
 """Tables with `readers: widest`: any change of their columns, and no table feature that readers need."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.config.tables import TableRule

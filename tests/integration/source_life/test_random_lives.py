@@ -4,8 +4,6 @@ A seed is a program of SQL, which a failure prints. The seed of the run draws th
 of a failure is repeated by `life(…, make_program(SEED, MAJOR))`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product

@@ -5,8 +5,6 @@ driver's files, and none has credentials: executors have those of the store from
 the source's.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack

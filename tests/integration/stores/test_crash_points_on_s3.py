@@ -3,8 +3,6 @@
 What comes after a crash has nothing but the store, as on another machine.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Both jobs while the object store fails: nothing is lost and nothing is written twice."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

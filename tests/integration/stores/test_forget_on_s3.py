@@ -1,7 +1,5 @@
 """A subject that was erased is in no object of the bucket any more; old versions of objects are reported."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Both jobs and the commands as processes of their own, with a lake on S3 or on HDFS and Spark."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Both jobs as processes without Java, on stores for which Spark has no client."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

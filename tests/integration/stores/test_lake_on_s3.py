@@ -1,7 +1,5 @@
 """Both jobs with a lake on an object store, without Spark."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pytest

@@ -1,7 +1,5 @@
 """Both jobs and the commands without Spark: on HDFS, and on servers with Azure's and Google's protocols."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace

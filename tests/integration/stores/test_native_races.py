@@ -1,7 +1,5 @@
 """Processes that commit to one table on an object store without Spark: no acknowledged commit is lost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How many requests a batch makes of a store, and what one process knows of another's commits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An apply that stops for longer than its lease, while another one takes over: silver equals the source."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

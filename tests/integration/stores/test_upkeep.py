@@ -1,7 +1,5 @@
 """Maintenance, retention and archives of a lake on an object store, without Spark."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Keys with such values, tables that are identified by all columns, and columns that no key has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

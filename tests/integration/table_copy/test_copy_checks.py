@@ -1,7 +1,5 @@
 """`run_checks` finds beforehand what would make a copy fail, or read another database's rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace

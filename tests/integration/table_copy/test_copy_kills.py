@@ -1,7 +1,5 @@
 """A copy may be killed at any time: the next run continues it, and silver equals the source."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

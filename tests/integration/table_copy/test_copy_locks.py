@@ -1,7 +1,5 @@
 """What a round of copies holds back at the source: nothing but the table that is read at the moment."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The publication of a first run: tables on which UPDATE and DELETE would fail are left out, and named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

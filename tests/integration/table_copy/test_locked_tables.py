@@ -1,7 +1,5 @@
 """A table that another session has locked exclusively stops neither the stream nor the copies of others."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

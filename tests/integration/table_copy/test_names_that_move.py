@@ -1,7 +1,5 @@
 """Tables and columns whose names mean others, or have other types, once a copy is planned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Relations that are not what they seem: what of them silver has, and the sentence where it has not all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace

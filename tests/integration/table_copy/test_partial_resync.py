@@ -1,7 +1,5 @@
 """A resync of the rows of some keys: silver equals the source, and nothing but these keys is written."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

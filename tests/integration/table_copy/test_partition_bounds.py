@@ -3,8 +3,6 @@
 No message carries these changes. Rows that need no copy are not copied, and what keeps all rows has no event.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.config.tables import TableRule

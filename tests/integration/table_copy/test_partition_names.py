@@ -1,7 +1,5 @@
 """Partitioned tables are one silver table each, and one that is not followed is named, and alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

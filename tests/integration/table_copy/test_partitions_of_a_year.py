@@ -1,7 +1,5 @@
 """A year of monthly partitions under each policy: created ahead as tools do it, filled, detached, dropped."""
 
-from __future__ import annotations
-
 import threading
 from datetime import date
 from functools import partial

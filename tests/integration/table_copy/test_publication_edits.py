@@ -1,7 +1,5 @@
 """Edits of the publication: what missed no change does nothing, and the rest is compared with the source."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Restarts, resumed copies and tables that join open no file of bronze that does not concern them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal

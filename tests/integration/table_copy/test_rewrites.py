@@ -3,8 +3,6 @@
 What keeps all rows, or is in the stream, must cause no event and no comparison.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """What is copied is what the stream would have sent: the same relation version, the same texts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Standbys: rows are copied from one while the primary streams; a failover is followed, or refused."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

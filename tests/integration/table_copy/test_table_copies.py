@@ -1,7 +1,5 @@
 """Rows from before the slot: silver equals the source, whatever happens at the source meanwhile."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

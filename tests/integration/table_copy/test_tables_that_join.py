@@ -1,7 +1,5 @@
 """A table joins the publication while transactions write to it: what these wrote before that comes too."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`pgdelta tail` on live servers: what it shows, when it ends, and that no slot moves by it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What `pgdelta audit` finds in a lake: nothing if it is whole, else where it is not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

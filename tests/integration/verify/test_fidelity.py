@@ -1,7 +1,5 @@
 """`pgdelta fidelity`: values of the source are equal values and misfits, which a rebuild brings back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Silver is proved by the fingerprints of its files: each is read once, and a damaged one is named."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone

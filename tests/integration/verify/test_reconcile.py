@@ -4,8 +4,6 @@ injury is found.
 Injuries are written to silver under a mark that apply takes for its own: as if a fault of ours had made them.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

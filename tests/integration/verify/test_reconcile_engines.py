@@ -1,7 +1,5 @@
 """Reconcile without Spark: every kind of table and of difference, and the same verdicts as by Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any

@@ -1,7 +1,5 @@
 """Every type of PostgreSQL 18 with its extreme values is written alike by the server and by both engines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

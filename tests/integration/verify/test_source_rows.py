@@ -1,7 +1,5 @@
 """A table that is emptied while it is compared: what the snapshot saw of it was read before."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

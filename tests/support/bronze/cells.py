@@ -1,7 +1,5 @@
 """Row messages with cells in binary format, decoded as bronze does."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 

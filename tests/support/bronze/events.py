@@ -1,7 +1,5 @@
 """Events of an assembler, made up: transactions of given changes at positions that grow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

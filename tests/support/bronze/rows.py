@@ -1,7 +1,5 @@
 """The rows of bronze's tables in a folder, as another reader of Delta sees them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from deltalake import DeltaTable

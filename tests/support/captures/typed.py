@@ -4,8 +4,6 @@
 of `EXTENSIONS`, among which is xml, that a server may be built without.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import psycopg

@@ -1,7 +1,5 @@
 """A silver table's rows as Arrow reads them without Spark, made comparable as `silver` does."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta

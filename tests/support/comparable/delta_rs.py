@@ -3,8 +3,6 @@
 Log and data files are read by delta-rs's own code, none of it by pgdelta's reader.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ The text is the server's own (its output functions, as in the stream, not casts:
 `bpchar::text` drops the padding). Array literals are read element by element, whatever the elements are.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What the models of a table are fed with: its changes one at a time, and copies; values as texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

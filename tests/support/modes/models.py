@@ -4,8 +4,6 @@ A row is a dict of column name to PostgreSQL text. A column that joins with a de
 that a model has at that time.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping

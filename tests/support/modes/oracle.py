@@ -4,8 +4,6 @@ So both sides are read as in all other tests: the server writes the values of it
 are made comparable with them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import lru_cache
 from typing import Any

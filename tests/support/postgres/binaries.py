@@ -4,8 +4,6 @@ They are the `embedded-postgres-binaries` of Maven Central, which the Ivy of PyS
 cache. An archive writes into its own folder or is refused.
 """
 
-from __future__ import annotations
-
 import fcntl
 import importlib.util
 import os

@@ -4,8 +4,6 @@ ECDSA on the curve P-256 with SHA-256, X.509 version 3 in DER, written as PEM. T
 of its timing: these keys guard nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import secrets

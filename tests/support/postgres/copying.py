@@ -1,7 +1,5 @@
 """Copying without Spark: what a publication has of a table at a snapshot, as rows of bronze."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path

@@ -3,8 +3,6 @@
 `newest` has pgvector, the others what PostgreSQL comes with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

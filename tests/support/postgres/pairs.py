@@ -1,7 +1,5 @@
 """Two slots of the same WAL, one in text format and one in binary format."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ the end of each transaction. One with a TRUNCATE is committed once it is prepare
 where it is rolled back before it was read (test_rolled_back.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random

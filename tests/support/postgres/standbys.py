@@ -1,7 +1,5 @@
 """A standby of an embedded server, made by pg_basebackup on the same host, under the same account."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

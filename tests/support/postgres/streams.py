@@ -1,7 +1,5 @@
 """Both delivery routes under one name each, and what tests do with a stream."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing

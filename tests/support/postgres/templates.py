@@ -4,8 +4,6 @@ A copy is a system of its own: it gets another system identifier, which is in `g
 by a CRC-32C, and in the first page of the WAL.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

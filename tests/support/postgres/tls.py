@@ -1,7 +1,5 @@
 """A server that speaks TLS and asks for passwords, with a CA of its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ renamed or linked) is durable once the folder that has it was forced, and reacha
 are. What is taken away counts as gone at once. The folder that is recorded is durable itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath

@@ -1,7 +1,5 @@
 """What the logs of a lake's bronze say: entries with their sizes, files, positions and relation versions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An ingest process under the recorder: compile the recorder, run ingest, replay what was recorded."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -7,8 +7,6 @@ else. The second keeps the name of a commit, but nothing that was not forced bef
 commit that is visible then, without all of its bytes, is torn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath

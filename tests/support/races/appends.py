@@ -4,8 +4,6 @@
 input. Prints the version of each commit that was acknowledged, and what distinguishes it from others.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -3,8 +3,6 @@
 `python -m tests.support.races.native LOG MEETING NUMBER COUNT FIRST RACES` prints each version that it wrote.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Java programs of the races, compiled once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

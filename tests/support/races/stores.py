@@ -1,7 +1,5 @@
 """Let processes append to one table on an object store without Spark, and find commits that were lost."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

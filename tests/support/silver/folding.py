@@ -4,8 +4,6 @@ Every history gets a column `seed` of its own that is part of the key, so that o
 them as rows of one table. What a MERGE would do with the folded rows is done here in plain Python.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

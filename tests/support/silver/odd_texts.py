@@ -3,8 +3,6 @@
 Most are a value of some type. Every type has to read all of them in the same way in both engines.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from decimal import Decimal, localcontext

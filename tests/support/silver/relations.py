@@ -1,7 +1,5 @@
 """Relation versions for tests, written short."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation

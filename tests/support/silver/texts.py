@@ -1,7 +1,5 @@
 """Texts as PostgreSQL prints them (and as overrides may meet them), with the values that silver holds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal

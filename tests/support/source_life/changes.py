@@ -1,7 +1,5 @@
 """Statements that change rows of a random life, each the whole of its SQL."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tests.support.source_life.tables import Life, LifeTable

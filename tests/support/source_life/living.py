@@ -4,8 +4,6 @@ A table of silver equals the source, or an event or the state of the table names
 be done is then done: a copy of the table, after which it is equal.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time

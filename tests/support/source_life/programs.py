@@ -1,7 +1,5 @@
 """Programs of random lives: steps of SQL, drawn by weight from a table of kinds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass

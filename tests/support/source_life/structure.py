@@ -3,8 +3,6 @@
 Each function returns statements, none if it does not apply to the table.
 """
 
-from __future__ import annotations
-
 from pipeline.postgres.sql_text import quote_identifier
 from tests.support.source_life.changes import column_of, draw_changes, insert
 from tests.support.source_life.tables import Life, LifeTable, creation, partition

@@ -1,7 +1,5 @@
 """The tables of a random life as its program knows them, and literals of their types."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from random import Random
 

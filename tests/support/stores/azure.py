@@ -1,7 +1,5 @@
 """A server of Azurite, with the protocol of Azure's blob storage, on loopback and in a folder of its own."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

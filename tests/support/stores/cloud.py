@@ -1,7 +1,5 @@
 """The servers with Azure's and Google's protocols, as places of lakes: fixtures and parameters of `place`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -3,8 +3,6 @@
 Objects are in memory. Requests are not authenticated.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """HDFS on loopback: Hadoop's own servers, in a Java process of their own."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

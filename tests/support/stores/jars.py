@@ -1,7 +1,5 @@
 """Hadoop's client for S3, for the class path of a JVM."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The server is shared by the tests of a module; each pipeline has a root of its own.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Tests that open the folder of a lake are skipped then, by `Pipeline.path`. `make
 that can run so.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A server with S3's protocol on loopback, in memory."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

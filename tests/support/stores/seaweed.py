@@ -1,7 +1,5 @@
 """A server of SeaweedFS with S3's protocol on loopback, in a folder of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@ the number itself of floats, element by element in arrays, whose elements the se
 pipeline's own reading is used.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

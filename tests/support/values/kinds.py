@@ -4,8 +4,6 @@ Arrays are derived: of each type one whose elements are all its values, with NUL
 dimensions and with bounds of their own. An element that does not fit is NULL in its place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ only the one in text format publishes. Keys are in both bronzes, and in silver o
 silver is made of nothing but bronze, which is compared row by row.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Mapping

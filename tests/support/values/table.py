@@ -4,8 +4,6 @@ What comes behind `misfits` is what the contract says that silver cannot hold: N
 are infinite or outside the years 1 to 9999. All else has to arrive.
 """
 
-from __future__ import annotations
-
 from random import Random
 from uuid import UUID
 

@@ -5,8 +5,6 @@ the one after it. The second updates row LATER + n to the n-th value; in tables 
 changes keys and deletes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ The tables can do what every workload does: two columns or more that an update m
 key, where there is one, that ends in an integer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random

@@ -4,8 +4,6 @@ They are chosen for what is hard to replicate: keys that move, meet and come bac
 not sent, COPY and upserts, equal rows, truncates among inserts, and columns that join.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

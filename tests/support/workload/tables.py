@@ -5,8 +5,6 @@ identity, by the whole row with a primary key and without one, and not at all. E
 TOAST; names need quotes where that may go wrong.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 from typing import Any

@@ -4,8 +4,6 @@ Only what silver can hold is produced: years 1 to 9999, numerics within their pr
 dimension. An unconstrained numeric lands as text, so it may be NaN or have more digits than any DECIMAL.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

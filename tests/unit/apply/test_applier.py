@@ -1,7 +1,5 @@
 """When apply tries again while bronze does not change."""
 
-from __future__ import annotations
-
 import time
 from typing import cast
 

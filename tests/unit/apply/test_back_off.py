@@ -1,7 +1,5 @@
 """When a table that was held or failed is tried again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

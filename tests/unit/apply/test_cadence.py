@@ -1,7 +1,5 @@
 """How often a continuous run commits: soon where little happens, in larger batches under load."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.apply.first_batches import pause_after

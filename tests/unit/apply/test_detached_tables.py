@@ -1,7 +1,5 @@
 """Detached tables that are moved to the archive: what a failure leaves, and how a later attempt continues."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What became of a silver table since the last manifest, by its version, id and position."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.apply.expected_versions import ExpectedVersion, FirstCommit, TableChange, classify_change

@@ -1,7 +1,5 @@
 """New tables of a batch are created first, and registered by one commit before their rows are written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """plan, status and resync agree with apply's decision, whatever the lake records. Without Spark."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

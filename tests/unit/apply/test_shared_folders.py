@@ -1,7 +1,5 @@
 """A silver table of many sources has a folder of its own: no other table is above or below it."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.apply.table_renames import refuse_nested_folder

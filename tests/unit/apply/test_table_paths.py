@@ -1,7 +1,5 @@
 """A folder of silver belongs to the table that is registered for it, also after the lake was moved."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.apply.table_renames import why_folder_is_taken

@@ -1,7 +1,5 @@
 """Which table is written first, which one a batch does not wait for, and that small ones always get on."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Which tables wait for a copy of their rows, and which events say that a renamed one lacks some."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

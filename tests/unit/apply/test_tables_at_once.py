@@ -1,7 +1,5 @@
 """How many tables are written at once: by cores, memory and Spark, within bounds."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cells in binary format land as the text of their values, whole columns of them or one by one."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

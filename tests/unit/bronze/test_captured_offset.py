@@ -1,7 +1,5 @@
 """The offset that bronze records, or the sentence for a lake that has none."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows of bronze in chunks: all that are chosen, in files' order, none larger than what one batch adds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The attribute numbers that a column of a message may have always include its own, whatever was altered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from random import Random
 

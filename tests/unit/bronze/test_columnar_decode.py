@@ -1,7 +1,5 @@
 """Row messages decoded side by side say what the scalar decoder says of each, or refuse the same messages."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from random import Random

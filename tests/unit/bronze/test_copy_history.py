@@ -1,7 +1,5 @@
 """Which copy silver may begin with, and in which order what became of copies is read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

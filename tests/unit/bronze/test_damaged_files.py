@@ -1,7 +1,5 @@
 """What the spool reads again from its disk is what it wrote, or is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from random import Random

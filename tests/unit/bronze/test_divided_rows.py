@@ -1,7 +1,5 @@
 """The rows of a file, by table: in memory, in a temporary file, or not kept."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The small tables of a lake that an earlier version of pgdelta created get the columns that they lack."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.bronze.copies import COPIES, REQUESTS, Copies

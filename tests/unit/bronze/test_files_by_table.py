@@ -1,7 +1,5 @@
 """The files of a table are found as by a read of all files, whatever their statistics lack."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from random import Random

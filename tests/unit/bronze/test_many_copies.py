@@ -1,7 +1,5 @@
 """The history of copies: read once, and of ended copies without what only a resumed one needs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Relation versions are read once, however many there are, and have the first LSN that was recorded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Merged files of `bronze/changes`: the same rows, in order, with the statistics of ingest."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

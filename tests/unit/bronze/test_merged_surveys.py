@@ -1,7 +1,5 @@
 """Surveys of parts of bronze, merged, are the survey of all at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path

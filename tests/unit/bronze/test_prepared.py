@@ -1,7 +1,5 @@
 """Prepared transactions without Spark: kept, committed under the LSNs of their ends, and removed."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Values of protected columns are replaced column by column as they are one by one."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from random import Random

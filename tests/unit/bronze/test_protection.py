@@ -1,7 +1,5 @@
 """A rule follows its column and its table: nothing becomes plain because something was renamed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any

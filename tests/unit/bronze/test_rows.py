@@ -1,7 +1,5 @@
 """What a staged row says: of truncations, messages, origins, relation versions and names; what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

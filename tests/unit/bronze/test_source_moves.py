@@ -1,7 +1,5 @@
 """Relation versions of another server are read with the oids and attribute numbers of the lake."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pipeline.bronze.source_moves import MovedTable, SourceMoves

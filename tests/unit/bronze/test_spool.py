@@ -1,7 +1,5 @@
 """The spool hands over whole committed transactions, whatever their size, and holds little of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Transactions that stream before their commit, or are prepared: what is left of them, once it is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 from typing import Any

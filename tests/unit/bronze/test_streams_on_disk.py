@@ -1,7 +1,5 @@
 """Transactions that stream are kept on disk: neither memory nor open files grow with their size or number."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """New tables, resumed copies and snapshots open the files of bronze that concern them, and no others."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

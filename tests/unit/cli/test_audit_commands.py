@@ -1,7 +1,5 @@
 """`pgdelta audit` and `pgdelta as-of`: what they call, what they print, how they end."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import datetime, timezone

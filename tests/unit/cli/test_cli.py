@@ -1,7 +1,5 @@
 """The command: what it teaches, what it calls, and how it ends."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

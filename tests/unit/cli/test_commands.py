@@ -1,7 +1,5 @@
 """What each command calls, with which options, and which options exclude each other."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ After a change that is meant, `python -m tests.support.pages` writes the pages a
 are committed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """The section `alerts`: its conditions and limits, the webhook, and what is refused without showing it."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.config.alerts import Alerting

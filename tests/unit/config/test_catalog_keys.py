@@ -1,7 +1,5 @@
 """A name that no catalog holds, or that all tables would have, is refused with file, line and key."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.config.jobs import Catalog

@@ -1,7 +1,5 @@
 """Rules for columns: what they mean, and what contradicts itself is refused with file, line and key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The configuration: defaults as documented, and every mistake named with file, line and key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

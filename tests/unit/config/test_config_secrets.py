@@ -1,7 +1,5 @@
 """A configuration file is data: nothing in it runs, nothing in it grows, and no secret comes out of it."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

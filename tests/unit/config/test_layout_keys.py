@@ -1,7 +1,5 @@
 """Properties that the pipeline or Delta's protocol depends on are refused with file, line and key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The keys of modes: which tables have intermediate versions, and where there are none."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.config_texts import load, mistake

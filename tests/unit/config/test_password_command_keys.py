@@ -1,7 +1,5 @@
 """`password_command` in the file: a list of a program and its arguments, and where it is refused."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import replace

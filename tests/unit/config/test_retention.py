@@ -1,7 +1,5 @@
 """`bronze.retention` is a time with a unit, or forever."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.errors import ConfigError

@@ -1,7 +1,5 @@
 """`silver.schedule`: which window a moment is in, until when, and what is refused."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 

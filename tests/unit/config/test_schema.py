@@ -1,7 +1,5 @@
 """The JSON Schema and the reference page say what the loader accepts, and are checked in as generated."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

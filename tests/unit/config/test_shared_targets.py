@@ -1,7 +1,5 @@
 """Targets with `{table}`: what they may be, and which silver table they name."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.delta.table import Lake

@@ -1,7 +1,5 @@
 """The rows of one catalog are replaced without those of others, also in an earlier version's table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

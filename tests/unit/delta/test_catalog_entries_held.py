@@ -1,7 +1,5 @@
 """What an entry of a catalog holds, and the bytes of Thrift by which a Hive metastore is asked for it."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Checkpoints and checksum files that are written without Spark, and the clean-up of a log."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

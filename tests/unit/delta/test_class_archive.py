@@ -1,7 +1,5 @@
 """JVMs that pgdelta starts use the archive of classes that setup made, unless they need more."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

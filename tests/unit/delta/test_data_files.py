@@ -1,7 +1,5 @@
 """Statistics of data files: never wrong, for every type."""
 
-from __future__ import annotations
-
 import json
 import math
 from datetime import date, datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """What a table's log says of the table after its columns change: what Spark 4.2 with Delta 4.4 wrote."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

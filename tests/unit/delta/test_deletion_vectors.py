@@ -1,7 +1,5 @@
 """Tables whose rows another program has deleted by deletion vectors, read without Spark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow.compute as pc

@@ -1,7 +1,5 @@
 """`EventLog`: an event is recorded once, whoever records it; what was read of the table is not read again."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import rmtree

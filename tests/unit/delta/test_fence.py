@@ -1,7 +1,5 @@
 """The fence of apply: after another process has taken over, a late owner of the lease commits nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast

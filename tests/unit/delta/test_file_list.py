@@ -1,7 +1,5 @@
 """The files of versions, against a copy of each version."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The format version of a lake: recorded once, and a newer one is refused before anything is written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 

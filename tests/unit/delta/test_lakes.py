@@ -1,7 +1,5 @@
 """Lakes and their Spark session: which storage needs none, and that one starts once, where it is needed."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

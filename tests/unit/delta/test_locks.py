@@ -1,7 +1,5 @@
 """One apply of a lake at a time: a lock that ends with the process, however that ends."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import shutil

@@ -1,7 +1,5 @@
 """Which commits of other writers change rows: their actions show it, whatever they are called."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Which small files are merged: neighbours, in groups of limited size, and none again and again."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A lake on an object store, worked on by its copy on this machine; the store is in memory."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Commits without Spark: what they write, what conflicts, and that each is made once."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """Values of partition columns: as texts in the log, as folders, and rows divided by them."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import date, datetime, timezone

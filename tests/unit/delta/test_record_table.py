@@ -1,7 +1,5 @@
 """Record tables: the columns that classes give, which no release changes, and rows as records."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Barrier, Thread

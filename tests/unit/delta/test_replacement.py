@@ -1,7 +1,5 @@
 """A table takes the columns, partitions and files of another one, in one commit and without Spark."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Writes that conflict with a foreign commit are repeated, others are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

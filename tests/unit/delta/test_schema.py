@@ -1,7 +1,5 @@
 """Schemas: Spark's DDL, Delta's JSON and Arrow, one into the other."""
 
-from __future__ import annotations
-
 import re
 
 import pyarrow as pa

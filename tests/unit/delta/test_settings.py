@@ -1,7 +1,5 @@
 """`pgdelta setup` prepares the environment's Spark, and `spark-submit` uses it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """`sync_names` syncs a folder and all folders above it, as far as they can be read."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

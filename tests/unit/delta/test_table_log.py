@@ -1,7 +1,5 @@
 """The log of a table, written by the test itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The native reader of logs and rows against `deltalake`, on logs that `deltalake` wrote."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.parse import unquote

@@ -1,7 +1,5 @@
 """Transaction ids: one grammar, read as it is written."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

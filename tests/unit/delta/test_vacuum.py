@@ -1,7 +1,5 @@
 """What VACUUM without Spark removes: nothing that a version within the retention needs, nothing young."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

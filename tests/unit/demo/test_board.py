@@ -1,7 +1,5 @@
 """The demo's board: one line a table in 80 columns, and one line elsewhere."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter

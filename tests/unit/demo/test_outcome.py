@@ -1,7 +1,5 @@
 """The outcome of the demo: every table has to be equal, in all of its columns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

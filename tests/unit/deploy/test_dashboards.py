@@ -1,7 +1,5 @@
 """The Grafana dashboard and the Prometheus rules name metrics and labels that pgdelta has."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import chain

@@ -1,7 +1,5 @@
 """The Kubernetes manifests and the image recipe: valid, and of one piece."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The units of systemd: systemd's own check finds no mistake, and they are of one piece."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

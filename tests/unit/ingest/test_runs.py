@@ -3,8 +3,6 @@
 A batch of one message has no run of whole transactions, so it goes through `Assembler.receive`.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Maintenance by the jobs: what is due, that it never blocks a write, and what it records."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

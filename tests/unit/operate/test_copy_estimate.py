@@ -1,7 +1,5 @@
 """The sentences of the estimate of `pgdelta init`: what each is computed from, and what is not known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The file that `pgdelta init` writes: it loads, its rules match what was chosen, and no name ends a line."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

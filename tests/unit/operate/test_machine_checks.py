@@ -1,7 +1,5 @@
 """What the jobs would lack on this machine is said before they run."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The steps of a move, in every order in which a command can end early."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.operate.move_source import wal_file_after

@@ -1,7 +1,5 @@
 """`pgdelta plan --sql`: the statements of the next apply as a script."""
 
-from __future__ import annotations
-
 from pipeline.operate.plan_report import Plan, PlannedTable, PlanStep
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName

@@ -1,7 +1,5 @@
 """What `bronze.retention` may compact: never what a silver table, a copy or a rebuild still needs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Commands on a lake of this machine: no Spark and no JVM, and no package that takes long to import."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

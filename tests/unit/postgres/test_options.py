@@ -1,7 +1,5 @@
 """Options of pgoutput depend on the server's version and the configuration, and on nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Bounds of partitions, as the catalog prints them, as ranges of columns."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.key_ranges import ColumnRange

@@ -1,7 +1,5 @@
 """The program that prints a password: what it prints is taken, and its failures show nothing of it."""
 
-from __future__ import annotations
-
 import sys
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """One read of the stream is bounded by bytes, by messages and by its timeout, however fast messages come."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

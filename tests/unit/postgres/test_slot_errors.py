@@ -1,7 +1,5 @@
 """A server's message about a slot is classified in any language: by its SQLSTATE and untranslated parts."""
 
-from __future__ import annotations
-
 import pytest
 from psycopg.errors import Diagnostic
 from psycopg.pq import DiagnosticField

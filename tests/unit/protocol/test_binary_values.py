@@ -1,7 +1,5 @@
 """Binary values become the text that the server itself writes, or are refused; nothing else happens."""
 
-from __future__ import annotations
-
 import struct
 import time
 from random import Random

@@ -1,7 +1,5 @@
 """`pgdelta dbt-sources`: what the file says of each table, and that the lake decides it."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

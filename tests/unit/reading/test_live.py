@@ -1,7 +1,5 @@
 """Silver live without Spark: what is refused, what a read costs, and that nothing is written."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

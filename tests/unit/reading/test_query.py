@@ -1,7 +1,5 @@
 """`pgdelta query`: what it prints, and that it reads nothing but silver tables."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Which changes belong to the life of a row, and what they changed."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from typing import Any
 

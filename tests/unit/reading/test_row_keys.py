@@ -1,7 +1,5 @@
 """Which keys `pgdelta forget` erases, and which rows have one of them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import date, datetime, timezone

@@ -1,7 +1,5 @@
 """The rules of alerts over made-up statuses: what each finds, what turns it off, and what is not known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -3,8 +3,6 @@
 The receiver is a real server on this machine, the record a real table of a lake without Spark.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import logging

@@ -1,7 +1,5 @@
 """The events of a lake are read once for `pgdelta status`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lag of tables and forecast of the slot: every case of the arithmetic and of its sentences."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 

@@ -1,7 +1,5 @@
 """OpenLineage events: valid by the published schemas, named by its rules, and never in the way of a run."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """The metrics of a run by name and label, and the endpoint that serves them."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import socket

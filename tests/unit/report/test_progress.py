@@ -1,7 +1,5 @@
 """Table copies under way: the text of each line, and how few of many tables are shown."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """The log of a run as JSON lines, and how an observed run ends."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

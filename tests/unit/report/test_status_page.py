@@ -3,8 +3,6 @@
 The whole pages are in `pages/`; `python -m tests.unit.report.test_status_page` writes them.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """A table's next step: each row of the table of decisions, and which of two rows decides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Which events leave a table in doubt, and what settles them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 

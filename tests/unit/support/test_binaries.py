@@ -1,7 +1,5 @@
 """An archive of server binaries writes into its own folder, or nowhere."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import zipfile

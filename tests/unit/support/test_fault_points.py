@@ -1,7 +1,5 @@
 """The fault matrix has every named step, and a fault strikes at its step only."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import product

@@ -1,7 +1,5 @@
 """The model of applying changes, by hand-written cases and against a source table that it must follow."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 

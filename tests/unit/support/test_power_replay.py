@@ -1,7 +1,5 @@
 """The replayer, by traces written by hand: each step that forces something is needed, and none more."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

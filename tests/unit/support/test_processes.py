@@ -1,7 +1,5 @@
 """Nothing is left of a process that a test starts, also if it is stopped or the tests are killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The oracle's own reading of PostgreSQL text, and the workload's coverage on a live server."""
 
-from __future__ import annotations
-
 from collections import Counter
 from decimal import Decimal
 from random import Random

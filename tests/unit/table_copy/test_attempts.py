@@ -1,7 +1,5 @@
 """Tables whose copies fail are tried at growing intervals, and held if they are rewritten again and again."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

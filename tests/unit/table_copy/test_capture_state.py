@@ -1,7 +1,5 @@
 """What capture and copies know of each other: offsets, and names that the source has changed."""
 
-from __future__ import annotations
-
 import threading
 
 from pipeline.bronze.relations import relation_version

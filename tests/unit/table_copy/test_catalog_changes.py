@@ -1,7 +1,5 @@
 """Two states of the catalog: which changes of partitions no message carries."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

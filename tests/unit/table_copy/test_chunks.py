@@ -1,7 +1,5 @@
 """Whether an interrupted copy may be resumed with what it has read."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.bronze.copy_states import READING, Chunk, CopyState, Gap, SnapshotChunks

@@ -1,7 +1,5 @@
 """Which tables wait: those that a transaction was writing to when they joined, until it has ended."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.bronze.copy_states import COMPLETE, CopyState

@@ -1,7 +1,5 @@
 """What follows after a rewrite of a table, by policy and by what silver shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The loop of `pgdelta tail` over a stream that a test feeds: what it prints, and what it acknowledges."""
 
-from __future__ import annotations
-
 import io
 import threading
 from collections.abc import Sequence

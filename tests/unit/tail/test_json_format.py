@@ -1,7 +1,5 @@
 """One JSON object a message: every field of the protocol, every value without loss."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from dataclasses import fields

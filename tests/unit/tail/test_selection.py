@@ -1,7 +1,5 @@
 """What is shown: nothing twice through many polls, the tables that match, what is committed."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.errors import ProtocolError

@@ -1,7 +1,5 @@
 """One line a message, for people: what it shows, and that values cannot break it."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.protocol.lsn import LSN

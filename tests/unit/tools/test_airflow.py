@@ -4,8 +4,6 @@ A stub has Airflow's place, but where `make airflow` has made an Airflow to ask,
 DAG file with. `make airflow` runs pipelines in it.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import json

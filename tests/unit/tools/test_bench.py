@@ -1,7 +1,5 @@
 """`make bench`: limits and rows, delays, logs and processes, and each part with a fake rig."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

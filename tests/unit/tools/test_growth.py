@@ -1,7 +1,5 @@
 """What `make growth` makes of its rows, and the lake that it fills."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 from contextlib import closing
 from pathlib import Path

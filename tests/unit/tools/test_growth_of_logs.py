@@ -1,7 +1,5 @@
 """Aged logs read as a year of commits leaves them, and a short year stays flat."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

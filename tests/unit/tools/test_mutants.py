@@ -1,7 +1,5 @@
 """The mutants of a module: one change each, in place, and Python that compiles."""
 
-from __future__ import annotations
-
 from tests.support.paths import ROOT
 from tools.mutants import TARGETS, mutants_of
 

@@ -1,7 +1,5 @@
 """The page of readers: its rows and columns are those of the tool, and a reader that does worse is named."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The reference page of the metrics is what the code declares."""
 
-from __future__ import annotations
-
 import re
 
 from pipeline.report.lineage import POSITION_KEY

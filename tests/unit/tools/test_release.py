@@ -1,7 +1,5 @@
 """The sdist of a release has the same bytes whoever builds it, and when."""
 
-from __future__ import annotations
-
 import io
 import re
 import tarfile

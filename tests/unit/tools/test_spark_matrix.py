@@ -1,7 +1,5 @@
 """`make spark-matrix`: what its topics are, and how it reads pytest's report."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commit chain of bronze: a whole chain is whole, and every hole is a finding, with versions and LSNs."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

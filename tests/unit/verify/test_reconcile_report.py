@@ -1,7 +1,5 @@
 """Verdicts for people and as data: what differs is said in numbers and columns, never in values."""
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """What is known of a table by all its comparisons: the newest, and the newest with each verdict."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.config.storage import Storage

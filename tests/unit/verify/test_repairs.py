@@ -1,7 +1,5 @@
 """What is copied if rows differ: their keys, or all rows if keys do not identify them."""
 
-from __future__ import annotations
-
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.snapshot.comparable_forms import TEXT, Form, HashedKind
 from pipeline.postgres.snapshot.hashed_rows import HashedColumns

@@ -1,7 +1,5 @@
 """Rows compared with what commits recorded: one row too many or too few is found, at its commit."""
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

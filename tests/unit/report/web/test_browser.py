@@ -1,7 +1,5 @@
 """The pages in a real browser: sizes, colours, updates, no script, and what a screen reader gets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

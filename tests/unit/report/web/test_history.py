@@ -1,7 +1,5 @@
 """The last hour of a run: samples, their bound, and the plots with their tables."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

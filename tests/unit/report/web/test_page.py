@@ -1,7 +1,5 @@
 """The page of a pipeline: complete, well-formed, escaped, and readable without colours."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The history of a table's schema, from rows of bronze/relations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pipeline.protocol.lsn import LSN

@@ -1,7 +1,5 @@
 """The pages of a run over a real lake: what `--http` starts and ends."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

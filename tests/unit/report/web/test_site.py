@@ -1,7 +1,5 @@
 """What `--http` serves: addresses, headers, hosts, and reads that no number of requests multiplies."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

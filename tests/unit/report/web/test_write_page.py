@@ -1,7 +1,5 @@
 """`pgdelta status --html FILE`: a real lake's page, written in one step."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which columns of a Delta table have the texts of the source, and which table is refused."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """Which columns of a table are compared, how, and which are named as left out."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 from pipeline.config.tables import TableRule

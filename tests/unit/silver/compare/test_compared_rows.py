@@ -1,7 +1,5 @@
 """Which versions of a silver table only Spark reads for a comparison, and why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

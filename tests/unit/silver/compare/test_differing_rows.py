@@ -1,7 +1,5 @@
 """Ranges are divided until the rows that differ are few; what differs is what was made to differ."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from random import Random

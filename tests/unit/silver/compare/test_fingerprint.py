@@ -1,7 +1,5 @@
 """The examples of the page about fingerprints, as SQL computes them; sums of parts are those of the whole."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 

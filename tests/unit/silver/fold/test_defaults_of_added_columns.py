@@ -1,7 +1,5 @@
 """Which rows have the default of an ADD COLUMN: those of its table that are older than the column."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Relations of a session: queries that name one another, tables, and names that are used again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 

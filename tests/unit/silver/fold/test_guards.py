@@ -1,7 +1,5 @@
 """Guards hold a table with more pending deletes or truncates than allowed; the sentence says what to do."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

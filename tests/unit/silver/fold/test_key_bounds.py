@@ -1,7 +1,5 @@
 """The bounds of changed keys include every key, are few, and are left out where an order is not sure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Which copies a table is built from in each mode, and where it begins again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

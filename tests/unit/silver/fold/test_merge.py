@@ -1,7 +1,5 @@
 """The whole text of the writes for one table; names appear in it as quoted columns only."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

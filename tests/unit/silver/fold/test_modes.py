@@ -1,7 +1,5 @@
 """What a rule's mode means for copies, guards and comparisons, and what a table of it shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Changes that hold a table: the SQL that finds them, and the sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.silver.fold.policies import change_without_row, refusal_of

@@ -1,7 +1,5 @@
 """Where a row of mode `append` finds a value that the source did not send."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """The write steps of a table's input, by its survey."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The names of silver tables in a catalog: valid, unique, and the same in every run."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

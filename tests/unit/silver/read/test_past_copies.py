@@ -1,7 +1,5 @@
 """From which copy a table is built as of an LSN, and where bronze cannot show it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

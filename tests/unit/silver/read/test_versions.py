@@ -1,7 +1,5 @@
 """Reads as of one commit, as far as they need no Spark: arguments, names of views, offsets, paths."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone

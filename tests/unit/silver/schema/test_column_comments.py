@@ -1,7 +1,5 @@
 """Comments of the source are recorded as they change, and planned for the columns that silver has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.config.tables import TableRule

@@ -1,7 +1,5 @@
 """Columns are matched by attribute number: renamed, swapped, dropped and added again, unnumbered."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import permutations
 

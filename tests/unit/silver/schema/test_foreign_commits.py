@@ -1,7 +1,5 @@
 """Commits in Delta's log: pgdelta's, maintenance, foreign ones, and those that were undone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

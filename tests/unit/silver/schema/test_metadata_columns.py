@@ -1,7 +1,5 @@
 """pgdelta's two columns make room for the source's names, and are found after a crash."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.silver.schema.column_mapping import find_metadata_columns, free_names, plan_metadata_renames

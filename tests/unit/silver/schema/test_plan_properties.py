@@ -1,7 +1,5 @@
 """Properties are set where they differ from the rule, and left alone where it does not name them."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.config.tables import TableRule

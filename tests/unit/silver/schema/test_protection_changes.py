@@ -1,7 +1,5 @@
 """A table never has values of two rules; a column that comes or goes at the source changes no rule."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A rule has silver's names where these differ from the source's."""
 
-from __future__ import annotations
-
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.delta.column_lists import STATISTICS_COLUMNS, join_columns, split_columns, with_column_names

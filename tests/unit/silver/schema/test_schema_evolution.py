@@ -1,7 +1,5 @@
 """From silver's columns to those of a relation version: followed, held, and continued after a crash."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

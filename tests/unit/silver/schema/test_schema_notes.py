@@ -1,7 +1,5 @@
 """What the stream does not carry about a column becomes a note: silver may differ from the source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

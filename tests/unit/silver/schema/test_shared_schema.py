@@ -1,7 +1,5 @@
 """The columns of a shared table follow from those of its sources, or a sentence says why they cannot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The records of a table that is rebuilt: only resyncs after the LSN that readers have seen are new."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from pipeline.delta.table import Lake

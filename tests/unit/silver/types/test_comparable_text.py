@@ -1,7 +1,5 @@
 """Pairs of types have a text form that both sides write, or none."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """The rows of a base are those of the table, for random histories of every kind of table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files with keys of any size are sorted until few of them may have a key, and then left alone."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

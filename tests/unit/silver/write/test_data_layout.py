@@ -1,7 +1,5 @@
 """Which files may have changed keys, of every type whose statistics are sure, and how large files are."""
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
 from typing import Any

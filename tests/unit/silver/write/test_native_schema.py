@@ -1,7 +1,5 @@
 """Columns that are changed without Spark: what is committed, what is left to Spark, and what conflicts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which files a native write reads and replaces, and what it leaves as it is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The rows that an overlay adds to a version are found like those of files."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

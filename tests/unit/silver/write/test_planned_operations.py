@@ -1,7 +1,5 @@
 """The SQL of schema operations is planned for the table as it is, and run as planned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast

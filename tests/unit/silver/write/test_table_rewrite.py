@@ -1,7 +1,5 @@
 """Operations on columns composed into one commit that writes the table again."""
 
-from __future__ import annotations
-
 from pipeline.delta.definition import Definition
 from pipeline.delta.features import Feature
 from pipeline.delta.schema import TableSchema

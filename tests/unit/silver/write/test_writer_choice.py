@@ -1,7 +1,5 @@
 """Which writer takes a step: each row of the decision, and the order of the rows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
