@@ -3,21 +3,19 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
+from pipeline.config.config import Config
+from pipeline.ingest.job import run_ingest
 from pipeline.operate.run import run_both
 from pipeline.progress import IngestSummary
-from pipeline.report.observers import Observers
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 from tests.support.threads import in_threads
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
-
-
 FILL = "INSERT INTO items SELECT g, 'item ' || g FROM generate_series({}, {}) g"
-
-
 CONFIG = """\
 pipeline: {name}
 source:
@@ -80,18 +78,16 @@ def continuous(pipeline: Pipeline) -> Iterator[Running]:
         running.join()
 
 
-@contextmanager
-def both_watched(pipeline: Pipeline, observers: Observers) -> Iterator[None]:
-    """Run both jobs continuously on a thread during a block, watched by observers; raise what goes wrong."""
+def applying(pipeline: Pipeline) -> AbstractContextManager[None]:
+    """Apply continuously in a thread during a block; raise what goes wrong."""
+    return in_threads(lambda stop: pipeline.apply(trigger="continuous", stop=stop))
 
-    def run(stop: threading.Event) -> None:
-        run_both(
-            pipeline.config,
-            trigger="continuous",
-            stop=stop,
-            ingest_progress=observers.on_ingest,
-            apply_progress=observers.on_apply,
-        )
 
-    with in_threads(run):
-        yield
+def ingesting(config: Config) -> AbstractContextManager[None]:
+    """Ingest continuously in a thread during a block; raise what goes wrong."""
+    return in_threads(lambda stop: run_ingest(config, trigger="continuous", stop=stop))
+
+
+def running_both(config: Config, **options: Any) -> AbstractContextManager[None]:
+    """Run both jobs continuously in a thread during a block; raise what goes wrong."""
+    return in_threads(lambda stop: run_both(config, trigger="continuous", stop=stop, **options))

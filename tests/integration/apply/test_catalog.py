@@ -25,7 +25,7 @@ from pipeline.progress import ApplySummary
 from pipeline.report.status import read_status
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_writer
-from tests.support.running import wait_until
+from tests.support.running import applying, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -175,14 +175,8 @@ def test_scheduled_runs_compare_entries_once_an_hour(shop: Pipeline, monkeypatch
     shop.catch_up("INSERT INTO a VALUES (100, 'x')")
     assert called == []
     shop.session.sql(f"DROP TABLE {schema_of(shop)}.a")
-    stop = threading.Event()
-    running = threading.Thread(target=lambda: shop.apply(trigger="continuous", stop=stop))
-    running.start()
-    try:
+    with applying(shop):
         wait_until(lambda: names_in(shop) == ["a", "b"])
-    finally:
-        stop.set()
-        running.join()
 
 
 def test_renamed_dropped_and_archived_tables_follow(shop: Pipeline) -> None:
@@ -379,16 +373,10 @@ def test_an_attempt_that_failed_is_repeated_in_the_same_run(
 
     monkeypatch.setattr(Metastore, "create_table", create)
     monkeypatch.setattr(catalog_registrar, "FIRST_PAUSE", 0.2)
-    stop = threading.Event()
-    running = threading.Thread(target=lambda: shop.apply(trigger="continuous", stop=stop))
     shop.ingest()
-    running.start()
-    try:
+    with applying(shop):
         wait_until(lambda: shop.path("_pgdelta", "catalog_entries").exists())
         wait_until(lambda: states(shop) == {"a": "registered", "b": "registered"})
-    finally:
-        stop.set()
-        running.join()
     assert names_in(shop) == ["a", "b"]
 
 

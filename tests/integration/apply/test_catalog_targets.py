@@ -28,6 +28,7 @@ from tests.support.lives import FILL, TABLE
 from tests.support.metastores import GLUE_VARIABLES, GluePlace, Place, glue_place, hive_place
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.running import wait_until
+from tests.support.threads import in_threads
 
 pytestmark = pytest.mark.postgres
 
@@ -179,11 +180,9 @@ def test_batches_go_on_while_a_catalog_is_down(
     monkeypatch.setattr(catalog_registrar, "FIRST_PAUSE", 0.2)
     monkeypatch.setattr(catalog_registrar, "MAX_PAUSE", 0.5)
     place.stop()
-    stop, ended = threading.Event(), list[Any]()
-    running = threading.Thread(target=lambda: ended.append(shop.apply(trigger="continuous", stop=stop)))
+    ended: list[ApplySummary] = []
     shop.ingest()
-    running.start()
-    try:
+    with in_threads(lambda stop: ended.append(shop.apply(trigger="continuous", stop=stop))):
         wait_until(lambda: shop.path("_pgdelta", "catalog_entries").exists())
         wait_until(lambda: states(shop, place) == {"a": "failed", "b": "failed"})
         for number in range(3):
@@ -193,9 +192,6 @@ def test_batches_go_on_while_a_catalog_is_down(
         place.start()
         wait_until(lambda: states(shop, place) == {"a": "registered", "b": "registered"})
         wait_until(lambda: "added" in place.columns("public", "b"))
-    finally:
-        stop.set()
-        running.join()
     events = [sentence for kind, sentence in shop.events("catalog_entries") if kind == "catalog"]
     assert events
     assert not any("secret" in sentence for sentence in events)

@@ -5,7 +5,6 @@ is said to be current never lacks rows.
 """
 
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from pipeline.silver.write.table import SilverTable
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+from tests.support.running import applying
 from tests.support.servers import Database
 
 CREATE = "CREATE TABLE {0} (id int PRIMARY KEY, body text)"
@@ -48,28 +48,6 @@ def shop(request: pytest.FixtureRequest, make_pipeline: MakePipeline, database: 
     shop.catch_up()
     shop.catch_up(*(AFTER.format(table, 0) for table in TABLES))
     return shop
-
-
-@contextmanager
-def applying(shop: Pipeline) -> Iterator[threading.Event]:
-    """Apply on a thread of its own, by one long-running process; give what ends it."""
-    stop, errors = threading.Event(), []
-
-    def run() -> None:
-        try:
-            shop.apply(trigger="continuous", stop=stop)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield stop
-    finally:
-        stop.set()
-        thread.join(120)
-    assert not thread.is_alive()
-    assert not errors, errors
 
 
 def is_shown(shop: Pipeline, table: str, is_behind: bool = False) -> bool:

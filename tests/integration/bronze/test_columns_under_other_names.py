@@ -6,7 +6,6 @@ several, streamed or not, with savepoints, prepared, between scheduled runs or w
 
 import itertools
 import tarfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,6 +29,7 @@ from tests.support.files import places_of
 from tests.support.moves import database_of
 from tests.support.native_pipelines import NativePipeline
 from tests.support.postgres.streams import both_routes
+from tests.support.running import ingesting
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database, MakeServer, serve
 
@@ -260,16 +260,8 @@ def running(config: Config, is_continuous: bool) -> Iterator[Any]:
     if not is_continuous:
         yield lambda: run_ingest(config)
         return
-    stop = threading.Event()
-    thread = threading.Thread(
-        target=run_ingest, args=(config,), kwargs={"trigger": "continuous", "stop": stop}
-    )
-    thread.start()
-    try:
+    with ingesting(config):
         yield lambda: None
-    finally:
-        stop.set()
-        thread.join(120)
     run_ingest(config)
 
 

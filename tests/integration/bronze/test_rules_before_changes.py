@@ -1,6 +1,5 @@
 """The rule of a column follows it also if it is renamed before the first change of its table."""
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from pipeline.config.config import Config
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.ingest.job import run_ingest
 from tests.support.bronze.rows import bronze_rows
-from tests.support.running import wait_until
+from tests.support.running import ingesting, wait_until
 from tests.support.servers import Database
 
 RULES = ColumnRules(exclude=("ssn",), mask={"mail": None})
@@ -55,20 +54,13 @@ def test_a_table_that_joins_a_run(
     monkeypatch.setattr("pipeline.table_copy.coordinator.POLL_SECONDS", 0.2)
     database.run("CREATE TABLE first (id int PRIMARY KEY)")
     config = protected(database, tmp_path)
-    stop = threading.Event()
-    options = {"trigger": "continuous", "stop": stop}
-    run = threading.Thread(target=run_ingest, args=(config,), kwargs=options)
-    run.start()
-    try:
+    with ingesting(config):
         relations = Path(config.storage.root, "bronze/relations/_delta_log/00000000000000000000.json")
         wait_until(lambda: relations.exists() and bronze_rows(config, "relations"))
         database.run("CREATE TABLE t (id int PRIMARY KEY, ssn text, mail text)")
         wait_until(lambda: any(row["table_name"] == "t" for row in bronze_rows(config, "relations")))
         database.run("ALTER TABLE t RENAME ssn TO n", "INSERT INTO t VALUES (1, 'SECRET', 'SECRET')")
         wait_until(lambda: rows(config))
-    finally:
-        stop.set()
-        run.join()
     assert rows(config) == [["1", None]]
 
 

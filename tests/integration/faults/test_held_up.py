@@ -23,6 +23,7 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.processes import in_own_session, members, processes_with
 from tests.support.running import continuous, wait_until
 from tests.support.seeds import seed_of_run
+from tests.support.threads import in_threads
 
 ROUNDS = int(os.environ.get("PGDELTA_HELD_UP", "50"))
 TABLES = (
@@ -49,23 +50,17 @@ storage: {{root: "{root}"}}
 @contextmanager
 def load(pipeline: Pipeline) -> Iterator[None]:
     """Change the tables some twenty times a second, in a session that `break_off` leaves alone."""
-    ended = threading.Event()
     with pipeline.database.connect() as session:
         session.execute("SET application_name = 'load'")
 
-        def change() -> None:
+        def change(stop: threading.Event) -> None:
             turn = 0
-            while not ended.wait(0.05):
+            while not stop.wait(0.05):
                 session.execute(CHANGES[turn % len(CHANGES)].encode())
                 turn += 1
 
-        thread = threading.Thread(target=change)
-        thread.start()
-        try:
+        with in_threads(change):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 def break_off(pipeline: Pipeline) -> None:

@@ -4,7 +4,6 @@ import functools
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from pipeline.verify.reconcile import run_reconcile
 from tests.support.paths import ROOT
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
 from tests.support.processes import in_own_session
-from tests.support.running import CONFIG, ITEMS, continuous, wait_until
+from tests.support.running import CONFIG, ITEMS, applying, continuous, wait_until
 
 HOLDERS = (
     "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted "
@@ -34,20 +33,12 @@ HOLDERS = (
 
 
 @contextmanager
-def applying(pipeline: Pipeline) -> Iterator[None]:
+def locked_by_apply(pipeline: Pipeline) -> Iterator[None]:
     """Apply continuously meanwhile."""
-    stop = threading.Event()
-    options = {"trigger": "continuous", "stop": stop}
-    thread = threading.Thread(target=pipeline.apply, kwargs=options)
-    thread.start()
     lock = pipeline.path("_pgdelta", "locks", "apply")
-    try:
+    with applying(pipeline):
         wait_until(lambda: lock.exists() and lock.read_text())
         yield
-    finally:
-        stop.set()
-        thread.join(120)
-        assert not thread.is_alive()
 
 
 @pytest.mark.spark
@@ -57,7 +48,7 @@ def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: py
     config, spark = pipeline.config, pipeline.spark
     pipeline.ingest(ITEMS)
     pipeline.ingest("INSERT INTO items VALUES (1, 'one')")
-    with applying(pipeline):
+    with locked_by_apply(pipeline):
         for second in (
             pipeline.apply,
             lambda: apply_tables(config, spark=spark),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +35,7 @@ from tests.support.fault_points import crash_at
 from tests.support.files import places_of
 from tests.support.pages import render
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.running import applying, wait_until
 
 SECRET = "xyzzySubject"  # in every value of the subject, also in its keys
 PERSON = (
@@ -361,16 +361,7 @@ def test_rows_that_a_deletion_vector_marks_are_erased(small: Pipeline) -> None:
 def test_a_continuous_apply_continues_after_forget(small: Pipeline) -> None:
     small.catch_up("DELETE FROM person WHERE id = 1.5")
     forget_keys(small, ("1.5", "1"))
-    stop = threading.Event()
-    run = threading.Thread(target=lambda: small.apply(trigger="continuous", stop=stop))
-    run.start()
-    try:
+    with applying(small):
         small.ingest("INSERT INTO person VALUES (7, 7, 'seven')")
-        for _ in range(120):
-            if small.frame("silver", "public", "person").where("part = 7").count():
-                break
-            stop.wait(1)
-    finally:
-        stop.set()
-        run.join()
+        wait_until(lambda: small.frame("silver", "public", "person").where("part = 7").count())
     assert_equal(small, "person")

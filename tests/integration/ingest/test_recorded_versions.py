@@ -1,6 +1,5 @@
 """Each relation version that a change names is recorded, and rows are read by their own version."""
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from pipeline.config.config import Config
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.ingest.job import run_ingest
 from tests.support.bronze.rows import bronze_rows
-from tests.support.running import wait_until
+from tests.support.running import ingesting, wait_until
 from tests.support.servers import Database, MakeServer
 
 
@@ -35,23 +34,14 @@ def test_versions_that_open_streams_describe(
     database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in "abc"))
     config = database.config(root=str(tmp_path / "lake"), create_publication="all")
     run_ingest(config)
-    stop = threading.Event()
-    run = threading.Thread(
-        target=run_ingest, args=(config,), kwargs={"stop": stop, "trigger": "continuous"}, daemon=True
-    )
-    run.start()
-    try:
-        with database.connect() as session:
-            session.execute("BEGIN")
-            session.execute("INSERT INTO b SELECT i, md5(i::text) FROM generate_series(1, 5000) i")
-            for count, table in enumerate("ac", 1):
-                database.run(f"INSERT INTO {table} VALUES (1)")
-                wait_for_changes(config, count)
-            session.execute("COMMIT")
-            wait_for_changes(config, 5002)
-    finally:
-        stop.set()
-        run.join()
+    with ingesting(config), database.connect() as session:
+        session.execute("BEGIN")
+        session.execute("INSERT INTO b SELECT i, md5(i::text) FROM generate_series(1, 5000) i")
+        for count, table in enumerate("ac", 1):
+            database.run(f"INSERT INTO {table} VALUES (1)")
+            wait_for_changes(config, count)
+        session.execute("COMMIT")
+        wait_for_changes(config, 5002)
     named, recorded = (set(column(config, table, "relation_version")) for table in ("changes", "relations"))
     assert named <= recorded
 

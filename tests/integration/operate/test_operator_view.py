@@ -21,7 +21,7 @@ from pipeline.report.status_page import Status, TableStatus
 from pipeline.table_name import TableName
 from tests.support.pages import render
 from tests.support.pipelines import Pipeline
-from tests.support.running import both_watched
+from tests.support.running import running_both
 from tests.support.web_pages import Element, parse_page
 
 DAY = timedelta(days=1)
@@ -156,7 +156,10 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
 
     of = f'{{pipeline="{pipeline.config.pipeline}"'
     of_t = f'{of},schema="public",table="t"}}'
-    with Observers(pipeline.config, options, "run") as observers, both_watched(pipeline, observers):
+    with (
+        Observers(pipeline.config, options, "run") as observers,
+        running_both(pipeline.config, ingest_progress=observers.on_ingest, apply_progress=observers.on_apply),
+    ):
         wait_for(f"pgdelta_captured_lsn{of}}}", 1)
         pipeline.run("INSERT INTO t VALUES (1, 'geheim'), (2, 'geheim')", "DELETE FROM t WHERE id = 1")
         wait_for(f"pgdelta_table_changes_total{of_t}", 3)

@@ -20,7 +20,7 @@ from pipeline.postgres.embedded import find_free_port
 from pipeline.report.observers import Observers, WatchOptions
 from tests.support.dashboards import RULES, queries, rules
 from tests.support.pipelines import Pipeline
-from tests.support.running import both_watched
+from tests.support.running import running_both
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +152,7 @@ def test_each_query_of_the_dashboard_is_answered_for_a_run(
     with (
         Observers(pipeline.config, options, "run") as observers,
         prometheus(programs, tmp_path, port) as address,
-        both_watched(pipeline, observers),
+        running_both(pipeline.config, ingest_progress=observers.on_ingest, apply_progress=observers.on_apply),
     ):
         deadline, number = time.monotonic() + 300, 0
         # not all at once: what a failed scrape did not bring is missing until the next one

@@ -24,6 +24,7 @@ from tests.support.postgres.streams import (
     start,
 )
 from tests.support.servers import Database
+from tests.support.threads import in_threads
 
 
 @pytest.mark.promise("acknowledged after bronze")
@@ -100,33 +101,26 @@ def test_received_lsn_is_never_ahead_of_the_messages(database: Database, route: 
     make_items(database)
     config = database.config()
     prepare(config)
-    stop = threading.Event()
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         with database.connect() as connection:
             number = 0
             while not stop.is_set():
                 number += 1
                 connection.execute("INSERT INTO item (id) VALUES (%s)", (number,))
 
-    writer = threading.Thread(target=write)
-    writer.start()
     received: list[bytes] = []
     through = LSN(0)
-    try:
-        with closing(start(config, route)) as stream:
-            deadline = time.monotonic() + 3
-            while time.monotonic() < deadline:
-                messages = stream.read(0.1)
-                received += messages
-                # What comes now must lie after what was said to be complete.
-                assert all(lsn > through for lsn in end_lsns(messages))
-                through = stream.received_lsn
-                if stream.needs_acknowledgement:
-                    stream.acknowledge(through)
-    finally:
-        stop.set()
-        writer.join()
+    with in_threads(write), closing(start(config, route)) as stream:
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            messages = stream.read(0.1)
+            received += messages
+            # What comes now must lie after what was said to be complete.
+            assert all(lsn > through for lsn in end_lsns(messages))
+            through = stream.received_lsn
+            if stream.needs_acknowledgement:
+                stream.acknowledge(through)
     commits = end_lsns(received)
     assert len(commits) > 100
     assert commits == sorted(set(commits))

@@ -7,7 +7,7 @@ one that changed it.
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from pipeline.postgres.replication.walsender import Walsender
 from tests.support.bronze.events import rows_of
 from tests.support.postgres.sessions import opened
 from tests.support.postgres.streams import prepare, read_for, read_through, start
+from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import in_threads
 
 MANY = "INSERT INTO {} SELECT g, repeat('x', 100) FROM generate_series({}, {}) g"
 Row = dict[str, Any]
@@ -185,23 +187,15 @@ def held(make_server: MakeServer) -> Iterator[Database]:
 def committing(database: Database, *statements: str) -> Iterator[None]:
     """Run statements in one transaction whose commit is on disk and waits for the standby."""
 
-    def run() -> None:
+    def run(stop: threading.Event) -> None:
         with database.connect() as connection:
             for statement in ("SET synchronous_commit = on", "BEGIN", *statements, "COMMIT"):
                 connection.execute(statement.encode())
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    deadline = time.monotonic() + 120
-    while not database.run(waiting):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    try:
+    with in_threads(run), ExitStack() as stack:
+        stack.callback(release, database)
+        wait_until(lambda: database.run("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
         yield
-    finally:
-        release(database)
-        thread.join()
 
 
 def release(database: Database) -> None:

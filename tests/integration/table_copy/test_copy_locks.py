@@ -1,6 +1,7 @@
 """What a round of copies holds back at the source: nothing but the table that is read at the moment."""
 
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.table_copy.reader_pool import ReaderPool, TableCopy
 from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.threads import in_threads
 
 LOCKED = """
 SELECT c.relname, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
@@ -49,28 +51,15 @@ class HeldRound:
 
 def assert_free(pipeline: Pipeline, held: HeldRound, *statements: str) -> None:
     """Assert that, during an ingest, its snapshot's session locks nothing, and statements do not wait."""
-    failures: list[BaseException] = []
-
-    def ingest() -> None:
-        try:
-            pipeline.ingest()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=ingest)
-    thread.start()
-    try:
-        assert held.is_there.wait(60), failures
+    with in_threads(lambda stop: pipeline.ingest()), ExitStack() as stack:
+        stack.callback(held.let_go)
+        assert held.is_there.wait(60)
         locked = [
             pipeline.source.execute(LOCKED.format(operator).encode(), (held.keeper_pid,)).fetchall()
             for operator in ("<>", "=")
         ]
         assert locked == [[], []], "user tables, catalogs"
         pipeline.run("SET lock_timeout = '2s'", *statements)
-    finally:
-        held.let_go()
-        thread.join()
-    assert not failures, failures
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load, stop_after
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import in_threads
 from tests.support.unseen import unseen_commits
 
 
@@ -343,16 +343,13 @@ def test_a_session_that_is_lost_between_two_polls_is_no_failure(
         return found
 
     monkeypatch.setattr(CopyCandidates, "poll", counted)
-    stop = threading.Event()
 
     def remember(summary: IngestSummary) -> None:
         failures.add(summary.copy_failure)
 
-    thread = threading.Thread(
-        target=pipeline.ingest, kwargs={"trigger": "continuous", "stop": stop, "progress": remember}
-    )
-    thread.start()
-    try:
+    with in_threads(
+        lambda stop: pipeline.ingest(trigger="continuous", stop=stop, progress=remember),
+    ):
         wait_until(lambda: polls)
         ended = pipeline.source.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
@@ -364,7 +361,4 @@ def test_a_session_that_is_lost_between_two_polls_is_no_failure(
         wait_until(lambda: len(polls) > count + 1)
         pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
         wait_until(lambda: pipeline.path("bronze", "relations").exists() and failures)
-    finally:
-        stop.set()
-        thread.join(120)
     assert failures == {None}

@@ -5,9 +5,8 @@ Injuries are written to silver under a mark that apply takes for its own: as if 
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -19,7 +18,6 @@ from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import LakeError, SourceError
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation, verified_through
-from pipeline.operate.run import run_both
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.silver.read.as_of import as_of
@@ -30,7 +28,9 @@ from pipeline.verify.reconcile import compare_at_rest, run_reconcile
 from pipeline.verify.reconcile_report import Reconciled
 from tests.support.injuries import injure
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+from tests.support.running import running_both
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import in_threads
 from tests.support.unseen import unseen_commits
 
 ODD = "Odd/näme %1"
@@ -55,25 +55,20 @@ FILL = (
 
 @dataclass
 class Load:
-    """Transactions at the source until it is stopped, on a thread of its own."""
+    """Transactions at the source until it is stopped."""
 
     database: Database
     rng: Random
     columns: int = 0
     transactions: int = 0
-    stop: threading.Event = field(default_factory=threading.Event)
-    error: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            with self.database.connect() as source:
-                while not self.stop.wait(0.05):
-                    with suppress(psycopg.errors.UniqueViolation), source.transaction():
-                        for _ in range(self.rng.randint(1, 4)):
-                            source.execute(self.statement().encode())
-                    self.transactions += 1
-        except BaseException as error:
-            self.error = error
+    def run(self, stop: threading.Event) -> None:
+        with self.database.connect() as source:
+            while not stop.wait(0.05):
+                with suppress(psycopg.errors.UniqueViolation), source.transaction():
+                    for _ in range(self.rng.randint(1, 4)):
+                        source.execute(self.statement().encode())
+                self.transactions += 1
 
     def statement(self) -> str:
         """Return a statement that leaves the quiet rows alone; seldom one that adds a column or truncates."""
@@ -97,42 +92,6 @@ class Load:
             f"""UPDATE "{ODD}" SET "a b" = '{j}' WHERE id = {i % 20 + 1}""",
         )
         return rng.choice(statements)
-
-
-@contextmanager
-def loaded(database: Database, seed: int) -> Iterator[Load]:
-    """Give a load that lasts."""
-    load = Load(database, Random(seed))
-    thread = threading.Thread(target=load.run)
-    thread.start()
-    try:
-        yield load
-    finally:
-        load.stop.set()
-        thread.join()
-    assert load.error is None, load.error
-
-
-@contextmanager
-def running(pipeline: Pipeline) -> Iterator[None]:
-    """Capture and apply continuously meanwhile."""
-    stop = threading.Event()
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            run_both(pipeline.config, trigger="continuous", stop=stop)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    assert not errors, errors
 
 
 @pytest.fixture
@@ -161,7 +120,8 @@ def test_equal_tables_are_called_equal_while_the_load_continues(shop: Pipeline) 
     seed = Random().randrange(1 << 32)
     print(f"seed {seed}")
     pending = 0
-    with loaded(shop.database, seed) as load, running(shop):
+    load = Load(shop.database, Random(seed))
+    with in_threads(load.run), running_both(shop.config):
         for _ in range(3):
             before = load.transactions
             found = compared(shop)
@@ -215,7 +175,7 @@ def test_every_injury_is_found_while_the_load_continues(shop: Pipeline) -> None:
     injure(shop, "bag", "UPDATE {} SET v = NULL WHERE n = 396 AND v = 'v1'")
     whole = shop.source.execute("SELECT count(*) FROM bag WHERE n = 396 AND v = 'v1'").fetchone()
     assert whole is not None
-    with loaded(shop.database, 1), running(shop):
+    with in_threads(Load(shop.database, Random(1)).run), running_both(shop.config):
         found = compared(shop)
     assert found.pop(ODD).verdict == EQUAL
     assert {name: verdict.verdict for name, verdict in found.items()} == dict.fromkeys(found, DIFFERENT)
