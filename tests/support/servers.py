@@ -194,6 +194,16 @@ def with_older(*majors: int) -> list[Any]:
     return [*(pytest.param(major, marks=pytest.mark.slow) for major in majors), 18]
 
 
+def database_of_each(*older: int) -> Callable[..., Iterator[Database]]:
+    """Return a fixture `database` of 18, and in the slow tier of older majors."""
+
+    @pytest.fixture(name="database", params=with_older(*older))
+    def of_each(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
+        yield from new_database(server_of(request.param))
+
+    return of_each
+
+
 def new_database(started: EmbeddedServer) -> Iterator[Database]:
     """Give a fresh database of a server, and drop it afterwards."""
     name = f"shop_{next(_numbers)}"

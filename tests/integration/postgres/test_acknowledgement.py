@@ -17,8 +17,7 @@ from tests.support.postgres.streams import (
     confirmed_lsn,
     end_lsns,
     kinds,
-    make_items,
-    prepare,
+    prepare_items,
     read_all,
     read_through,
     start,
@@ -30,10 +29,7 @@ from tests.support.threads import in_threads
 @pytest.mark.promise("acknowledged after bronze")
 @both_routes
 def test_what_was_not_acknowledged_is_sent_again(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
-    database.run("INSERT INTO item (id) VALUES (1)", "INSERT INTO item (id) VALUES (2)")
+    config = prepare_items(database, "INSERT INTO item (id) VALUES (1)", "INSERT INTO item (id) VALUES (2)")
     with closing(start(config, route)) as stream:
         first = stream.read(5.0)
         while len(end_lsns(first)) < 2:
@@ -48,10 +44,7 @@ def test_what_was_not_acknowledged_is_sent_again(database: Database, route: str)
 
 @both_routes
 def test_acknowledging_beyond_what_was_received_is_refused(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
-    database.run("INSERT INTO item (id) VALUES (1)")
+    config = prepare_items(database, "INSERT INTO item (id) VALUES (1)")
     with closing(start(config, route)) as stream:
         before = confirmed_lsn(database)
         with pytest.raises(SourceError, match="Refused to acknowledge 100/0"):
@@ -66,10 +59,7 @@ def test_acknowledging_beyond_what_was_received_is_refused(database: Database, r
 
 @both_routes
 def test_an_acknowledgement_never_goes_back(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
-    database.run("INSERT INTO item (id) VALUES (1)", "INSERT INTO item (id) VALUES (2)")
+    config = prepare_items(database, "INSERT INTO item (id) VALUES (1)", "INSERT INTO item (id) VALUES (2)")
     with closing(start(config, route)) as stream:
         messages: list[bytes] = []
         while len(end_lsns(messages)) < 2:
@@ -83,9 +73,7 @@ def test_an_acknowledgement_never_goes_back(database: Database, route: str) -> N
 
 @both_routes
 def test_an_idle_publication_still_moves_received_lsn(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     with closing(start(config, route)) as stream:
         database.run("CREATE TABLE other (n int)", "INSERT INTO other SELECT generate_series(1, 1000)")
         target = database.flush_lsn()
@@ -98,9 +86,7 @@ def test_an_idle_publication_still_moves_received_lsn(database: Database, route:
 
 @both_routes
 def test_received_lsn_is_never_ahead_of_the_messages(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
 
     def write(stop: threading.Event) -> None:
         with database.connect() as connection:
@@ -127,9 +113,7 @@ def test_received_lsn_is_never_ahead_of_the_messages(database: Database, route: 
 
 
 def test_on_10_the_slot_moves_only_where_a_whole_pass_was_received(old_database: Database) -> None:
-    make_items(old_database)
-    config = old_database.config()
-    prepare(config)
+    config = prepare_items(old_database)
     before = confirmed_lsn(old_database)
     old_database.run(*(f"INSERT INTO item (id) VALUES ({n})" for n in range(5)))
     with closing(start(config, "sql")) as stream:

@@ -20,7 +20,7 @@ from tests.support.postgres.streams import (
     end_lsns,
     kinds,
     make_items,
-    prepare,
+    prepare_items,
     read_all,
     read_for,
     read_through,
@@ -92,10 +92,7 @@ def test_a_missing_publication_is_recognized_in_any_language(
 
 @both_routes
 def test_a_busy_slot_is_tried_again_and_then_named(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
-    database.run("INSERT INTO item (id) VALUES (1)")
+    config = prepare_items(database, "INSERT INTO item (id) VALUES (1)")
     with closing(start(config)):
         pid = database.run(f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{database.name}'")
         with pytest.raises(SourceError, match=f"The slot {database.name} is still busy.*PID {pid[0][0]}"):
@@ -104,10 +101,7 @@ def test_a_busy_slot_is_tried_again_and_then_named(database: Database, route: st
 
 @both_routes
 def test_a_busy_slot_is_read_once_it_is_free(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
-    database.run("INSERT INTO item (id) VALUES (1)")
+    config = prepare_items(database, "INSERT INTO item (id) VALUES (1)")
     holder = start(config)
     timer = threading.Timer(1.5, holder.close)
     timer.start()
@@ -122,9 +116,7 @@ def test_the_session_outlives_a_reader_that_sleeps_in_a_transaction(
 ) -> None:
     server = make_server({"wal_sender_timeout": "2s"})
     database = Database(server, "postgres", server.conninfo)
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     database.run(f"INSERT INTO item (id, name) SELECT n, repeat('x', 50) FROM generate_series(1, {rows}) n")
     with closing(start(config)) as stream:
         messages = stream.read(10.0)
@@ -142,10 +134,7 @@ def test_the_session_outlives_a_reader_that_sleeps_in_a_transaction(
 def test_a_lost_connection_is_one_sentence_and_loses_nothing(make_server: MakeServer, route: str) -> None:
     server = make_server()
     database = Database(server, "postgres", server.conninfo)
-    make_items(database)
-    config = database.config()
-    prepare(config)
-    database.run("INSERT INTO item (id) VALUES (1)")
+    config = prepare_items(database, "INSERT INTO item (id) VALUES (1)")
     stream = start(config, route)
     messages = read_through(stream, database.flush_lsn())
     server.stop(mode="immediate")
@@ -164,9 +153,7 @@ def test_a_lost_connection_is_one_sentence_and_loses_nothing(make_server: MakeSe
 def test_a_slot_whose_wal_was_removed_is_a_gap(make_server: MakeServer, route: str) -> None:
     server = make_server(LITTLE_WAL)
     database = Database(server, "postgres", server.conninfo)
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     outgrow(database)
     with pytest.raises(GapError, match=r"The slot postgres is lost.*max_slot_wal_keep_size"):
         start(config, route)
@@ -174,9 +161,7 @@ def test_a_slot_whose_wal_was_removed_is_a_gap(make_server: MakeServer, route: s
 
 def test_a_new_lake_names_how_to_drop_a_lost_slot_or_creates_it_again(make_server: MakeServer) -> None:
     database = Database(server := make_server(LITTLE_WAL), "postgres", server.conninfo)
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     outgrow(database)
     resync = replace(config, source=replace(config.source, lost_slot="resync"))
     with connect(config.source.conninfo) as connection:
@@ -206,9 +191,7 @@ def test_the_cause_of_a_lost_slot_is_named_with_the_way_to_prevent_it(
 def test_a_slot_that_is_lost_while_it_is_read_is_named(make_server: MakeServer, route: str) -> None:
     server = make_server(LITTLE_WAL)
     database = Database(server, "postgres", server.conninfo)
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     with closing(start(config, route)) as stream:
         outgrow(database)
         with pytest.raises(SourceError, match=r"reads the slot postgres.*Run again|slot postgres is lost"):
@@ -218,9 +201,7 @@ def test_a_slot_that_is_lost_while_it_is_read_is_named(make_server: MakeServer, 
 
 
 def test_closing_a_stream_frees_its_slot_at_once(database: Database) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     for _ in range(5):
         stream = start(config, busy_timeout=5.0)
         stream.read(0.1)

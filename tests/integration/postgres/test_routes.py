@@ -19,6 +19,7 @@ from tests.support.postgres.streams import (
     kinds,
     make_items,
     prepare,
+    prepare_items,
     read_all,
     read_through,
     start,
@@ -38,9 +39,7 @@ WORKLOAD = (
 
 @pytest.mark.quick
 def test_both_routes_deliver_the_same_messages(database: Database) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     database.run(
         "SELECT pg_copy_logical_replication_slot(current_database(), 'twin_of_' || current_database())"
     )
@@ -67,9 +66,7 @@ def test_both_routes_deliver_the_same_messages_on_10(old_database: Database) -> 
 
 @both_routes
 def test_messages_are_whole_transactions_in_commit_order(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     with database.connect() as first, database.connect() as second:
         first.autocommit = second.autocommit = False
         first.execute("INSERT INTO item (id) VALUES (1)")
@@ -86,9 +83,7 @@ def test_messages_are_whole_transactions_in_commit_order(database: Database, rou
 
 @both_routes
 def test_an_interrupt_ends_a_read_that_waits_or_begins_later(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     with closing(start(config, route)) as stream, ThreadPoolExecutor(1) as pool:
         stream.interrupt()
         assert stream.read(600) == []
@@ -102,10 +97,7 @@ def test_an_interrupt_ends_a_read_that_waits_or_begins_later(database: Database,
 
 
 def test_sql_passes_are_bounded_by_a_count(database: Database) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
-    database.run(*(f"INSERT INTO item (id) VALUES ({n})" for n in range(30)))
+    config = prepare_items(database, *(f"INSERT INTO item (id) VALUES ({n})" for n in range(30)))
     with closing(start(config, "sql", poll_messages=10)) as stream:
         first: list[bytes] = []
         while not stream.needs_acknowledgement:
@@ -119,9 +111,7 @@ def test_sql_passes_are_bounded_by_a_count(database: Database) -> None:
 
 
 def test_sql_polls_continue_through_messages_outside_transactions(database: Database) -> None:
-    config = database.config()
-    make_items(database)
-    prepare(config)
+    config = prepare_items(database)
     database.run(
         "SELECT count(pg_logical_emit_message(false, 'beat', n::text)) FROM generate_series(1, 45) n",
         "INSERT INTO item (id) VALUES (1)",
@@ -133,10 +123,7 @@ def test_sql_polls_continue_through_messages_outside_transactions(database: Data
 
 
 def test_the_sql_stream_reads_up_to_the_position_it_is_given(database: Database) -> None:
-    make_items(database)
-    config = database.config()
-    prepare(config)
-    database.run("INSERT INTO item (id) VALUES (1)")
+    config = prepare_items(database, "INSERT INTO item (id) VALUES (1)")
     limit = database.flush_lsn()
     database.run("INSERT INTO item (id) VALUES (2)")
     options = {"proto_version": "1", "publication_names": database.name}
@@ -152,9 +139,7 @@ def test_the_sql_stream_reads_up_to_the_position_it_is_given(database: Database)
 
 @both_routes
 def test_names_that_need_quotes_reach_the_plugin(database: Database, route: str) -> None:
-    make_items(database)
-    config = database.config(publication="we,ird\"Pub's", slot=f"0{database.name}")
-    prepare(config)
+    config = prepare_items(database, publication="we,ird\"Pub's", slot=f"0{database.name}")
     database.run("INSERT INTO item (id) VALUES (1)")
     assert "I" in kinds(read_all(database, config, route))
 
@@ -164,9 +149,7 @@ def test_bytes_of_an_sql_ascii_database_come_as_they_are(database: Database, rou
     name = f"ascii_{database.name}"
     database.run(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
     ascii_database = Database(database.server, name, database.server.conninfo_of(name))
-    make_items(ascii_database)
-    config = ascii_database.config()
-    prepare(config)
+    config = prepare_items(ascii_database)
     with psycopg.connect(ascii_database.conninfo, autocommit=True, client_encoding="SQL_ASCII") as connection:
         connection.execute(b"INSERT INTO item (id, name) VALUES (1, '\xe9t\xe9')")
     messages = read_all(ascii_database, config, route)

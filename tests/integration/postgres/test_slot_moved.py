@@ -18,8 +18,8 @@ from tests.support.postgres.streams import (
     both_routes,
     confirmed_lsn,
     kinds,
-    make_items,
     prepare,
+    prepare_items,
     read_for,
     read_through,
     start,
@@ -51,8 +51,7 @@ def make_anew(database: Database) -> None:
 
 def make(database: Database) -> LSN:
     """Make a table, a publication and a slot; return the LSN that the slot confirmed."""
-    make_items(database)
-    prepare(database.config())
+    prepare_items(database)
     return confirmed_lsn(database)
 
 

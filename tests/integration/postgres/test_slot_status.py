@@ -13,7 +13,7 @@ from pipeline.postgres.replication.slot import Slot
 from pipeline.postgres.replication.slot_status import SourceStatus, SourceWal, WalEnd, read_source_status
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import seconds_until_limit, slot_lines
-from tests.support.postgres.streams import make_items, prepare, start
+from tests.support.postgres.streams import make_items, prepare, prepare_items, start
 from tests.support.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
@@ -51,9 +51,7 @@ def test_a_slot_is_described_by_old_and_new_servers(major: int, request: pytest.
 def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServer) -> None:
     server = make_server({"max_slot_wal_keep_size": "64MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
     database = Database(server, "postgres", server.conninfo)
-    make_items(database)
-    config = database.config()
-    prepare(config)
+    config = prepare_items(database)
     fill = "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 30000) n"
     before = read_source_status(config)
     assert before.keep_size == 64 << 20

@@ -13,7 +13,7 @@ from pipeline.postgres.replication.slot import read_slot
 from pipeline.postgres.replication.sql_follow import SqlFollow, start_sql_follow
 from pipeline.protocol.messages import Cell, Insert, LogicalMessage
 from pipeline.tail.selection import TailMessage, TailReader
-from tests.support.postgres.streams import make_items, prepare, start
+from tests.support.postgres.streams import prepare_items, start
 from tests.support.servers import Database
 
 
@@ -58,9 +58,7 @@ def emit(content: str) -> str:
 
 
 def test_polls_that_are_too_short_are_extended_until_all_is_shown_once(database: Database) -> None:
-    make_items(database)
-    prepare(database.config())
-    database.run(*(statement for n in range(30) for statement in (emit(f"m{n}"), insert(n))))
+    prepare_items(database, *(statement for n in range(30) for statement in (emit(f"m{n}"), insert(n))))
     with connect(database.conninfo) as connection, closing(look(database, poll_messages=5)) as looks:
         reading = TailReader()
         shown = keys(read_all(looks, database, reading))
@@ -79,9 +77,7 @@ def test_polls_that_are_too_short_are_extended_until_all_is_shown_once(database:
 
 
 def test_polls_end_if_another_reader_moves_the_slot_past_the_shown_changes(database: Database) -> None:
-    make_items(database)
-    prepare(database.config())
-    database.run(insert(1))
+    prepare_items(database, insert(1))
     move = f"SELECT pg_replication_slot_advance('{database.name}', pg_current_wal_flush_lsn())"
     with closing(look(database)) as looks:
         reading = TailReader()
@@ -99,9 +95,7 @@ def test_polls_end_if_another_reader_moves_the_slot_past_the_shown_changes(datab
 
 
 def test_a_slot_that_stays_busy_ends_the_stream(database: Database) -> None:
-    make_items(database)
-    prepare(database.config())
-    database.run(insert(1))
+    prepare_items(database, insert(1))
     with (
         closing(start(database.config())),
         closing(look(database, busy_timeout=0.5)) as looks,
@@ -113,9 +107,7 @@ def test_a_slot_that_stays_busy_ends_the_stream(database: Database) -> None:
 
 
 def test_polls_acknowledge_nothing(database: Database) -> None:
-    make_items(database)
-    prepare(database.config())
-    database.run(insert(1))
+    prepare_items(database, insert(1))
     with closing(look(database)) as looks:
         read_all(looks, database, TailReader())
         with pytest.raises(SourceError, match="Refused to acknowledge"):

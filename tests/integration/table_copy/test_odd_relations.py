@@ -1,6 +1,6 @@
 """Relations that are not what they seem: what of them silver has, and the sentence where it has not all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from pipeline.progress import IngestSummary
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
-from tests.support.servers import Database, ServerOf, new_database, with_older
+from tests.support.servers import Database, database_of_each
 
 FOREIGN = (
     "CREATE EXTENSION file_fdw",
@@ -61,11 +61,7 @@ HYPERTABLES = (
     "INSERT INTO _timescaledb_catalog.hypertable VALUES (1, 'public', 'metrics')",
 )
 
-
-@pytest.fixture(params=with_older(13, 15))
-def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
-    """Give a fresh database of each version."""
-    yield from new_database(server_of(request.param))
+database = database_of_each(13, 15)
 
 
 def catch_up(pipeline: Pipeline) -> IngestSummary:

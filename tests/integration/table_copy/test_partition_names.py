@@ -1,6 +1,5 @@
 """Partitioned tables are one silver table each, and one that is not followed is named, and alone."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from pipeline.operate.init_file import FileRule
 from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.servers import Database, ServerOf, new_database, with_older
+from tests.support.servers import Database, ServerOf, database_of_each, new_database
 
 on_each_server = pytest.mark.usefixtures("database")
 
@@ -40,11 +39,7 @@ SENT_BY_ROOT = (
 NO_RULE = ", which no rule matches. Name public.sales in tables."
 OWN_RULE = ". Leave it out of tables."
 
-
-@pytest.fixture(params=with_older(13))
-def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
-    """Give a fresh database of each version."""
-    yield from new_database(server_of(request.param))
+database = database_of_each(13)
 
 
 def published(pipeline: Pipeline) -> set[str]:

@@ -7,7 +7,6 @@ bounds of each kind and the policies.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,18 +15,14 @@ import pytest
 from pipeline.metadata.catalog import CatalogTable
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
 from tests.support.running import continuous, wait_until
-from tests.support.servers import Database, ServerOf, new_database, with_older
+from tests.support.servers import Database, database_of_each
 
 if TYPE_CHECKING:
     from pipeline.silver.write.writer_choice import WriterSetting
 
 FILL = "INSERT INTO sales SELECT i, 'v' || i FROM generate_series({}, {}) i"
 
-
-@pytest.fixture(params=with_older(13))
-def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
-    """Give a fresh database of each version."""
-    yield from new_database(server_of(request.param))
+database = database_of_each(13)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Edits of the publication: what missed no change does nothing, and the rest is compared with the source."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -17,16 +17,12 @@ from pipeline.table_copy import coordinator
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
-from tests.support.servers import Database, ServerOf, new_database, with_older
+from tests.support.servers import Database, database_of_each
 
 TABLES = ("a", "b")
 WHOLE = "publish = 'insert, update, delete, truncate'"
 
-
-@pytest.fixture(params=with_older(13, 15))
-def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
-    """Give a fresh database of each version."""
-    yield from new_database(server_of(request.param))
+database = database_of_each(13, 15)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 What keeps all rows, or is in the stream, must cause no event and no comparison.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -19,7 +18,7 @@ from pipeline.report.status_page import CURRENT, IN_DOUBT
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous, wait_until
-from tests.support.servers import Database, ServerOf, new_database, with_older
+from tests.support.servers import Database, database_of_each
 
 TABLES = ("same_type", "hashed", "wider", "computed", "lost_default", "unlogged", "generated")
 KEPT = ("vacuumed", "clustered", "truncated", "emptied", "empty", "younger")
@@ -44,11 +43,7 @@ HARMLESS = (
     "REINDEX TABLE vacuumed",
 )
 
-
-@pytest.fixture(params=with_older(13))
-def database(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Database]:
-    """Give a fresh database of each version."""
-    yield from new_database(server_of(request.param))
+database = database_of_each(13)
 
 
 @pytest.fixture

@@ -39,6 +39,16 @@ def prepare(config: Config) -> None:
         ensure_slot(connection, config, may_create=True)
 
 
+def prepare_items(database: Database, *statements: str, **source: Any) -> Config:
+    """Create the table that most streams are of, the publication and the slot, then run statements."""
+    make_items(database)
+    config = database.config(**source)
+    prepare(config)
+    if statements:
+        database.run(*statements)
+    return config
+
+
 def start(config: Config, route: str = "walsender", **options: Any) -> Stream:
     """Start the stream of a configuration by a route."""
     source = config.source
