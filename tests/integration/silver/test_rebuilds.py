@@ -11,10 +11,6 @@ from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, Pipeline, with_rules
 
 
-def kinds(pipeline: Pipeline, table: str = "t") -> list[str]:
-    return sorted(kind for kind, _ in pipeline.events(table))
-
-
 def fill(pipeline: Pipeline) -> None:
     """Make a table whose history has everything that a rewrite must read again."""
     pipeline.ingest(
@@ -44,7 +40,7 @@ def test_a_type_change_that_silver_cannot_follow_rebuilds_the_table(pipeline: Pi
         "INSERT INTO t (id, v) VALUES (30, 'new')",
     )
     pipeline.assert_equal("t")
-    assert kinds(pipeline)[-1] == "resync"
+    assert sorted(kind for kind, _ in pipeline.events("t"))[-1] == "resync"
     history = pipeline.session.sql(f"DESCRIBE HISTORY delta.`{pipeline.root}/silver/public/t`")
     assert history.where("operation = 'WRITE'").orderBy("version").collect()[-1].version == max(
         row.version for row in history.collect()

@@ -1,12 +1,11 @@
 """Edits of the publication: what missed no change does nothing, and the rest is compared with the source."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.delta.table import Lake
 from pipeline.errors import PublicationGapError, SourceError
@@ -45,13 +44,9 @@ def edit(pipeline: Pipeline, *edits: str) -> None:
     pipeline.transact(*(f"ALTER PUBLICATION {name} {each}" for each in edits))
 
 
-def open_requests(pipeline: Pipeline) -> Mapping[TableName, Sequence[CopyRequest]]:
-    return Bronze(Lake(pipeline.root), pipeline.config.pipeline).copies.read().open_requests()
-
-
 def requested(pipeline: Pipeline) -> set[str]:
     """Return the tables for which a comparison is requested, and no copy."""
-    found = open_requests(pipeline)
+    found = Bronze(Lake(pipeline.root), pipeline.config.pipeline).copies.read().open_requests()
     assert all(each.compares for requests in found.values() for each in requests)
     return {name.table for name in found}
 

@@ -12,7 +12,7 @@ from pipeline.bronze.columnar.protected_values import RowRules, hash_all
 from pipeline.bronze.protection import protected_text
 from pipeline.postgres.snapshot.read_table import NULL_MARK, ROW_END, VALUE_END, Block
 from pipeline.protected_columns import EXCLUDE, LAST4_MASK, NULL_MASK, TEXT_MASK
-from pipeline.protocol.messages import UNCHANGED_TOAST, Cell, Delete, Insert, TupleData, Update
+from pipeline.protocol.messages import UNCHANGED_TOAST, Delete, Insert, TupleData, Update
 from tests.support.protocol.encode import encode
 from tests.support.seeds import seed_of_run
 
@@ -21,10 +21,6 @@ HASH = "hmac-sha256 0badcafe"
 ALL = (None, EXCLUDE, HASH, LAST4_MASK, NULL_MASK, f"{TEXT_MASK}***", HASH)
 PLAIN = (None,) * len(ALL)
 VALUES = (b"", b"x", b"seven77", b"eight888", "grün-weiß".encode(), b"\xff\xfe not UTF-8", b"long" * 50)
-
-
-def cell(rng: Random) -> Cell:
-    return rng.choice((None, UNCHANGED_TOAST, *VALUES))
 
 
 def wanted(cells: TupleData | None, rules: tuple[str | None, ...]) -> list[object] | None:
@@ -52,7 +48,7 @@ def test_each_cell_of_every_message_is_replaced() -> None:
     relations = [rng.choice((0, 1)) for _ in range(300)]
     rows: list[Insert | Update | Delete] = []
     for _ in relations:
-        old, new = (tuple(cell(rng) for _ in ALL) for _ in range(2))
+        old, new = (tuple(rng.choice((None, UNCHANGED_TOAST, *VALUES)) for _ in ALL) for _ in range(2))
         kind = rng.choice("IUOD")
         if kind == "I":
             rows.append(Insert(1, new))

@@ -124,14 +124,8 @@ def recorded(
 ) -> SourceRelation:
     """Return a version of a copy, or of a message if `now` is given, as a later run reads it from bronze."""
     if now is None:
-        return recorded_copy(protection, sent, found, LSN(7))
+        return read_back(sent, found, LSN(7), protection.protect(sent, found))
     return read_back(sent, found, LSN(8), protection.protect_sent(sent, found, now, LSN(8)))
-
-
-def recorded_copy(
-    protection: ColumnProtection, sent: Relation, found: CatalogRelation | None, lsn: LSN
-) -> SourceRelation:
-    return read_back(sent, found, lsn, protection.protect(sent, found))
 
 
 def read_back(

@@ -25,7 +25,7 @@ from pipeline.protocol.messages import (
     Truncate,
     Type,
 )
-from pipeline.tail.selection import Selection, TailMessage, TailReader
+from pipeline.tail.selection import Selection, TailReader
 from pipeline.tail.text_format import kind_of
 from tests.support.tail_messages import BEGIN, COMMIT, ITEM, NOTE, TIME, inside, see
 
@@ -62,10 +62,6 @@ def beat(lsn: int) -> LogicalMessage:
     return LogicalMessage(False, LSN(lsn), "beat", b"")
 
 
-def kinds(seen: list[TailMessage]) -> list[str]:
-    return [kind_of(one.message) for one in seen]
-
-
 def test_one_session_shows_everything() -> None:
     messages = [*transaction(1, ITEM, Insert(7, ROW)), beat(17), *streamed(5), stream_commit(2, 5)]
     assert [seen.message for seen in see(messages)] == messages
@@ -93,7 +89,7 @@ def test_a_stream_is_shown_again_while_it_is_open_and_not_after_its_end() -> Non
     assert len(see(streamed(5), reading, 1)) == 4
     assert len(see([*streamed(5), stream_commit(2, 5)], reading, 2)) == 5
     later = [*streamed(5), stream_commit(2, 5), *transaction(3, Insert(7, ROW))]
-    assert kinds(see(later, reading, 3)) == ["Begin", "Insert", "Commit"]
+    assert [kind_of(one.message) for one in see(later, reading, 3)] == ["Begin", "Insert", "Commit"]
 
 
 def test_a_stream_that_was_rolled_back_is_not_shown_again() -> None:
