@@ -42,9 +42,7 @@ class NativePipeline:
 
     def run(self, *statements: str) -> None:
         """Run statements at the source, each in its own transaction."""
-        with self.database.connect() as source:
-            for statement in statements:
-                source.execute(statement.encode())
+        self.database.run(*statements)
 
     def ingest(self, *statements: str) -> None:
         """Run statements at the source, and capture all that is committed."""

@@ -87,9 +87,7 @@ class Pipeline:
 
     def prepare(self, gid: str, *statements: str) -> None:
         """Run statements at the source in a transaction that is prepared under a name."""
-        with self.database.connect() as other:
-            for statement in ("BEGIN", *statements, f"PREPARE TRANSACTION '{gid}'"):
-                other.execute(statement.encode())
+        self.database.run("BEGIN", *statements, f"PREPARE TRANSACTION '{gid}'")
 
     def drop_slot(self) -> None:
         """Drop the slot once it is free."""

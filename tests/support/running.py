@@ -1,8 +1,7 @@
 """An ingest that runs in a thread, and what tests wait for."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -24,18 +23,6 @@ source:
 storage:
   root: {root}
 """
-
-
-def wait_until(is_true: Callable[[], object], seconds: float = 300) -> None:
-    """Wait until a condition holds; fail when it does not within so many seconds.
-
-    What reads tables to find out leaves the processor to those whom it waits for most of the time.
-    """
-    deadline = (asked_at := time.monotonic()) + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(min(1.0, max(0.05, 3 * (time.monotonic() - asked_at))))
-        asked_at = time.monotonic()
 
 
 class Running:

@@ -6,7 +6,6 @@ PostgreSQL 10. `make_server` starts a server of its own, for tests that change i
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.postgres.binaries import binaries_of
 from tests.support.postgres.templates import start_server
+from tests.support.threads import wait_until
 
 _numbers = itertools.count(1)
 WRITERS: tuple[WriterSetting, ...] = ("auto", "spark", "native")
@@ -44,18 +44,17 @@ class Database:
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements, each in its own transaction, and return the rows of the last one."""
+        rows: list[tuple[Any, ...]] = []
         with self.connect() as connection:
             for statement in statements:
                 cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+                rows = cursor.fetchall() if cursor.description else []
+        return rows
 
     def free_slot(self) -> None:
         """Wait until the slots are free, which is a moment after their readers closed their sessions."""
         query = "SELECT FROM pg_replication_slots WHERE database = current_database() AND active"
-        deadline = time.monotonic() + 120
-        while self.run(query):
-            assert time.monotonic() < deadline, f"a slot of {self.name} is still read after 120 s"
-            time.sleep(0.02)
+        wait_until(lambda: not self.run(query), 120, f"a slot of {self.name} is still read")
 
     @property
     def server_major(self) -> int:
@@ -220,10 +219,11 @@ def drop_database(started: EmbeddedServer, name: str) -> None:
     with psycopg.connect(started.conninfo, autocommit=True) as connection:
         sessions = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
         connection.execute(f"SELECT pg_terminate_backend(pid) FROM ({sessions}) s", (name,))
-        deadline = time.monotonic() + 120
-        while connection.execute(sessions, (name,)).fetchall():
-            assert time.monotonic() < deadline, f"a session of {name} has not ended after 120 s"
-            time.sleep(0.02)
+        wait_until(
+            lambda: not connection.execute(sessions, (name,)).fetchall(),
+            120,
+            f"a session of {name} has not ended",
+        )
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
             (name,),

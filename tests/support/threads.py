@@ -1,8 +1,21 @@
-"""Functions that run in threads while a test does something else."""
+"""Functions that run in threads while a test does something else, and what tests wait for."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+def wait_until(is_true: Callable[[], object], seconds: float = 300, what: str = "") -> None:
+    """Wait until a condition holds; fail when it does not within so many seconds, with `what`.
+
+    What reads tables to find out leaves the processor to those whom it waits for most of the time.
+    """
+    deadline = (asked_at := time.monotonic()) + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, f"waited too long: {what}"
+        time.sleep(min(1.0, max(0.02, 3 * (time.monotonic() - asked_at))))
+        asked_at = time.monotonic()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.support.servers import Database
+from tests.support.threads import wait_until
 
 
 @contextmanager
@@ -35,7 +36,4 @@ def _wait_for(database: Database, standby: str) -> None:
 
 def _until_one_more_waits(database: Database, count: int) -> None:
     query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    deadline = time.monotonic() + 120
-    while database.run(query) != [(count,)]:
-        assert time.monotonic() < deadline, "a commit does not wait"
-        time.sleep(0.05)
+    wait_until(lambda: database.run(query) == [(count,)], 120, "a commit does not wait")

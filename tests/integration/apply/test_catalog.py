@@ -25,7 +25,8 @@ from pipeline.progress import ApplySummary
 from pipeline.report.status import read_status
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_writer
-from tests.support.running import applying, wait_until
+from tests.support.running import applying
+from tests.support.threads import wait_until
 
 pytestmark = pytest.mark.spark
 

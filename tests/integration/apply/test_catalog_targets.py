@@ -27,8 +27,7 @@ from pipeline.report.status import read_status
 from tests.support.lives import FILL, TABLE
 from tests.support.metastores import GLUE_VARIABLES, GluePlace, Place, glue_place, hive_place
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
-from tests.support.running import wait_until
-from tests.support.threads import in_threads
+from tests.support.threads import in_threads, wait_until
 
 pytestmark = pytest.mark.postgres
 

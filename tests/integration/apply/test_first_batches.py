@@ -19,7 +19,7 @@ from pipeline.errors import NOTICES, LakeError
 from pipeline.progress import ApplySummary
 from pipeline.protocol.lsn import LSN
 from tests.support.pipelines import Pipeline, with_writer
-from tests.support.running import wait_until
+from tests.support.threads import wait_until
 
 
 @pytest.fixture

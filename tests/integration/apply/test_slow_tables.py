@@ -26,7 +26,7 @@ from pipeline.silver.fold.write import Write
 from pipeline.silver.write.batch_writer import BatchWriter
 from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, Pipeline, with_rules, with_writer
-from tests.support.running import wait_until
+from tests.support.threads import wait_until
 
 SLOW, FAST = TableName("public", "slow"), TableName("public", "fast")
 PATIENCE = 3.0  # seconds in which a busy machine writes the fast table, too

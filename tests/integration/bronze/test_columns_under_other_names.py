@@ -197,9 +197,7 @@ def scanned_spool(patch: pytest.MonkeyPatch, found: list[str]) -> Iterator[None]
 
 
 def run_statements(database: Database, statements: list[str]) -> None:
-    with database.connect() as session:
-        for statement in statements:
-            session.execute(statement.encode())
+    database.run(*statements)
 
 
 def prove(

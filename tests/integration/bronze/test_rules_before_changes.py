@@ -10,8 +10,9 @@ from pipeline.config.config import Config
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.ingest.job import run_ingest
 from tests.support.bronze.rows import bronze_rows
-from tests.support.running import ingesting, wait_until
+from tests.support.running import ingesting
 from tests.support.servers import Database
+from tests.support.threads import wait_until
 
 RULES = ColumnRules(exclude=("ssn",), mask={"mail": None})
 

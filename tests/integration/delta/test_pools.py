@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.delta.spark.provider import SparkProvider
-from tests.support.running import wait_until
+from tests.support.threads import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

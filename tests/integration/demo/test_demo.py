@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from pipeline.errors import ConfigError
 from pipeline.protocol.lsn import LSN
 from tests.support.processes import ended
 from tests.support.servers import Database
+from tests.support.threads import wait_until
 
 PGDELTA = Path(sys.executable).parent / "pgdelta"
 
@@ -95,13 +95,6 @@ def test_the_server_ends_with_the_demo_however_that_ends(tmp_path: Path, number:
         assert told["stopped"]
         assert process.returncode == (0 if told["ok"] else 1)
     wait_until(lambda: not is_running(root / "server"), 120)
-
-
-def wait_until(is_so: Any, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.mark.quick

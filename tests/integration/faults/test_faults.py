@@ -24,8 +24,9 @@ from tests.support.fault_points import observed
 from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.processes import in_own_session
-from tests.support.running import CONFIG, FILL, ITEMS, continuous, wait_until
+from tests.support.running import CONFIG, FILL, ITEMS, continuous
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import wait_until
 
 if TYPE_CHECKING:
     pass

@@ -21,9 +21,9 @@ from tests.support.held_ingest import MOMENTS
 from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.processes import in_own_session, members, processes_with
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.seeds import seed_of_run
-from tests.support.threads import in_threads
+from tests.support.threads import in_threads, wait_until
 
 ROUNDS = int(os.environ.get("PGDELTA_HELD_UP", "50"))
 TABLES = (

@@ -10,8 +10,9 @@ from pipeline.postgres.replication.walsender import start_walsender
 from pipeline.table_copy import coordinator
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.proxy import Proxy
-from tests.support.running import FILL, ITEMS, continuous, wait_until
+from tests.support.running import FILL, ITEMS, continuous
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import wait_until
 
 
 def through(pipeline: Pipeline, proxy: Proxy) -> Pipeline:

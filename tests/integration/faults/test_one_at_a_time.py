@@ -24,7 +24,8 @@ from pipeline.verify.reconcile import run_reconcile
 from tests.support.paths import ROOT
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
 from tests.support.processes import in_own_session
-from tests.support.running import CONFIG, ITEMS, applying, continuous, wait_until
+from tests.support.running import CONFIG, ITEMS, applying, continuous
+from tests.support.threads import wait_until
 
 HOLDERS = (
     "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted "

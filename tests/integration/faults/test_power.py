@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.power.recording import Recording, compile_recorder
-from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import wait_until
 
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, name text)",
@@ -80,9 +80,7 @@ def change(process: subprocess.Popen[str], database: Database, *statements: str)
 
 
 def transact(database: Database, *statements: str, end: str = "COMMIT") -> None:
-    with database.connect() as session:
-        for statement in ("BEGIN", *statements, end):
-            session.execute(statement.encode())
+    database.run("BEGIN", *statements, end)
 
 
 def copies_in(recording: Recording) -> int:

@@ -35,7 +35,8 @@ from tests.support.fault_points import crash_at
 from tests.support.files import places_of
 from tests.support.pages import render
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
-from tests.support.running import applying, wait_until
+from tests.support.running import applying
+from tests.support.threads import wait_until
 
 SECRET = "xyzzySubject"  # in every value of the subject, also in its keys
 PERSON = (

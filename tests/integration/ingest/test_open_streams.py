@@ -16,8 +16,9 @@ from pipeline.bronze import streamed_transactions as streams_module
 from pipeline.config.config import Protocol
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import wait_until
 from tools.bench.capture import create_schema
 from tools.bench.memory import measure_streams
 

@@ -21,7 +21,8 @@ from pipeline.ingest import capture as capture_module
 from pipeline.postgres.replication import walsender as walsender_module
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
+from tests.support.threads import wait_until
 
 LIMIT = 2 << 20
 TABLE = "CREATE TABLE big (id int PRIMARY KEY, v text)"

@@ -201,9 +201,7 @@ def test_the_sample_says_how_much_bronze_will_have(
     read_only = f"ALTER DATABASE {database.name} {{}} default_transaction_read_only{{}}"
     database.run(read_only.format("SET", " = on"))
     estimate = init(database, file)["estimate"]
-    with database.connect() as session:
-        session.execute("SET default_transaction_read_only = off")
-        session.execute(read_only.format("RESET", "").encode())
+    database.run("SET default_transaction_read_only = off", read_only.format("RESET", ""))
     [(size,)] = database.run("SELECT sum(pg_table_size(c)) FROM unnest('{item,doc,part_1}'::regclass[]) c")
     sample = estimate["sample"]
     assert estimate["table_bytes"] == size

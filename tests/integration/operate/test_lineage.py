@@ -21,11 +21,10 @@ RULES = ColumnRules(exclude=("secret",), hash={"email": "hmac-sha256"}, mask={"c
 
 
 def test_lineage_leads_from_the_source_to_silver(database: Database, tmp_path: Path) -> None:
-    with database.connect() as source:
-        source.execute(
-            "CREATE TABLE people (id int PRIMARY KEY, name text, email text, card text, secret text)"
-        )
-        source.execute("CREATE TABLE rests (id int PRIMARY KEY)")
+    database.run(
+        "CREATE TABLE people (id int PRIMARY KEY, name text, email text, card text, secret text)",
+        "CREATE TABLE rests (id int PRIMARY KEY)",
+    )
     rules = (TableRule("public.people", columns=RULES), TableRule("public.*"))
     pipeline = NativePipeline.make(database, tmp_path, *rules, hash_key="0123456789abcdef")
     file = tmp_path / "lineage.jsonl"

@@ -33,8 +33,9 @@ from tests.support.moves import (
 )
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.postgres.standbys import promote, standby_of, syncing_standby_of, wait_for_slot
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -11,8 +11,9 @@ import pytest
 
 from pipeline.postgres.embedded import find_free_port
 from tests.support.processes import in_own_session
-from tests.support.running import CONFIG, ITEMS, wait_until
+from tests.support.running import CONFIG, ITEMS
 from tests.support.servers import Database
+from tests.support.threads import wait_until
 from tests.support.web_pages import parse_page
 
 

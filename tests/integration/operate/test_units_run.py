@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from urllib.request import urlopen
@@ -16,6 +15,7 @@ from deltalake import DeltaTable
 from tests.support.processes import ended
 from tests.support.servers import Database
 from tests.support.systemd_units import INSTALLED, command, values
+from tests.support.threads import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PORT = "9187"
@@ -38,13 +38,13 @@ def environment(unit: str, config: Path) -> dict[str, str]:
 def wait_for_copy(lake: Path) -> None:
     """Wait until bronze has the whole copy of the table."""
     copies = lake / "bronze" / "copies"
-    deadline = time.monotonic() + 300
-    while not (
-        DeltaTable.is_deltatable(str(copies))
-        and "complete" in DeltaTable(copies).to_pyarrow_table().column("state").to_pylist()
-    ):
-        assert time.monotonic() < deadline, "the table is not copied"
-        time.sleep(0.2)
+    wait_until(
+        lambda: (
+            DeltaTable.is_deltatable(str(copies))
+            and "complete" in DeltaTable(copies).to_pyarrow_table().column("state").to_pylist()
+        ),
+        what="the table is not copied",
+    )
 
 
 def test_services_replicate_and_end_by_a_signal(database: Database, tmp_path: Path) -> None:

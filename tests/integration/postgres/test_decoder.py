@@ -66,9 +66,7 @@ def test_a_stream_that_is_prepared_and_comes_again_describes_nothing(
     database: Database, tmp_path: Path, route: str
 ) -> None:
     config = stream_config(database, two_phase=True)
-    with database.connect() as connection:
-        for statement in ("BEGIN", MANY, "PREPARE TRANSACTION 'p'"):
-            connection.execute(statement.encode())
+    database.run("BEGIN", MANY, "PREPARE TRANSACTION 'p'")
     position = database.flush_lsn()
     database.run("COMMIT PREPARED 'p'", ONE.format(2000))
     [row] = land(config, route, tmp_path, position)

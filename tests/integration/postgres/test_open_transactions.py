@@ -24,9 +24,7 @@ def test_open_writers_are_listed_by_table(make_server: MakeServer) -> None:
         writes.execute("INSERT INTO leaf VALUES (1)")
         writers = read_writers(control, [plain, root])
         assert (len(writers.writers_of(plain)), len(writers.writers_of(root))) == (0, 1)
-        with database.connect() as prepares:
-            for statement in ("BEGIN", "INSERT INTO plain VALUES (1)", "PREPARE TRANSACTION 'p'"):
-                prepares.execute(statement.encode())
+        database.run("BEGIN", "INSERT INTO plain VALUES (1)", "PREPARE TRANSACTION 'p'")
         before = read_writers(control, [plain, root]).writers_of(plain)
         assert len(before) == 1
         database.run("COMMIT PREPARED 'p'")

@@ -15,8 +15,9 @@ from pipeline.postgres.replication.slot_status import WalEnd, read_source_status
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.servers import Database, MakeServer, restart
+from tests.support.threads import wait_until
 
 ROLE = "keeper"
 FIRST, SECOND = "pl@nted '1\\'", "plänted 2"

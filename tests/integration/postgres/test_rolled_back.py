@@ -23,20 +23,18 @@ def test_what_the_sentence_advises_helps(make_server: MakeServer, route: str) ->
     database.run("CREATE TABLE items (id int PRIMARY KEY, v text)")
     config = database.config(protocol=TWO_PHASE)
     prepare(config)
-    with database.connect() as session:
-        for statement in (
-            "BEGIN",
-            "SAVEPOINT a",
-            "CREATE TABLE fresh (id int PRIMARY KEY)",
-            "SAVEPOINT b",
-            "INSERT INTO fresh VALUES (1)",
-            "SAVEPOINT c",
-            FILL,
-            "PREPARE TRANSACTION 'p'",
-            "ROLLBACK PREPARED 'p'",
-            "INSERT INTO items VALUES (1, 'kept')",
-        ):
-            session.execute(statement.encode())
+    database.run(
+        "BEGIN",
+        "SAVEPOINT a",
+        "CREATE TABLE fresh (id int PRIMARY KEY)",
+        "SAVEPOINT b",
+        "INSERT INTO fresh VALUES (1)",
+        "SAVEPOINT c",
+        FILL,
+        "PREPARE TRANSACTION 'p'",
+        "ROLLBACK PREPARED 'p'",
+        "INSERT INTO items VALUES (1, 'kept')",
+    )
     database.run("VACUUM pg_class")
     with pytest.raises(SourceError, match=r"could not map file.*two_phase"):
         read_all(database, config, route)

@@ -20,8 +20,8 @@ from pipeline.postgres.replication.options import pgoutput_options
 from pipeline.postgres.replication.temporary_slot import start_temporary_slot
 from tests.support.paths import ROOT
 from tests.support.processes import ended
-from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import wait_until
 
 LEFT = (
     "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgdelta%' UNION ALL"

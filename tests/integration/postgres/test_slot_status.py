@@ -2,7 +2,6 @@
 
 import socket
 import time
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -11,10 +10,10 @@ from pipeline.config.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.replication.slot import Slot
 from pipeline.postgres.replication.slot_status import SourceStatus, SourceWal, WalEnd, read_source_status
-from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import seconds_until_limit, slot_lines
 from tests.support.postgres.streams import make_items, prepare, prepare_items, start
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -79,12 +78,10 @@ def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServe
 
 def polled_wal(config: Config) -> SourceWal:
     """Return what a poll of the WAL finds of the configured slot."""
-    deadline = time.monotonic() + 120
     with closing(WalEnd(config.source.conninfo, config.source.slot, interval=0.05)) as wal_end:
-        while (found := wal_end.wal) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    return found
+        wait_until(lambda: wal_end.wal is not None, 120)
+        assert wal_end.wal is not None
+        return wal_end.wal
 
 
 def test_a_source_that_is_not_there_is_one_sentence_without_its_password(database: Database) -> None:
@@ -116,26 +113,19 @@ def test_the_end_of_the_wal_is_polled_and_unknown_without_an_answer(
 ) -> None:
     server = make_server()
     database = Database(server, "postgres", server.conninfo)
-
-    def wait_for(is_met: Callable[[LSN | None], bool]) -> None:
-        deadline = time.monotonic() + 120
-        while not is_met(wal_end.lsn):
-            assert time.monotonic() < deadline, wal_end.lsn
-            time.sleep(0.02)
-
     with closing(WalEnd(server.conninfo, interval=0.05, longest_age=1.0)) as wal_end:
         for _ in range(2):
             database.run("CREATE TABLE IF NOT EXISTS t ()", "SELECT pg_switch_wal()")
             end = database.flush_lsn()
-            wait_for(lambda lsn, end=end: lsn is not None and lsn >= end)  # type: ignore[misc]
+            wait_until(lambda end=end: wal_end.lsn is not None and wal_end.lsn >= end)  # type: ignore[misc]
             database.run(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE application_name = 'pgdelta wal end'"
             )
         server.stop()
-        wait_for(lambda lsn: lsn is None)
+        wait_until(lambda: wal_end.lsn is None)
         server.start()
-        wait_for(lambda lsn: lsn is not None)
+        wait_until(lambda: wal_end.lsn is not None)
 
 
 def test_a_silent_source_does_not_delay_closing() -> None:

@@ -220,12 +220,6 @@ def test_a_slot_becomes_a_two_phase_one_only_where_that_is_written(database: Dat
         assert slot.two_phase is (number > 0)
 
 
-def prepare_transaction(database: Database, gid: str) -> None:
-    with database.connect() as connection:
-        for statement in ("BEGIN", "INSERT INTO item VALUES (1)", f"PREPARE TRANSACTION '{gid}'"):
-            connection.execute(statement.encode())
-
-
 @pytest.mark.promise("gaps are never silent")
 def test_a_new_lake_refuses_a_two_phase_slot_if_a_transaction_is_prepared(
     make_server: MakeServer,
@@ -241,7 +235,7 @@ def test_a_new_lake_refuses_a_two_phase_slot_if_a_transaction_is_prepared(
     with connect(database.conninfo) as connection:
         for config in (plain, two_phase):  # made now
             assert first_slot(connection, config).two_phase is (config is two_phase)
-        prepare_transaction(database, "p")
+        database.run("BEGIN", "INSERT INTO item VALUES (1)", "PREPARE TRANSACTION 'p'")
         assert not first_slot(connection, plain).two_phase, "it sends all when that is committed"
         for lost_slot in ("stop", "resync"):
             config = replace(two_phase, source=replace(two_phase.source, lost_slot=lost_slot))

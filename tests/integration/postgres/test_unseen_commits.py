@@ -25,9 +25,8 @@ from pipeline.postgres.replication.walsender import Walsender
 from tests.support.bronze.events import rows_of
 from tests.support.postgres.sessions import opened
 from tests.support.postgres.streams import prepare, read_for, read_through, start
-from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
-from tests.support.threads import in_threads
+from tests.support.threads import in_threads, wait_until
 
 MANY = "INSERT INTO {} SELECT g, repeat('x', 100) FROM generate_series({}, {}) g"
 Row = dict[str, Any]
@@ -188,9 +187,7 @@ def committing(database: Database, *statements: str) -> Iterator[None]:
     """Run statements in one transaction whose commit is on disk and waits for the standby."""
 
     def run(stop: threading.Event) -> None:
-        with database.connect() as connection:
-            for statement in ("SET synchronous_commit = on", "BEGIN", *statements, "COMMIT"):
-                connection.execute(statement.encode())
+        database.run("SET synchronous_commit = on", "BEGIN", *statements, "COMMIT")
 
     with in_threads(run), ExitStack() as stack:
         stack.callback(release, database)
@@ -249,9 +246,7 @@ def test_a_transaction_that_is_prepared_is_known_after_its_commit(database: Data
     config = replace(config, source=replace(config.source, protocol=two_phase))
     prepare(config)
     with closing(Ingest(config, tmp_path)) as ingest:
-        with database.connect() as connection:
-            for statement in ("BEGIN", *ADD, "PREPARE TRANSACTION 'p'"):
-                connection.execute(statement.encode())
+        database.run("BEGIN", *ADD, "PREPARE TRANSACTION 'p'")
         ingest.read(database)
         database.run("COMMIT PREPARED 'p'", "INSERT INTO item VALUES (3000, 'y', 2)")
         rows = ingest.read(database)

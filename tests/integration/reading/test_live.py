@@ -136,9 +136,7 @@ def test_streamed_and_prepared_transactions_are_shown_once_committed(
         for session, first in ((open_one, 1), (rolled_back, 1001)):
             session.execute("BEGIN")
             session.execute(large.format(first, first + 499).encode())
-        with database.connect() as other:
-            for statement in ("BEGIN", large.format(2001, 2400), "PREPARE TRANSACTION 'one'"):
-                other.execute(statement.encode())
+        database.run("BEGIN", large.format(2001, 2400), "PREPARE TRANSACTION 'one'")
         assert ids() == [0]
         rolled_back.execute("ROLLBACK")
         open_one.execute("COMMIT")

@@ -29,7 +29,7 @@ from pipeline.table_name import TableName
 from tests.support.recorded_load import COLUMNS, TABLES, RecordedLoad, Tables
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database
-from tests.support.threads import in_threads
+from tests.support.threads import in_threads, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ def prove(
 
     seconds, lsns = list[float](), Counter[int]()
     with in_threads(ingest, apply), source.running(seed):
-        wait_for_tables(config, spark)
+        wait_until(lambda: open_live(config, spark).read().keys() == set(NAMES.values()))
         reader = open_live(config, spark)
         deadline = time.monotonic() + 300
         while len(seconds) < reads or (len(lsns) < 4 and time.monotonic() < deadline):
@@ -114,14 +114,6 @@ def prove(
         assert all(source.kinds[kind] > 10 for kind in ("committed", "prepared", "truncated", "large"))
         query = f"SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = '{config.source.slot}'"
         assert database.run(query)[0][0] > 10
-
-
-def wait_for_tables(config: Config, spark: SparkSession | None) -> None:
-    """Wait until silver has all tables."""
-    deadline = time.monotonic() + 300
-    while open_live(config, spark).read().keys() != set(NAMES.values()):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def rows_of(live: Live) -> Tables:

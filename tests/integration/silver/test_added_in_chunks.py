@@ -85,9 +85,7 @@ def assert_equal(database: Database, config: Config, name: str) -> None:
 
 
 def run(database: Database, *statements: str) -> None:
-    with database.connect() as source:
-        for statement in statements:
-            source.execute(statement.encode())
+    database.run(*statements)
 
 
 def tick(database: Database, config: Config) -> None:

@@ -14,8 +14,9 @@ from pipeline.table_copy import protected_tables, shape_watch
 from pipeline.table_name import TableName
 from tests.support.bronze.rows import bronze_rows
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import wait_until
 
 ALTERED = (
     "ALTER TABLE t ALTER w TYPE bigint",

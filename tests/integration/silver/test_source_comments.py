@@ -6,7 +6,8 @@ from deltalake import DeltaTable
 from pipeline.apply.applier import Applier
 from pipeline.silver.write.writer_choice import WriterSetting
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, with_writer
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
+from tests.support.threads import wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -19,10 +19,10 @@ from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.paths import ROOT
-from tests.support.running import wait_until
 from tests.support.servers import Database
 from tests.support.stores.cloud import AZURE
 from tests.support.stores.lakes import StorePipeline
+from tests.support.threads import wait_until
 
 SECRET = "TEST_OPTION_{}"
 

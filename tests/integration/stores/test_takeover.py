@@ -18,8 +18,8 @@ from pipeline.delta.txn import TxnId, TxnKind
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.paths import ROOT
 from tests.support.processes import ended
-from tests.support.running import wait_until
 from tests.support.stores.lakes import COLUMNS, StorePipeline
+from tests.support.threads import wait_until
 
 pytestmark = pytest.mark.postgres
 

@@ -16,8 +16,9 @@ from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_rules
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.servers import Database
+from tests.support.threads import wait_until
 
 if TYPE_CHECKING:
     from pipeline.silver.write.writer_choice import WriterSetting

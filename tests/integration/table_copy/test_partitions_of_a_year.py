@@ -12,9 +12,8 @@ from pipeline.apply.job import run_apply
 from pipeline.config.tables import TableRule
 from pipeline.ingest.job import run_ingest
 from tests.support.native_pipelines import NativePipeline
-from tests.support.running import wait_until
 from tests.support.servers import Database
-from tests.support.threads import in_threads
+from tests.support.threads import in_threads, wait_until
 
 POLICIES: tuple[Literal["delete", "keep", "resync"], ...] = ("delete", "keep", "resync")
 AHEAD, RETAINED = 2, 3  # months

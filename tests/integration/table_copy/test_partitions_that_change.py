@@ -14,8 +14,9 @@ import pytest
 
 from pipeline.metadata.catalog import CatalogTable
 from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_writer
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.servers import Database, database_of_each
+from tests.support.threads import wait_until
 
 if TYPE_CHECKING:
     from pipeline.silver.write.writer_choice import WriterSetting

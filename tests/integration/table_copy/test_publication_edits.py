@@ -15,8 +15,9 @@ from pipeline.postgres.publication_rows import HarmlessEdits, read_publication_r
 from pipeline.table_copy import coordinator
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.servers import Database, database_of_each
+from tests.support.threads import wait_until
 
 TABLES = ("a", "b")
 WHOLE = "publish = 'insert, update, delete, truncate'"

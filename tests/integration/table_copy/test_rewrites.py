@@ -17,8 +17,9 @@ from pipeline.report.status import read_status
 from pipeline.report.status_page import CURRENT, IN_DOUBT
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.servers import Database, database_of_each
+from tests.support.threads import wait_until
 
 TABLES = ("same_type", "hashed", "wider", "computed", "lost_default", "unlogged", "generated")
 KEPT = ("vacuumed", "clustered", "truncated", "emptied", "empty", "younger")

@@ -25,9 +25,8 @@ from pipeline.table_copy.candidates import CopyCandidates
 from pipeline.table_copy.reader_pool import ReaderPool
 from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load, stop_after
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
-from tests.support.threads import in_threads
+from tests.support.threads import in_threads, wait_until
 from tests.support.unseen import unseen_commits
 
 

@@ -10,8 +10,9 @@ import pytest
 from pipeline.table_copy import candidates
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.running import continuous, wait_until
+from tests.support.running import continuous
 from tests.support.servers import Database, MakeServer
+from tests.support.threads import wait_until
 
 
 def add(pipeline: Pipeline, table: str) -> None:

@@ -22,6 +22,7 @@ from tests.support.paths import ROOT
 from tests.support.postgres.streams import both_routes, end_lsns, make_items, prepare, read_all, start
 from tests.support.processes import ended
 from tests.support.servers import Database
+from tests.support.threads import wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -323,10 +324,7 @@ def test_a_temporary_slot_shows_changes_during_a_pipeline_and_is_dropped(
             assert process.stdout.readline()[49:].startswith(kind)
             assert "id=2 " in line_with(process, "Insert")
             assert end(process) < 3
-        deadline = time.monotonic() + 120
-        while slots(database) != before and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert slots(database) == before
+        wait_until(lambda: slots(database) == before, 120)
 
 
 def test_waiting_for_a_temporary_slot_can_be_broken_off(database: Database) -> None:
@@ -338,10 +336,7 @@ def test_waiting_for_a_temporary_slot_can_be_broken_off(database: Database) -> N
         with running(*arguments) as process:
             wait_until_ready(process, "has waited 3.")
             assert end(process) < 3
-        deadline = time.monotonic() + 120
-        while len(slots(database)) > 1 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert len(slots(database)) == 1
+        wait_until(lambda: len(slots(database)) == 1, 120)
 
 
 @both_routes
@@ -483,9 +478,7 @@ def test_commits_are_never_made_to_wait_for_it(database: Database, tail: Tail) -
 
     def set_standbys(names: str) -> None:
         database.run(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
-        deadline = time.monotonic() + 120
-        while database.run(show) != [(names,)] and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: database.run(show) == [(names,)], 120)
 
     try:
         set_standbys("FIRST 1 (*)")

@@ -24,8 +24,7 @@ from pipeline.verify.prove import due_tables, run_prove
 from pipeline.verify.reconcile_report import Reconciled
 from pipeline.verify.schedule import proving
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
-from tests.support.running import wait_until
-from tests.support.threads import in_threads
+from tests.support.threads import in_threads, wait_until
 
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric(10,2), weight float8, day date,"

@@ -52,6 +52,9 @@ def type_name(kind: Any) -> str:
 def table_rows(table: DeltaTable, columns: Sequence[str]) -> Rows:
     """Return the multiset of a table's rows over `columns`, as comparable values."""
     names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
-    return comparable_rows(
-        pa.table(QueryBuilder().register("rows", table).execute(f"SELECT {names} FROM rows").read_all())
-    )
+    return comparable_rows(query(table, f"SELECT {names} FROM rows"))
+
+
+def query(table: DeltaTable, statement: str) -> pa.Table:
+    """Return the result of a SELECT from `rows`, which are those of the table."""
+    return pa.table(QueryBuilder().register("rows", table).execute(statement).read_all())

@@ -44,8 +44,7 @@ def prepare_items(database: Database, *statements: str, **source: Any) -> Config
     make_items(database)
     config = database.config(**source)
     prepare(config)
-    if statements:
-        database.run(*statements)
+    database.run(*statements)
     return config
 
 

@@ -17,7 +17,7 @@ from pipeline.bronze.table_input import Survey, TableSurvey
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import Decision, Step, TableFacts
 from pipeline.table_name import TableName
-from tests.support.running import wait_until
+from tests.support.threads import wait_until
 
 PATIENCE = 0.1
 

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -20,6 +19,7 @@ from pipeline.metadata.events import EventLog
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.progress import MaintenanceProgress
 from tests.support.native_lakes import NativeLake
+from tests.support.threads import wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DAY = 86_400
@@ -235,12 +235,5 @@ def test_a_thread_maintains_during_a_run_and_ends_with_it(
     monkeypatch.setattr("pipeline.maintenance.background._CHECK_SECONDS", 0.01)
     maintenance, progress = job(grown)
     with maintenance.in_background():
-        wait_for(lambda: progress.tables == 1 and bool(recorded(grown)))
+        wait_until(lambda: progress.tables == 1 and bool(recorded(grown)))
     assert not any(thread.name == "maintenance" for thread in threading.enumerate())
-
-
-def wait_for(is_done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 300
-    while not is_done():
-        assert time.monotonic() < end
-        time.sleep(0.02)

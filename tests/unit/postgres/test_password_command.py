@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import SourceError
 from pipeline.postgres import password_command
 from pipeline.postgres.password_command import read_password
-from tests.support.running import wait_until
+from tests.support.threads import wait_until
 
 KEY = "source.password_command"
 

@@ -23,6 +23,7 @@ from pipeline.report.alert_rules import Alert, Alerts
 from pipeline.report.alert_sender import AlertSender
 from pipeline.report.webhook import check_webhook, send
 from pipeline.table_name import TableName
+from tests.support.threads import wait_until
 from tests.support.webhooks import PATH, Receiver, receiver
 
 T, U = TableName("public", "t"), TableName("public", "u")
@@ -147,10 +148,7 @@ def test_a_receiver_that_fails_gets_it_again_with_growing_pauses(
     assert 2 <= attempts <= 5  # after 0.2, 0.4, 0.8, 1.6 s, each at the next check
     assert len([each for each in notices if "answered 500" in each]) == 2  # once by each of the two runs
     hook.code = 200
-    deadline = time.monotonic() + 120
-    while len(hook.alerts()) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: len(hook.alerts()) > 1, 120)
     running.finish(None)
     assert hook.alerts()[1:] == [("over", "held", "t")]
 

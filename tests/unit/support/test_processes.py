@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.processes import ended, in_own_session, members
-from tests.support.running import wait_until
+from tests.support.threads import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc to read")
 

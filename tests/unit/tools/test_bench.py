@@ -16,6 +16,7 @@ import pytest
 
 from pipeline.config.tables import RowMode
 from pipeline.silver.write.writer_choice import WriterSetting
+from tests.support.threads import wait_until
 from tools.bench import __main__ as bench
 from tools.bench.ideal import Ideal
 from tools.bench.latency import Sample, Seen, delays, percentile
@@ -214,16 +215,13 @@ def test_a_command_that_fails_is_an_error_with_its_last_line() -> None:
 def test_nothing_is_left_of_a_job_that_did_not_end() -> None:
     code = "import subprocess; subprocess.run(['sleep', '600'])"
     with contextlib.suppress(ZeroDivisionError), started("parent", [sys.executable, "-c", code]) as job:
-        deadline = time.monotonic() + 120
-        while len(pids := family_of(job.process.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert len(pids) >= 2
+        wait_until(lambda: len(family_of(job.process.pid)) > 1, 120)
+        pids = family_of(job.process.pid)
+        assert len(pids) > 1
         raise ZeroDivisionError
     assert job.process.poll() is not None
-    deadline = time.monotonic() + 120  # one that was killed and is no child of this process may take a moment
-    while (left := _living(pids)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert left == []
+    # one that was killed and is no child of this process may take a moment
+    wait_until(lambda: _living(pids) == [], 120)
 
 
 def _living(pids: list[int]) -> list[int]:

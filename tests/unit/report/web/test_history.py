@@ -10,7 +10,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.report.metrics import RunMetrics
 from pipeline.report.web.history import RunHistory, Sample, plots, sample_of
 from pipeline.table_name import TableName
-from tests.support.running import wait_until
+from tests.support.threads import wait_until
 from tests.support.web_pages import Element, parse_page
 
 NOON = 1795348800.0  # 12:00 UTC

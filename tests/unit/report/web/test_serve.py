@@ -15,7 +15,7 @@ from pipeline.report.metrics import RunMetrics
 from pipeline.report.observers import Observers, WatchOptions
 from pipeline.report.web import history, serve
 from tests.support.native_lakes import NativeLake
-from tests.support.running import wait_until
+from tests.support.threads import wait_until
 from tests.support.web_pages import parse_page
 
 

@@ -16,7 +16,7 @@ from pipeline.report.web import script, site
 from pipeline.report.web.site import Answer, Pages
 from pipeline.report.web.style import source_hash
 from pipeline.table_name import TableName
-from tests.support.running import wait_until
+from tests.support.threads import wait_until
 from tests.support.web_pages import PageSource, page_facts, parse_page, served_pages
 
 FACTS = page_facts()
