@@ -13,54 +13,33 @@ from pipeline.postgres.replication.options import (
     pgoutput_options,
 )
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
+from pipeline.protocol import messages as wire
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.protocol.messages import (
-    Begin,
-    BeginPrepare,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    Origin,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    Type,
-    Update,
-)
 from tests.support.protocol.encode import encode
 
 COMMIT = b"C\0" + (0x10).to_bytes(8, "big") + (0x20).to_bytes(8, "big") + bytes(8)
-MESSAGES_WITH_AN_END: tuple[Message, ...] = (
-    Commit(0, LSN(0x10), LSN(0x20), 1),
-    StreamCommit(1, 0, LSN(0x10), LSN(0x20), 1),
-    Prepare(0, LSN(0x10), LSN(0x20), 1, 1, "gid"),
-    StreamPrepare(0, LSN(0x10), LSN(0x20), 1, 1, "gid"),
-    CommitPrepared(0, LSN(0x10), LSN(0x20), 1, 1, "gid"),
-    RollbackPrepared(0, LSN(0x10), LSN(0x20), 1, 1, 1, "gid"),
+MESSAGES_WITH_AN_END: tuple[wire.Message, ...] = (
+    wire.Commit(0, LSN(0x10), LSN(0x20), 1),
+    wire.StreamCommit(1, 0, LSN(0x10), LSN(0x20), 1),
+    wire.Prepare(0, LSN(0x10), LSN(0x20), 1, 1, "gid"),
+    wire.StreamPrepare(0, LSN(0x10), LSN(0x20), 1, 1, "gid"),
+    wire.CommitPrepared(0, LSN(0x10), LSN(0x20), 1, 1, "gid"),
+    wire.RollbackPrepared(0, LSN(0x10), LSN(0x20), 1, 1, 1, "gid"),
 )
-MESSAGES_WITHOUT_AN_END: tuple[Message, ...] = (
-    Begin(LSN(0x10), 1, 1),
-    BeginPrepare(LSN(0x10), LSN(0x20), 1, 1, "gid"),
-    LogicalMessage(True, LSN(0x10), "prefix", b"long enough for an end LSN"),
-    Origin(LSN(0x10), "long enough for an end LSN"),
-    Relation(1, "public", "long enough for an end LSN", "d", ()),
-    Type(1, "public", "long enough for an end LSN"),
-    Insert(1, (b"long enough for an end LSN",)),
-    Update(1, None, None, (b"long enough for an end LSN",)),
-    Delete(1, "K", (b"long enough for an end LSN",)),
-    Truncate((1, 2, 3, 4, 5, 6, 7), 0),
-    StreamStart(1, True),
-    StreamStop(),
-    StreamAbort(1, 1, LSN(0x10), 1),
+MESSAGES_WITHOUT_AN_END: tuple[wire.Message, ...] = (
+    wire.Begin(LSN(0x10), 1, 1),
+    wire.BeginPrepare(LSN(0x10), LSN(0x20), 1, 1, "gid"),
+    wire.LogicalMessage(True, LSN(0x10), "prefix", b"long enough for an end LSN"),
+    wire.Origin(LSN(0x10), "long enough for an end LSN"),
+    wire.Relation(1, "public", "long enough for an end LSN", "d", ()),
+    wire.Type(1, "public", "long enough for an end LSN"),
+    wire.Insert(1, (b"long enough for an end LSN",)),
+    wire.Update(1, None, None, (b"long enough for an end LSN",)),
+    wire.Delete(1, "K", (b"long enough for an end LSN",)),
+    wire.Truncate((1, 2, 3, 4, 5, 6, 7), 0),
+    wire.StreamStart(1, True),
+    wire.StreamStop(),
+    wire.StreamAbort(1, 1, LSN(0x10), 1),
 )
 
 
@@ -185,12 +164,12 @@ def test_the_last_end_lsn_is_that_of_the_last_transaction_end() -> None:
 
 
 @pytest.mark.parametrize("message", MESSAGES_WITH_AN_END, ids=lambda message: type(message).__name__)
-def test_every_message_that_ends_a_transaction_has_an_end_lsn(message: Message) -> None:
+def test_every_message_that_ends_a_transaction_has_an_end_lsn(message: wire.Message) -> None:
     assert last_end_lsn([encode(message)]) == LSN(0x20)
 
 
 @pytest.mark.parametrize("message", MESSAGES_WITHOUT_AN_END, ids=lambda message: type(message).__name__)
-def test_no_other_message_has_an_end_lsn(message: Message) -> None:
+def test_no_other_message_has_an_end_lsn(message: wire.Message) -> None:
     assert last_end_lsn([encode(message)]) == INVALID
 
 

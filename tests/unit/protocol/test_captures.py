@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from pipeline.errors import ProtocolError
+from pipeline.protocol import messages as wire
 from pipeline.protocol.decode import decode
 from pipeline.protocol.events import (
     Began,
@@ -21,24 +22,6 @@ from pipeline.protocol.events import (
     Truncation,
 )
 from pipeline.protocol.lsn import LSN
-from pipeline.protocol.messages import (
-    Begin,
-    BeginPrepare,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    Update,
-)
 from pipeline.protocol.transactions import Assembler, State
 from tests.support.captures.scenarios import SCENARIOS
 from tests.support.protocol.encode import encode
@@ -48,9 +31,9 @@ from tests.support.protocol.meaning import describe, qualified_name
 every_capture = pytest.mark.parametrize("capture", CAPTURES, ids=str)
 
 
-def decode_all(capture: Capture) -> list[Message]:
+def decode_all(capture: Capture) -> list[wire.Message]:
     """Decode the messages of a capture, those of streams as such."""
-    messages: list[Message] = []
+    messages: list[wire.Message] = []
     in_stream = False
     for row in capture.messages:
         messages.append(decode(row.data, in_stream=in_stream))
@@ -64,7 +47,7 @@ def test_messages_have_their_meaning(capture: Capture) -> None:
     xids: dict[int, int] = {}
     descriptions = []
     for message in decode_all(capture):
-        if isinstance(message, Relation):
+        if isinstance(message, wire.Relation):
             assert message.oid in names or qualified_name(message) == capture.relations[message.oid]
             names[message.oid] = qualified_name(message)
         descriptions.append(describe(message, names, capture.types, xids))
@@ -73,36 +56,36 @@ def test_messages_have_their_meaning(capture: Capture) -> None:
 
 @every_capture
 def test_lsns_xids_and_times_are_those_of_the_servers_functions(capture: Capture) -> None:
-    begin = Begin(LSN(0), 0, 0)
+    begin = wire.Begin(LSN(0), 0, 0)
     for row, message in zip(capture.messages, decode_all(capture), strict=True):
         if row.lsn is None or row.xid is None:
             continue
         match message:
-            case Begin() as begin:
+            case wire.Begin() as begin:
                 assert begin.xid == row.xid
                 assert begin.commit_time == capture.commit_times[row.xid]
-            case Commit() as commit:
+            case wire.Commit() as commit:
                 assert commit.commit_lsn == begin.final_lsn
                 assert commit.end_lsn == row.lsn
                 assert commit.commit_time == begin.commit_time
-            case LogicalMessage():
+            case wire.LogicalMessage():
                 assert message.lsn == row.lsn
-            case StreamStart():
+            case wire.StreamStart():
                 assert message.xid == row.xid
-            case StreamCommit() | CommitPrepared():
+            case wire.StreamCommit() | wire.CommitPrepared():
                 assert (message.xid, message.end_lsn) == (row.xid, row.lsn)
                 assert message.commit_time == capture.commit_times[row.xid]
                 assert message.commit_lsn < message.end_lsn
-            case StreamAbort():
+            case wire.StreamAbort():
                 assert message.subxid == row.xid
                 assert message.abort_lsn in (None, row.lsn)
-            case BeginPrepare():
+            case wire.BeginPrepare():
                 assert message.xid == row.xid
                 assert row.lsn < message.prepare_lsn < message.end_lsn
-            case Prepare() | StreamPrepare():
+            case wire.Prepare() | wire.StreamPrepare():
                 assert (message.xid, message.end_lsn) == (row.xid, row.lsn)
                 assert message.prepare_lsn < message.end_lsn
-            case RollbackPrepared():
+            case wire.RollbackPrepared():
                 assert (message.xid, message.rollback_end_lsn) == (row.xid, row.lsn)
                 assert message.prepare_end_lsn < message.rollback_end_lsn
                 assert message.prepare_time < message.rollback_time
@@ -112,7 +95,7 @@ def test_lsns_xids_and_times_are_those_of_the_servers_functions(capture: Capture
 def test_aborts_have_an_lsn_where_streaming_is_parallel(capture: Capture) -> None:
     is_parallel = capture.scenario.is_streamed and capture.server_version >= 160000
     for message in decode_all(capture):
-        if isinstance(message, StreamAbort):
+        if isinstance(message, wire.StreamAbort):
             assert (message.abort_lsn is not None) is (message.abort_time is not None) is is_parallel
 
 
@@ -153,8 +136,8 @@ def test_changes_have_the_relation_that_the_server_meant(capture: Capture) -> No
     for row, message in zip(capture.messages, decode_all(capture), strict=True):
         event = assembler.receive(row.data)
         if isinstance(event, Change | StreamedChange):
-            assert isinstance(message, Insert | Update | Delete)
-            row_tuple = message.old if isinstance(message, Delete) else message.new
+            assert isinstance(message, wire.Insert | wire.Update | wire.Delete)
+            row_tuple = message.old if isinstance(message, wire.Delete) else message.new
             assert len(row_tuple) == len(event.relation.columns)
 
 

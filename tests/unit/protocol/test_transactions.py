@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ProtocolError
+from pipeline.protocol import messages as wire
 from pipeline.protocol.events import (
     Began,
     BeganPrepare,
@@ -22,54 +23,30 @@ from pipeline.protocol.events import (
     Truncation,
 )
 from pipeline.protocol.lsn import LSN
-from pipeline.protocol.messages import (
-    UNCHANGED_TOAST,
-    Begin,
-    BeginPrepare,
-    Column,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    Origin,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    Type,
-    Update,
-)
 from pipeline.protocol.transactions import TRANSITIONS, Assembler, State
 from tests.support.protocol.encode import encode
 from tests.support.protocol.golden import CAPTURES, Capture
 
-T = Relation(7, "public", "t", "d", (Column(True, "id", 23, -1),))
-U = Relation(8, "public", "u", "f", (Column(True, "id", 23, -1),))
-BEGIN = Begin(LSN(100), 5, 731)
-COMMIT = Commit(0, LSN(100), LSN(148), 5)
-INSERT = Insert(7, (b"1",))
-UPDATE = Update(7, None, None, (UNCHANGED_TOAST,))
-DELETE = Delete(8, "O", (b"1",))
-ORIGIN = Origin(LSN(9), "north")
-INSIDE = LogicalMessage(True, LSN(90), "p", b"x")
-OUTSIDE = LogicalMessage(False, LSN(90), "p", b"x")
-TYPE = Type(99, "public", "mood")
-BEGIN_PREPARE = BeginPrepare(LSN(100), LSN(148), 5, 731, "gid")
-PREPARE = Prepare(0, LSN(100), LSN(148), 5, 731, "gid")
-COMMIT_PREPARED = CommitPrepared(0, LSN(200), LSN(248), 6, 731, "gid")
-ROLLBACK_PREPARED = RollbackPrepared(0, LSN(148), LSN(248), 5, 6, 731, "gid")
-STREAM_START = StreamStart(900, True)
-STREAM_COMMIT = StreamCommit(900, 0, LSN(200), LSN(248), 6)
-STREAM_PREPARE = StreamPrepare(0, LSN(200), LSN(248), 6, 900, "gid")
+T = wire.Relation(7, "public", "t", "d", (wire.Column(True, "id", 23, -1),))
+U = wire.Relation(8, "public", "u", "f", (wire.Column(True, "id", 23, -1),))
+BEGIN = wire.Begin(LSN(100), 5, 731)
+COMMIT = wire.Commit(0, LSN(100), LSN(148), 5)
+INSERT = wire.Insert(7, (b"1",))
+UPDATE = wire.Update(7, None, None, (wire.UNCHANGED_TOAST,))
+DELETE = wire.Delete(8, "O", (b"1",))
+ORIGIN = wire.Origin(LSN(9), "north")
+INSIDE = wire.LogicalMessage(True, LSN(90), "p", b"x")
+OUTSIDE = wire.LogicalMessage(False, LSN(90), "p", b"x")
+TYPE = wire.Type(99, "public", "mood")
+BEGIN_PREPARE = wire.BeginPrepare(LSN(100), LSN(148), 5, 731, "gid")
+PREPARE = wire.Prepare(0, LSN(100), LSN(148), 5, 731, "gid")
+COMMIT_PREPARED = wire.CommitPrepared(0, LSN(200), LSN(248), 6, 731, "gid")
+ROLLBACK_PREPARED = wire.RollbackPrepared(0, LSN(148), LSN(248), 5, 6, 731, "gid")
+STREAM_START = wire.StreamStart(900, True)
+STREAM_COMMIT = wire.StreamCommit(900, 0, LSN(200), LSN(248), 6)
+STREAM_PREPARE = wire.StreamPrepare(0, LSN(200), LSN(248), 6, 900, "gid")
 
-OF_EACH_TYPE: dict[str, Message] = {
+OF_EACH_TYPE: dict[str, wire.Message] = {
     "B": BEGIN,
     "C": COMMIT,
     "O": ORIGIN,
@@ -78,12 +55,12 @@ OF_EACH_TYPE: dict[str, Message] = {
     "I": INSERT,
     "U": UPDATE,
     "D": DELETE,
-    "T": Truncate((7,), 0),
+    "T": wire.Truncate((7,), 0),
     "M": INSIDE,
     "S": STREAM_START,
-    "E": StreamStop(),
+    "E": wire.StreamStop(),
     "c": STREAM_COMMIT,
-    "A": StreamAbort(900, 901),
+    "A": wire.StreamAbort(900, 901),
     "b": BEGIN_PREPARE,
     "P": PREPARE,
     "K": COMMIT_PREPARED,
@@ -101,11 +78,11 @@ BEGINS = {"B": State.IN_TRANSACTION, "b": State.IN_PREPARED, "S": State.IN_STREA
 XID_IN_STREAM = 902
 
 
-def receive_all(assembler: Assembler, *messages: Message) -> list[Event | None]:
+def receive_all(assembler: Assembler, *messages: wire.Message) -> list[Event | None]:
     return [assembler.receive(encode(message)) for message in messages]
 
 
-def as_in(state: State, message: Message) -> Message:
+def as_in(state: State, message: wire.Message) -> wire.Message:
     """Return the message with an xid where it has one in this state."""
     has_xid = state is State.IN_STREAM and type(message).__name__ in (
         *("Relation", "Type", "Insert", "Update", "Delete", "Truncate", "LogicalMessage"),
@@ -116,12 +93,12 @@ def as_in(state: State, message: Message) -> Message:
 def assembler_in(state: State) -> Assembler:
     """Return an assembler that knows both tables, has a stream open and is in this state."""
     assembler = Assembler()
-    receive_all(assembler, Begin(LSN(10), 1, 1), T, U, Commit(0, LSN(10), LSN(20), 1))
+    receive_all(assembler, wire.Begin(LSN(10), 1, 1), T, U, wire.Commit(0, LSN(10), LSN(20), 1))
     described = [as_in(State.IN_STREAM, relation) for relation in (T, U)]
     receive_all(assembler, STREAM_START, *described)
     if state is State.IN_STREAM:
         return assembler
-    receive_all(assembler, StreamStop())
+    receive_all(assembler, wire.StreamStop())
     if state is State.IN_PREPARED:
         receive_all(assembler, BEGIN_PREPARE)
     elif state is not State.IDLE:
@@ -200,7 +177,7 @@ def test_events_of_a_transaction_in_order() -> None:
 def test_a_prepared_transaction_has_usual_events_between_its_begin_and_end() -> None:
     assembler = assembler_in(State.IDLE)
     events = receive_all(
-        assembler, BEGIN_PREPARE, T, INSERT, Truncate((7, 8), 0), INSIDE, PREPARE, COMMIT_PREPARED
+        assembler, BEGIN_PREPARE, T, INSERT, wire.Truncate((7, 8), 0), INSIDE, PREPARE, COMMIT_PREPARED
     )
     assert events == [
         BeganPrepare("gid", 731, LSN(100), LSN(148), 5),
@@ -232,7 +209,7 @@ def test_an_empty_prepared_transaction_may_come_without_its_begin() -> None:
 
 
 def test_relations_of_a_prepared_transaction_hold_for_all_at_once() -> None:
-    wider = Relation(7, "public", "t", "d", (*T.columns, Column(False, "v", 25, -1)))
+    wider = wire.Relation(7, "public", "t", "d", (*T.columns, wire.Column(False, "v", 25, -1)))
     assembler = assembler_in(State.IDLE)
     events = receive_all(assembler, BEGIN_PREPARE, wider, PREPARE, BEGIN, INSERT)
     assert isinstance(events[-1], Change)
@@ -240,7 +217,7 @@ def test_relations_of_a_prepared_transaction_hold_for_all_at_once() -> None:
 
 
 def test_ordinals_do_not_count_relations_types_origins_and_messages() -> None:
-    def numbered(*messages: Message) -> list[int]:
+    def numbered(*messages: wire.Message) -> list[int]:
         assembler = assembler_in(State.IN_TRANSACTION)
         events = receive_all(assembler, *messages)
         return [event.ordinal for event in events if isinstance(event, Change | Truncation)]
@@ -251,7 +228,9 @@ def test_ordinals_do_not_count_relations_types_origins_and_messages() -> None:
 
 def test_truncate_counts_once_for_each_relation() -> None:
     assembler = assembler_in(State.IN_TRANSACTION)
-    events = receive_all(assembler, INSERT, ORIGIN, Truncate((8, 7), 3), INSERT, Truncate((7,), 0), COMMIT)
+    events = receive_all(
+        assembler, INSERT, ORIGIN, wire.Truncate((8, 7), 3), INSERT, wire.Truncate((7,), 0), COMMIT
+    )
     assert events[2] == Truncation(1, (U, T), 3, ORIGIN)
     assert isinstance(events[3], Change)
     assert events[3].ordinal == 3
@@ -275,9 +254,9 @@ def test_ordinals_and_sequences_begin_again_with_each_transaction() -> None:
 
 def test_origin_is_the_latest_of_the_transaction_and_ends_with_it() -> None:
     assembler = assembler_in(State.IN_TRANSACTION)
-    south = Origin(LSN(10), "south")
+    south = wire.Origin(LSN(10), "south")
     events = receive_all(
-        assembler, INSERT, ORIGIN, INSERT, south, INSERT, Truncate((7,), 0), COMMIT, BEGIN, INSERT
+        assembler, INSERT, ORIGIN, INSERT, south, INSERT, wire.Truncate((7,), 0), COMMIT, BEGIN, INSERT
     )
     origins = [event.origin for event in events if isinstance(event, Change | Truncation)]
     assert origins == [None, ORIGIN, south, south, None]
@@ -295,7 +274,7 @@ def test_messages_have_a_sequence_of_their_own() -> None:
 
 
 def test_changes_have_the_relation_as_it_was_described_last() -> None:
-    wider = Relation(7, "public", "t", "d", (*T.columns, Column(False, "v", 25, -1)))
+    wider = wire.Relation(7, "public", "t", "d", (*T.columns, wire.Column(False, "v", 25, -1)))
     assembler = assembler_in(State.IN_TRANSACTION)
     events = receive_all(assembler, INSERT, wider, INSERT, COMMIT, BEGIN, INSERT)
     assert [event.relation for event in events if isinstance(event, Change)] == [T, wider, wider]
@@ -335,17 +314,17 @@ def test_change_is_handed_on_as_the_bytes_that_came() -> None:
             "after the transaction that ended at 0/94",
         ),
         (
-            (BEGIN, Truncate((7,), 0)),
+            (BEGIN, wire.Truncate((7,), 0)),
             "Truncate names relation 7, which no Relation message described.",
             "in transaction 731, committed at 0/64",
         ),
         (
-            (BEGIN, Commit(0, LSN(101), LSN(148), 5)),
+            (BEGIN, wire.Commit(0, LSN(101), LSN(148), 5)),
             "Commit at 0/65 differs from its Begin, 0/64.",
             "in transaction 731, committed at 0/64",
         ),
         (
-            (BEGIN, Commit(0, LSN(100), LSN(99), 5)),
+            (BEGIN, wire.Commit(0, LSN(100), LSN(99), 5)),
             "Commit at 0/64 has an earlier end LSN, 0/63.",
             "in transaction 731, committed at 0/64",
         ),
@@ -382,7 +361,7 @@ def test_change_is_handed_on_as_the_bytes_that_came() -> None:
     ],
 )
 def test_error_states_what_and_where_and_what_to_do(
-    messages: tuple[Message, ...], fault: str, where: str
+    messages: tuple[wire.Message, ...], fault: str, where: str
 ) -> None:
     assembler = Assembler()
     receive_all(assembler, *messages[:-1])

@@ -2,32 +2,8 @@
 
 import pytest
 
+from pipeline.protocol import messages as wire
 from pipeline.protocol.lsn import LSN
-from pipeline.protocol.messages import (
-    UNCHANGED_TOAST,
-    Begin,
-    BeginPrepare,
-    Binary,
-    Cell,
-    Column,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    Origin,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    Type,
-    Update,
-)
 from pipeline.tail.selection import TailReader
 from pipeline.tail.text_format import TextFormat, quote, time_text
 from tests.support.protocol.golden import CAPTURES, Capture
@@ -36,22 +12,22 @@ from tests.support.tail_messages import BEGIN, COMMIT, ITEM, NOTE, TIME, WHEN, b
 FROM, TO = LSN(0x10), LSN(0x20)
 
 
-def lines_of(*messages: Message) -> list[str]:
+def lines_of(*messages: wire.Message) -> list[str]:
     return [TextFormat(type_name).write(seen) for seen in see(messages)]
 
 
-def body(*messages: Message, **options: bool | int) -> str:
+def body(*messages: wire.Message, **options: bool | int) -> str:
     """Return the line of the last message inside a transaction."""
     return bodies(see(inside(ITEM, NOTE, *messages)), **options)[-2].strip()
 
 
-def shown(cell: Cell, type_oid: int = 25, **options: bool | int) -> str:
-    relation = Relation(9, "public", "t", "d", (Column(False, "v", type_oid, -1),))
-    return body(relation, Insert(9, (cell,)), **options).removeprefix("Insert public.t: v=")
+def shown(cell: wire.Cell, type_oid: int = 25, **options: bool | int) -> str:
+    relation = wire.Relation(9, "public", "t", "d", (wire.Column(False, "v", type_oid, -1),))
+    return body(relation, wire.Insert(9, (cell,)), **options).removeprefix("Insert public.t: v=")
 
 
 def test_every_line_has_time_lsn_and_xid_and_those_inside_are_indented() -> None:
-    assert lines_of(BEGIN, ITEM, Insert(7, (b"1", b"Zo\xc3\xab", None)), COMMIT) == [
+    assert lines_of(BEGIN, ITEM, wire.Insert(7, (b"1", b"Zo\xc3\xab", None)), COMMIT) == [
         f"{WHEN}   0/16B3748        745  Begin",
         f"{WHEN}   0/16B3748        745    Relation public.item (id integer key, name text,"
         " price numeric(655366)) identity default",
@@ -61,18 +37,18 @@ def test_every_line_has_time_lsn_and_xid_and_those_inside_are_indented() -> None
 
 
 def test_a_stream_has_no_time_and_lsn_before_its_end_and_shows_subxids() -> None:
-    streamed = Relation(7, "public", "item", "d", ITEM.columns, xid=745)
+    streamed = wire.Relation(7, "public", "item", "d", ITEM.columns, xid=745)
     assert lines_of(
-        StreamStart(745, True),
+        wire.StreamStart(745, True),
         streamed,
-        Insert(7, (b"1", b"a", b"2"), xid=746),
-        StreamStop(),
-        StreamAbort(745, 746, FROM, TIME),
-        StreamStart(745, False),
-        LogicalMessage(True, FROM, "p", b"c", xid=745),
-        StreamStop(),
-        StreamCommit(745, 0, FROM, TO, TIME),
-        StreamAbort(746, 746),
+        wire.Insert(7, (b"1", b"a", b"2"), xid=746),
+        wire.StreamStop(),
+        wire.StreamAbort(745, 746, FROM, TIME),
+        wire.StreamStart(745, False),
+        wire.LogicalMessage(True, FROM, "p", b"c", xid=745),
+        wire.StreamStop(),
+        wire.StreamCommit(745, 0, FROM, TO, TIME),
+        wire.StreamAbort(746, 746),
     )[2:] == [
         "-                                  -        746    Insert public.item: id=1 name='a' price=2",
         "-                                  -        745  Stream Stop",
@@ -89,13 +65,13 @@ def test_prepared_transactions_show_their_gid() -> None:
     assert bodies(
         see(
             [
-                BeginPrepare(FROM, TO, TIME, 745, "gid '1'"),
-                Prepare(0, FROM, TO, TIME, 745, "gid '1'"),
-                CommitPrepared(0, TO, LSN(0x30), TIME, 745, "gid '1'"),
-                RollbackPrepared(0, FROM, TO, TIME, TIME, 746, ""),
-                StreamStart(747, True),
-                StreamStop(),
-                StreamPrepare(0, FROM, TO, TIME, 747, "g"),
+                wire.BeginPrepare(FROM, TO, TIME, 745, "gid '1'"),
+                wire.Prepare(0, FROM, TO, TIME, 745, "gid '1'"),
+                wire.CommitPrepared(0, TO, LSN(0x30), TIME, 745, "gid '1'"),
+                wire.RollbackPrepared(0, FROM, TO, TIME, TIME, 746, ""),
+                wire.StreamStart(747, True),
+                wire.StreamStop(),
+                wire.StreamPrepare(0, FROM, TO, TIME, 747, "g"),
             ]
         )
     ) == [
@@ -112,37 +88,37 @@ def test_prepared_transactions_show_their_gid() -> None:
 @pytest.mark.parametrize(
     ("message", "line"),
     [
-        (Insert(7, (b"1", b"", b"12.50")), "Insert public.item: id=1 name='' price=12.50"),
+        (wire.Insert(7, (b"1", b"", b"12.50")), "Insert public.item: id=1 name='' price=12.50"),
         (
-            Update(7, None, None, (b"1", UNCHANGED_TOAST, None)),
+            wire.Update(7, None, None, (b"1", wire.UNCHANGED_TOAST, None)),
             "Update public.item: id=1 name=(not sent) price=NULL",
         ),
         (
-            Update(7, "K", (b"1", None, None), (b"2", UNCHANGED_TOAST, None)),
+            wire.Update(7, "K", (b"1", None, None), (b"2", wire.UNCHANGED_TOAST, None)),
             "Update public.item key: id=1 new: id=2 name=(not sent) price=NULL",
         ),
         (
-            Update(7, "O", (b"1", None, b"3"), (b"1", b"x", b"3")),
+            wire.Update(7, "O", (b"1", None, b"3"), (b"1", b"x", b"3")),
             "Update public.item old: id=1 name=NULL price=3 new: id=1 name='x' price=3",
         ),
-        (Delete(7, "K", (b"1", None, None)), "Delete public.item key: id=1"),
-        (Delete(7, "K", (b"1", b"leaf", None)), "Delete public.item key: id=1 name='leaf'"),
-        (Delete(8, "O", (None,)), 'Delete public."Odd name" old: "a b"=NULL'),
-        (Truncate((7, 8), 0), 'Truncate public.item, public."Odd name"'),
-        (Truncate((7,), 3), "Truncate public.item cascade restart identity"),
-        (Type(9, "", "int4"), "Type pg_catalog.int4 oid 9"),
-        (Origin(FROM, "node a"), "Origin 'node a' 0/10"),
-        (LogicalMessage(True, FROM, "audit", b'{"a": 1}'), "Message 'audit': '{\"a\": 1}'"),
-        (Relation(9, "", "x", "i", ()), "Relation pg_catalog.x () identity index"),
+        (wire.Delete(7, "K", (b"1", None, None)), "Delete public.item key: id=1"),
+        (wire.Delete(7, "K", (b"1", b"leaf", None)), "Delete public.item key: id=1 name='leaf'"),
+        (wire.Delete(8, "O", (None,)), 'Delete public."Odd name" old: "a b"=NULL'),
+        (wire.Truncate((7, 8), 0), 'Truncate public.item, public."Odd name"'),
+        (wire.Truncate((7,), 3), "Truncate public.item cascade restart identity"),
+        (wire.Type(9, "", "int4"), "Type pg_catalog.int4 oid 9"),
+        (wire.Origin(FROM, "node a"), "Origin 'node a' 0/10"),
+        (wire.LogicalMessage(True, FROM, "audit", b'{"a": 1}'), "Message 'audit': '{\"a\": 1}'"),
+        (wire.Relation(9, "", "x", "i", ()), "Relation pg_catalog.x () identity index"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_message_inside_a_transaction(message: Message, line: str) -> None:
+def test_a_message_inside_a_transaction(message: wire.Message, line: str) -> None:
     assert body(message) == line
 
 
 def test_a_message_that_is_not_transactional_is_marked_and_has_no_xid() -> None:
-    assert lines_of(LogicalMessage(False, FROM, "beat", b"1")) == [
+    assert lines_of(wire.LogicalMessage(False, FROM, "beat", b"1")) == [
         "-                               0/10          -  Message 'beat' not transactional: '1'"
     ]
 
@@ -152,7 +128,7 @@ def test_a_message_that_is_not_transactional_is_marked_and_has_no_xid() -> None:
     [
         (None, 25, "NULL"),
         (b"NULL", 25, "'NULL'"),
-        (UNCHANGED_TOAST, 25, "(not sent)"),
+        (wire.UNCHANGED_TOAST, 25, "(not sent)"),
         (b"(not sent)", 25, "'(not sent)'"),
         (b"", 25, "''"),
         (b"", 23, "''"),
@@ -166,31 +142,31 @@ def test_a_message_that_is_not_transactional_is_marked_and_has_no_xid() -> None:
         (b"NaN", 1700, "NaN"),
         (b"t", 16, "t"),
         (b"1 2", 23, "'1 2'"),
-        (Binary(b"\x00\x01"), 23, "x'0001'"),
+        (wire.Binary(b"\x00\x01"), 23, "x'0001'"),
     ],
 )
-def test_a_value_is_written_as_sql_writes_it(cell: Cell, type_oid: int, text: str) -> None:
+def test_a_value_is_written_as_sql_writes_it(cell: wire.Cell, type_oid: int, text: str) -> None:
     assert shown(cell, type_oid) == text
 
 
 def test_a_long_value_is_truncated_and_shows_its_length() -> None:
     assert shown("é".encode() * 100) == f"'{'é' * 60}'… (200 bytes)"
     assert shown(b"x" * 60) == f"'{'x' * 60}'"
-    assert shown(Binary(b"\1" * 100)) == f"x'{'01' * 30}'… (100 bytes)"
+    assert shown(wire.Binary(b"\1" * 100)) == f"x'{'01' * 30}'… (100 bytes)"
     assert shown(b"x" * 500, value_length=0) == f"'{'x' * 500}'"
     assert shown(b"xyz", value_length=2) == "'xy'… (3 bytes)"
 
 
 def test_without_values_only_their_number_is_shown() -> None:
     row = (b"geheim1", b"geheim2", None)
-    full = (b"geheim3", UNCHANGED_TOAST, None)
+    full = (b"geheim3", wire.UNCHANGED_TOAST, None)
     messages = inside(
         ITEM,
-        Insert(7, row),
-        Update(7, "K", (b"geheim1", None, None), full),
-        Update(7, "O", row, full),
-        Delete(7, "O", row),
-        LogicalMessage(True, FROM, "audit", b"geheim4"),
+        wire.Insert(7, row),
+        wire.Update(7, "K", (b"geheim1", None, None), full),
+        wire.Update(7, "O", row, full),
+        wire.Delete(7, "O", row),
+        wire.LogicalMessage(True, FROM, "audit", b"geheim4"),
     )
     lines = [line.strip() for line in bodies(see(messages), has_values=False)]
     assert not any("geheim" in line for line in lines)
@@ -207,7 +183,7 @@ def test_without_values_only_their_number_is_shown() -> None:
 
 
 def test_colour_is_added_and_nothing_else() -> None:
-    seen = see(inside(ITEM, Insert(7, (b"1", None, None)), Truncate((7,), 0)))
+    seen = see(inside(ITEM, wire.Insert(7, (b"1", None, None)), wire.Truncate((7,), 0)))
     plain = [TextFormat(type_name).write(one) for one in seen]
     coloured = [TextFormat(type_name, has_colour=True).write(one) for one in seen]
     assert all("\x1b[2m" in line for line in coloured)
@@ -220,7 +196,7 @@ def test_colour_is_added_and_nothing_else() -> None:
 def test_a_time_beyond_the_calendar_is_its_number() -> None:
     assert time_text(0) == "2000-01-01 00:00:00.000000Z"
     assert time_text(2**63 - 1) == str(2**63 - 1)
-    assert lines_of(Begin(FROM, -(2**63), 1))[0].startswith(str(-(2**63)))
+    assert lines_of(wire.Begin(FROM, -(2**63), 1))[0].startswith(str(-(2**63)))
 
 
 def test_quoted_text_stays_on_its_line() -> None:
