@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import psycopg
 import pytest
 
+from pipeline.cli.output import HasExitCode
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
 from pipeline.delta.store.store import is_store
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from pipeline.silver.write.writer_choice import WriterSetting
 
 
+Summary = TypeVar("Summary", bound=HasExitCode)
+
+
 class Crash(BaseException):
     """The process ends here."""
 
@@ -50,6 +54,12 @@ def crash(*arguments: object, **options: object) -> Any:
 def assert_nothing_stopped(summary: ApplySummary) -> None:
     """Raise AssertionError if a table failed, is held or is not in the catalog; some may be in doubt."""
     assert replace(summary, doubts={}).exit_code(strict=True) == 0, summary.lines()
+
+
+def succeeded(summary: Summary) -> Summary:
+    """Return what a run came to; raise AssertionError if it fails also by the strict rules."""
+    assert summary.exit_code(strict=True) == 0, getattr(summary, "lines", lambda: summary)()
+    return summary
 
 
 @dataclass(slots=True)

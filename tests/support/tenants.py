@@ -11,7 +11,7 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.progress import ApplySummary
 from tests.support.comparable.delta_rs import open_table
-from tests.support.pipelines import Pipeline, with_rules
+from tests.support.pipelines import Pipeline, succeeded, with_rules
 
 TENANTS = ("tenant_a", "tenant_b", "tenant_c")
 
@@ -39,8 +39,7 @@ def apply(pipeline: Pipeline) -> ApplySummary:
 
 
 def catch_up(pipeline: Pipeline) -> None:
-    summary = apply(pipeline)
-    assert summary.exit_code(strict=True) == 0, summary.tables
+    succeeded(apply(pipeline))
 
 
 def rows(pipeline: Pipeline, tenant: str, *columns: str, spark: bool = False) -> list[tuple[Any, ...]]:

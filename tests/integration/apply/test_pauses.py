@@ -16,7 +16,7 @@ from pipeline.report.status import read_status
 from pipeline.silver.decision import Step
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
-from tests.support.pipelines import Crash, Pipeline, crash, with_writer
+from tests.support.pipelines import Crash, Pipeline, crash, succeeded, with_writer
 
 A, B = TableName("public", "a"), TableName("public", "b")
 
@@ -59,8 +59,7 @@ def test_a_paused_table_is_not_written_and_has_all_changes_when_resumed(life: Pi
     for number in (1, 2):
         change(life, number)
         life.ingest()
-        applied = life.apply()  # each is a run of its own
-        assert applied.exit_code(strict=True) == 0
+        applied = succeeded(life.apply())
         assert applied.tables[A].paused is not None
         assert "is paused since" in "\n".join(applied.lines())
         life.assert_equal("b")

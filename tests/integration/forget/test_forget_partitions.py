@@ -22,7 +22,7 @@ from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import snapshot, source_rows
 from tests.support.fault_points import crash_at
 from tests.support.files import places_of
-from tests.support.pipelines import Crash
+from tests.support.pipelines import Crash, succeeded
 from tests.support.servers import Database
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def lived(database: Database, root: Path, columns: tuple[str, ...], spark: Spark
     ):
         database.run(*statements)
         run_ingest(config)
-        summary = Applier(spark, config).apply_pending()
-        assert summary.exit_code(strict=True) == 0, summary.tables
+        succeeded(Applier(spark, config).apply_pending())
     return config
 
 

@@ -8,7 +8,7 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.column_lists import STATISTICS_COLUMNS
 from pipeline.delta.table import LakeTable
 from tests.support.native_pipelines import NativePipeline
-from tests.support.pipelines import MakePipeline, with_rules, with_writer
+from tests.support.pipelines import MakePipeline, succeeded, with_rules, with_writer
 from tests.support.servers import Database
 
 RULE = TableRule("public.*", properties={STATISTICS_COLUMNS: "id,note,nope"})
@@ -25,8 +25,7 @@ def test_a_property_follows_a_column_and_a_wrong_name_is_one_event(
     table = LakeTable(f"{shop.config.storage.root}/silver/public/t")
 
     def property_after(*statements: str) -> str | None:
-        summary = shop.catch_up(*statements)
-        assert summary.exit_code(strict=True) == 0, summary.lines()
+        succeeded(shop.catch_up(*statements))
         return table.snapshot().configuration.get(STATISTICS_COLUMNS)
 
     create = "CREATE TABLE t (id int PRIMARY KEY, note text)"

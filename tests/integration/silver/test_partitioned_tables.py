@@ -26,7 +26,7 @@ from tests.support.comparable.source import Connection, snapshot, source_columns
 from tests.support.fault_points import WHEN, crash_at
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.modes.workloads import KEYED, MODES, RowSteps, config_of_modes, names_of, rule_of
-from tests.support.pipelines import Crash
+from tests.support.pipelines import Crash, succeeded
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database
 from tests.support.workload.tables import Schema, create_schema
@@ -126,8 +126,7 @@ def prove(
                 run_ingest(config)
                 if rng.random() < 0.2:
                     applier = Applier(spark, config)
-                summary = applier.apply_pending()
-                assert summary.exit_code(strict=True) == 0, summary.tables
+                succeeded(applier.apply_pending())
                 assert_equal(source, config, schema)
 
 
@@ -212,8 +211,7 @@ def prove_modes(
             for schema in schemas.values():
                 run_workload(source, rng, 4, schema=schema, steps=RowSteps)
             run_ingest(config)
-            summary = Applier(spark, config).apply_pending()
-            assert summary.exit_code(strict=True) == 0, summary.tables
+            succeeded(Applier(spark, config).apply_pending())
             for mode, schema in schemas.items():
                 place = config.storage.root, config.pipeline, mode
                 for name in names_of(schema, mode):

@@ -18,6 +18,7 @@ from pipeline.silver.write.native_files import read_file
 from pipeline.table_name import TableName
 from tests.support.comparable.silver import silver_path
 from tests.support.modes.oracle import assert_equals_model
+from tests.support.pipelines import succeeded
 from tests.support.servers import Database
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ def begin(
 
 def apply(config: Config, spark: SparkSession | None = None) -> None:
     run_ingest(config)
-    summary = Applier(spark, config).apply_pending()
-    assert summary.exit_code(strict=True) == 0, summary.tables
+    succeeded(Applier(spark, config).apply_pending())
 
 
 def rows_of(config: Config) -> list[Row]:

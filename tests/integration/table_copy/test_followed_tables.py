@@ -15,7 +15,7 @@ from pipeline.postgres.publication import managed_comment
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE
-from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, with_rules
+from tests.support.pipelines import BOTH_WRITERS, MakePipeline, Pipeline, succeeded, with_rules
 from tests.support.running import continuous
 from tests.support.servers import Database
 from tests.support.threads import wait_until
@@ -88,8 +88,7 @@ def test_a_new_table_that_matches_joins(followed: Pipeline) -> None:
         (True, f"The next ingest adds 1 table to the publication {followed.database.name}: public.b.")
     ]
     assert state(followed, B)[0] == "unpublished"
-    summary = followed.ingest()
-    assert summary.exit_code(strict=True) == 0
+    summary = succeeded(followed.ingest())
     assert "added to the publication: public.b" in summary.lines()
     assert summary.as_json()["published"] == [{"schema": "public", "table": "b"}]
     followed.catch_up("UPDATE b SET v = 'changed' WHERE id < 5")
