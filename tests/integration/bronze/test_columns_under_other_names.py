@@ -196,10 +196,6 @@ def scanned_spool(patch: pytest.MonkeyPatch, found: list[str]) -> Iterator[None]
     patch.undo()
 
 
-def run_statements(database: Database, statements: list[str]) -> None:
-    database.run(*statements)
-
-
 def prove(
     database: Database,
     folder: Path,
@@ -225,7 +221,7 @@ def prove(
     with scanned_spool(monkeypatch, found), running(pipeline.config, is_continuous) as catch_up:
         for _ in range(3):
             for history in histories:
-                run_statements(database, history.step(prepares=can_prepare))
+                database.run(*history.step(prepares=can_prepare))
             catch_up()
     pipeline.apply()
     assert found == []

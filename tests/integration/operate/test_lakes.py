@@ -33,8 +33,7 @@ def shop(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline whose silver shows a table with a key and one without, and whose runs start queries."""
     pipeline = replace(make_pipeline(copy="initial", create_publication="all"), starts_query=True)
     pipeline.catch_up(*TABLES)
-    change(pipeline)
-    pipeline.catch_up()
+    pipeline.catch_up(*CHANGE)
     return pipeline
 
 
@@ -46,13 +45,12 @@ def damage_checkpoint(root: str, content: bytes) -> None:
     assert {file.parent.name for file in files} >= {"apply", "offsets", "commits"}
 
 
-def change(pipeline: Pipeline) -> None:
-    pipeline.run(
-        "UPDATE t SET v = v || '!' WHERE id % 2 = 0",
-        "INSERT INTO t SELECT max(id) + 1, 'new' FROM t",
-        "INSERT INTO bag VALUES (1), (7)",
-        "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)",
-    )
+CHANGE = (
+    "UPDATE t SET v = v || '!' WHERE id % 2 = 0",
+    "INSERT INTO t SELECT max(id) + 1, 'new' FROM t",
+    "INSERT INTO bag VALUES (1), (7)",
+    "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)",
+)
 
 
 def forget(pipeline: Pipeline, *names: str) -> None:
@@ -104,8 +102,7 @@ def test_a_lake_is_that_of_one_pipeline(make_pipeline: MakePipeline) -> None:
             job()
     made = "SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'other'"
     assert shop.source.execute(made).fetchall() == []
-    change(shop)
-    shop.catch_up()
+    shop.catch_up(*CHANGE)
     shop.assert_equal("t", "bag")
 
 
@@ -114,19 +111,16 @@ def test_a_lake_is_that_of_one_pipeline(make_pipeline: MakePipeline) -> None:
 def test_a_lake_that_moved_continues_also_if_its_checkpoint_is_damaged(
     shop: Pipeline, tmp_path: Path
 ) -> None:
-    change(shop)
-    shop.ingest()  # what silver has yet to apply moves as well
+    shop.ingest(*CHANGE)  # what silver has yet to apply moves as well
     root = tmp_path / "elsewhere" / "lake"
     root.parent.mkdir()
     shutil.move(shop.root, root)
     moved = replace(shop, config=replace(shop.config, storage=replace(shop.config.storage, root=str(root))))
-    change(moved)
-    moved.catch_up()
+    moved.catch_up(*CHANGE)
     moved.assert_equal("t", "bag")
     assert not Path(shop.root).exists(), "nothing is written where it was"
     damage_checkpoint(moved.root, b"v1\n{")
-    change(moved)
-    moved.catch_up()
+    moved.catch_up(*CHANGE)
     moved.assert_equal("t", "bag")
 
 
@@ -135,13 +129,11 @@ def test_a_lake_that_moved_continues_also_if_its_checkpoint_is_damaged(
 @pytest.mark.slow
 def test_a_log_that_delta_removed_since_the_last_apply_is_not_missed(shop: Pipeline) -> None:
     for _ in range(2):
-        change(shop)
-        shop.ingest()
+        shop.ingest(*CHANGE)
     clear_log(shop, "bronze", "changes")
     shop.apply()
     shop.assert_equal("t", "bag")
-    change(shop)
-    shop.catch_up()
+    shop.catch_up(*CHANGE)
     shop.assert_equal("t", "bag")
 
 
@@ -150,8 +142,7 @@ def test_a_log_that_delta_removed_since_the_last_apply_is_not_missed(shop: Pipel
 @pytest.mark.slow
 def test_an_empty_checkpoint_is_not_missed(shop: Pipeline) -> None:
     damage_checkpoint(str(shop.path()), b"")
-    change(shop)
-    shop.catch_up()
+    shop.catch_up(*CHANGE)
     shop.assert_equal("t", "bag")
 
 
@@ -161,15 +152,13 @@ def test_an_empty_checkpoint_is_not_missed(shop: Pipeline) -> None:
 def test_checkpoints_that_go_back_change_nothing(shop: Pipeline, tmp_path: Path) -> None:
     checkpoints = shop.path("_pgdelta", "checkpoints")
     shutil.copytree(checkpoints, tmp_path / "before")
-    change(shop)
-    shop.catch_up()
+    shop.catch_up(*CHANGE)
     versions = shop.version("t"), shop.version("bag")
     shutil.rmtree(checkpoints)
     shutil.copytree(tmp_path / "before", checkpoints)
     shop.apply()
     assert (shop.version("t"), shop.version("bag")) == versions
-    change(shop)
-    shop.catch_up()
+    shop.catch_up(*CHANGE)
     shop.assert_equal("t", "bag")
 
 
@@ -178,13 +167,11 @@ def test_checkpoints_that_go_back_change_nothing(shop: Pipeline, tmp_path: Path)
 @pytest.mark.slow
 def test_positions_that_delta_forgot_are_missed(shop: Pipeline) -> None:
     forget(shop, "bronze", "changes")
-    change(shop)
-    shop.catch_up()  # bronze's own log says how far it is
+    shop.catch_up(*CHANGE)  # bronze's own log says how far it is
     shop.assert_equal("t", "bag")
     for name in ("t", "bag"):
         forget(shop, "silver", "public", name)
-    change(shop)
-    shop.catch_up()  # both are written anew, from their copies on
+    shop.catch_up(*CHANGE)  # both are written anew, from their copies on
     shop.assert_equal("t", "bag")
 
 
@@ -200,8 +187,7 @@ def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) 
         for kind in (TxnKind.REBUILD, TxnKind.KEY_RANGES):  # younger, and says nothing of rows
             commit = TableCommit(TxnId(pipeline.config.pipeline, kind=kind), LSN(time.time_ns()))
             table.append(table.frame().limit(0), commit)
-    change(pipeline)
-    pipeline.ingest()
+    pipeline.ingest(*CHANGE)
     summary = pipeline.apply()
     assert summary.exit_code(strict=False) == 1
     assert sum("has rows but records no offset" in line for line in summary.lines()) == 2

@@ -84,14 +84,10 @@ def assert_equal(database: Database, config: Config, name: str) -> None:
     assert arrow_rows(path, [column.name for column in columns]) == wanted
 
 
-def run(database: Database, *statements: str) -> None:
-    database.run(*statements)
-
-
 def tick(database: Database, config: Config) -> None:
     """Ingest, and move the stream beyond what was copied."""
     run_ingest(config)
-    run(database, "CREATE TABLE IF NOT EXISTS other (v int)", "INSERT INTO other VALUES (1)")
+    database.run("CREATE TABLE IF NOT EXISTS other (v int)", "INSERT INTO other VALUES (1)")
 
 
 def operations(table: LakeTable) -> list[str]:
@@ -117,10 +113,9 @@ def test_a_copy_of_many_chunks_is_one_commit_of_several_files(
     database: Database, tmp_path: Path, chunks: list[int]
 ) -> None:
     config = configure(database, tmp_path)
-    run(database, CREATE, FILL)
+    database.run(CREATE, FILL)
     tick(database, config)
-    run(
-        database,
+    database.run(
         "UPDATE t SET v = 'new' WHERE id % 500 = 0",
         "DELETE FROM t WHERE id = 7",
         "UPDATE t SET id = -id WHERE id = 8",
@@ -137,7 +132,7 @@ def test_a_copy_of_many_chunks_is_one_commit_of_several_files(
 
 def test_each_file_has_the_statistics_of_its_rows(database: Database, tmp_path: Path) -> None:
     config = configure(database, tmp_path)
-    run(database, CREATE, FILL)
+    database.run(CREATE, FILL)
     tick(database, config)
     catch_up(config)
     table = silver(config)
@@ -153,8 +148,7 @@ def test_misfits_of_several_chunks_are_recorded_once(
     database: Database, tmp_path: Path, chunks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configure(database, tmp_path)
-    run(
-        database,
+    database.run(
         CREATE,
         FILL,
         "UPDATE t SET day = 'infinity' WHERE id IN (5, 1505, 2995)",
@@ -189,7 +183,7 @@ def test_a_copy_that_ends_between_its_chunks_starts_again(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
 ) -> None:
     config = configure(database, tmp_path)
-    run(database, CREATE, FILL)
+    database.run(CREATE, FILL)
     tick(database, config)
     run_ingest(config)
     calls = []
@@ -213,14 +207,14 @@ def test_a_copy_that_ends_between_its_chunks_starts_again(
     catch_up(config)
     assert_equal(database, config, "t")
     assert operations(table) == ["CREATE TABLE", "WRITE"]
-    run(database, "INSERT INTO t VALUES (-1)")
+    database.run("INSERT INTO t VALUES (-1)")
     catch_up(config)
     assert_equal(database, config, "t")
 
 
 def test_a_key_that_does_not_fit_leaves_no_file(database: Database, tmp_path: Path) -> None:
     config = configure(database, tmp_path, types={"id": "INT"})
-    run(database, CREATE, FILL, "UPDATE t SET id = 3000000000 WHERE id = 2999")
+    database.run(CREATE, FILL, "UPDATE t SET id = 3000000000 WHERE id = 2999")
     tick(database, config)
     catch_up(config, ok=False)
     assert operations(silver(config)) == ["CREATE TABLE"]
@@ -231,7 +225,7 @@ def test_too_many_misfits_are_left_to_spark(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configure(database, tmp_path)
-    run(database, CREATE, FILL, "UPDATE t SET day = 'infinity'")
+    database.run(CREATE, FILL, "UPDATE t SET day = 'infinity'")
     tick(database, config)
     left = []
 
@@ -251,11 +245,11 @@ def test_inserts_without_a_key_are_written_in_chunks(
     database: Database, tmp_path: Path, chunks: list[int]
 ) -> None:
     config = configure(database, tmp_path, copy="never")
-    run(database, "CREATE TABLE log (v text)", "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.run("CREATE TABLE log (v text)", "CREATE TABLE t (id int PRIMARY KEY, v text)")
     run_ingest(config)
     insert = "INSERT INTO {} SELECT {} FROM generate_series({}, {}) g"
     for first in range(0, 2000, 200):
-        run(database, insert.format("log", "g % 9", first, first + 199), f"INSERT INTO t VALUES ({first})")
+        database.run(insert.format("log", "g % 9", first, first + 199), f"INSERT INTO t VALUES ({first})")
     catch_up(config)
     assert sum(chunks) == 2010
     assert len(chunks) > 5
