@@ -18,8 +18,9 @@ from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import Pipeline
 
 
-def publish(pipeline: Pipeline, change: str) -> None:
-    pipeline.run(f"ALTER PUBLICATION {pipeline.config.source.publication} {change}")
+def altered(pipeline: Pipeline, change: str) -> str:
+    """Return what changes the publication."""
+    return f"ALTER PUBLICATION {pipeline.config.source.publication} {change}"
 
 
 def states(pipeline: Pipeline) -> dict[str, str]:
@@ -36,23 +37,19 @@ def with_silver(pipeline: Pipeline, **options: Any) -> Pipeline:
 
 @pytest.mark.promise("tables join and leave")
 def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
-    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
-    publish(life, "ADD TABLE b")
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70), altered(life, "ADD TABLE b"))
     life.catch_up("UPDATE b SET v = 'changed' WHERE id < 10", "DELETE FROM a WHERE id < 10")
     life.assert_equal("a", "b")
-    publish(life, "DROP TABLE b")
+    life.run(altered(life, "DROP TABLE b"))
     life.catch_up("DELETE FROM b WHERE id > 60", "DELETE FROM a WHERE id > 45", unpublished=["b"])
     life.assert_equal("a")
     assert states(life) == {"a": "current", "b": "unpublished"}
     assert life.frame("silver", "public", "b").count() == 70
-    publish(life, "ADD TABLE b")
-    life.catch_up("INSERT INTO b VALUES (1000, 'back')")
+    life.catch_up(altered(life, "ADD TABLE b"), "INSERT INTO b VALUES (1000, 'back')")
     life.assert_equal("a", "b")
     assert states(life) == {"a": "current", "b": "current"}
     # removed and added between two looks
-    publish(life, "DROP TABLE b")
-    life.run("DELETE FROM b WHERE id = 1000")
-    publish(life, "ADD TABLE b")
+    life.run(altered(life, "DROP TABLE b"), "DELETE FROM b WHERE id = 1000", altered(life, "ADD TABLE b"))
     life.catch_up()
     life.catch_up()
     life.assert_equal("a", "b")
@@ -64,9 +61,7 @@ def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
 @pytest.mark.promise("tables that are gone")
 @pytest.mark.slow
 def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
-    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
-    publish(life, "ADD TABLE b")
-    life.catch_up()
+    life.catch_up(TABLE.format("b"), FILL.format("b", 1, 70), altered(life, "ADD TABLE b"))
     life.run("DELETE FROM b WHERE id = 1", "DROP TABLE b")
     archiving = with_silver(life, detached_tables="archive")
     archiving.catch_up()
@@ -77,8 +72,7 @@ def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
     archiving.catch_up("INSERT INTO a VALUES (100, 'b is left alone')")
     assert [path.name for path in life.path("archive", "public").iterdir()] == ["b"]
     assert not life.path("silver", "public", "b").exists()
-    life.run(TABLE.format("b"), FILL.format("b", 1, 7))
-    publish(life, "ADD TABLE b")
+    life.run(TABLE.format("b"), FILL.format("b", 1, 7), altered(life, "ADD TABLE b"))
     archiving.catch_up()
     life.assert_equal("a", "b")
     assert life.frame("archive", "public", "b").count() == 69
@@ -90,8 +84,7 @@ def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
 def test_a_table_that_a_copy_described_before_the_stream_came_there_waits(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
-    publish(life, "ADD TABLE b")
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70), altered(life, "ADD TABLE b"))
     life.run("UPDATE b SET v = 'changed' WHERE id < 10")
     with monkeypatch.context() as patch:
         forbid_copies(patch)
@@ -113,14 +106,11 @@ def test_a_table_that_came_back_waits_for_its_new_copy(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch, detached_tables: str
 ) -> None:
     kept = with_silver(life, detached_tables=detached_tables)
-    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
-    publish(life, "ADD TABLE b")
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70), altered(life, "ADD TABLE b"))
     kept.catch_up()
-    publish(life, "DROP TABLE b")
-    life.run("UPDATE b SET v = 'unseen' WHERE id < 10")
+    life.run(altered(life, "DROP TABLE b"), "UPDATE b SET v = 'unseen' WHERE id < 10")
     kept.catch_up(unpublished=["b"])
-    publish(life, "ADD TABLE b")
-    life.run("UPDATE b SET v = 'seen' WHERE id = 20")
+    life.run(altered(life, "ADD TABLE b"), "UPDATE b SET v = 'seen' WHERE id = 20")
     with monkeypatch.context() as patch:
         patch.setattr(ReaderPool, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
         kept.ingest()
@@ -139,12 +129,9 @@ def test_a_table_that_came_back_waits_for_its_new_copy(
 def test_a_table_published_again_between_two_runs_is_behind_until_its_copy(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
-    publish(life, "ADD TABLE b")
-    life.catch_up()
-    publish(life, "DROP TABLE b")
-    life.ingest("UPDATE b SET v = 'unseen' WHERE id < 10")
-    publish(life, "ADD TABLE b")
+    life.catch_up(TABLE.format("b"), FILL.format("b", 1, 70), altered(life, "ADD TABLE b"))
+    life.ingest(altered(life, "DROP TABLE b"), "UPDATE b SET v = 'unseen' WHERE id < 10")
+    life.run(altered(life, "ADD TABLE b"))
     life.run("UPDATE b SET v = 'seen' WHERE id = 20", "DELETE FROM a WHERE id = 1")
     with monkeypatch.context() as patch:
         patch.setattr(ReaderPool, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
@@ -192,9 +179,7 @@ def test_a_table_created_again_between_two_polls_waits_for_its_copy(
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_name_that_another_table_had_for_a_moment_has_its_table_copied(life: Pipeline) -> None:
-    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
-    publish(life, "ADD TABLE b")
-    life.catch_up()
+    life.catch_up(TABLE.format("b"), FILL.format("b", 1, 70), altered(life, "ADD TABLE b"))
     swap = ("ALTER TABLE a RENAME TO c", "ALTER TABLE b RENAME TO a", "ALTER TABLE c RENAME TO b")
     for _ in range(2):
         life.transact(*swap)
@@ -209,7 +194,7 @@ def test_a_name_that_another_table_had_for_a_moment_has_its_table_copied(life: P
 def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -> None:
     role = f"{life.database.name}_reader"
     life.run(f"CREATE ROLE {role} LOGIN", TABLE.format("b"), FILL.format("b", 1, 70))
-    publish(life, "ADD TABLE b")
+    life.run(altered(life, "ADD TABLE b"))
     conninfo = life.database.server.conninfo_of(life.database.name, role)
     source = replace(life.config.source, copying=replace(life.config.source.copying, conninfo=conninfo))
     reading = replace(life, config=replace(life.config, source=source))
@@ -226,8 +211,7 @@ def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -
     reading.catch_up()
     life.assert_equal("a", "b")
     assert states(reading) == {"a": "current", "b": "current"}
-    life.run(TABLE.format("c"), FILL.format("c", 1, 7))
-    publish(life, "ADD TABLE c")
+    life.run(TABLE.format("c"), FILL.format("c", 1, 7), altered(life, "ADD TABLE c"))
     reading.ingest()
     assert states(reading)["c"] == "held"
     life.ingest("DROP TABLE c", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
@@ -239,8 +223,7 @@ def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -
 def test_a_table_that_cannot_be_described_is_held_until_it_can_be(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
-    publish(life, "ADD TABLE b")
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70), altered(life, "ADD TABLE b"))
     with monkeypatch.context() as patch:
         patch.setattr(CopyPlanner, "plan", lambda *_: (_ for _ in ()).throw(SourceError("not today.")))
         assert life.ingest().exit_code(strict=False) == 1
@@ -266,8 +249,7 @@ def test_changes_under_another_name_of_a_table_are_an_event_and_are_copied(life:
                 life.assert_equal("a")
             life.run(f"UPDATE a SET v = 'as a {night}' WHERE id = 2")
         if night == 0:
-            life.run(TABLE.format("d"))
-            publish(life, "ADD TABLE d")
+            life.run(TABLE.format("d"), altered(life, "ADD TABLE d"))
         auto.catch_up()
         told = [sentence for kind, sentence in life.events("a") if kind == "resync"]
         assert len(told) == (1, 1, 2)[night]
@@ -295,11 +277,9 @@ def test_a_table_out_of_the_configuration_and_back(life: Pipeline) -> None:
 @pytest.mark.slow
 def test_a_table_is_copied_again_on_request(life: Pipeline) -> None:
     # silver differs from the source, which nobody but an operator knows
-    life.run("ALTER TABLE a DISABLE TRIGGER ALL")
-    publish(life, "SET (publish = 'insert')")
+    life.run("ALTER TABLE a DISABLE TRIGGER ALL", altered(life, "SET (publish = 'insert')"))
     life.run("DELETE FROM a WHERE id = 5")
-    publish(life, "SET (publish = 'insert, update, delete, truncate')")
-    life.catch_up()
+    life.catch_up(altered(life, "SET (publish = 'insert, update, delete, truncate')"))
     assert life.frame("silver", "public", "a").where("id = 5").count() == 1
     summary = run_resync(life.config, ["public.a"])
     assert summary.tables == (TableName("public", "a"),)

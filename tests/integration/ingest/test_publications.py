@@ -48,8 +48,7 @@ def test_partitions_are_tables_of_their_own(make_pipeline: MakePipeline) -> None
     partitioned(pipeline)
     publish(pipeline, "ALL TABLES")
     pipeline.ingest()
-    pipeline.run(*CHANGES, "TRUNCATE sales_north")
-    pipeline.catch_up("INSERT INTO sales VALUES ('north', 7, 1, 'x')")
+    pipeline.catch_up(*CHANGES, "TRUNCATE sales_north", "INSERT INTO sales VALUES ('north', 7, 1, 'x')")
     pipeline.assert_equal("sales_north", "sales_south")
 
 

@@ -292,8 +292,7 @@ def resynced(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pip
 def without_deletes(pipeline: Pipeline, *statements: str) -> None:
     """Run statements whose deletes are not in the stream."""
     publication = pipeline.config.source.publication
-    pipeline.run(f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, truncate')")
-    pipeline.run(*statements)
+    pipeline.run(f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, truncate')", *statements)
     pipeline.run(f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')")
 
 

@@ -136,8 +136,7 @@ def test_a_repeated_prepared_transaction_is_acknowledged_as_far_as_it_came(
     database: Database, tmp_path: Path
 ) -> None:
     config = make(database, route="sql", protocol=Protocol(two_phase=True))
-    database.run("BEGIN", "INSERT INTO item (v) VALUES (1)", "PREPARE TRANSACTION 'p'")
-    database.run("COMMIT PREPARED 'p'")
+    database.run("BEGIN", "INSERT INTO item (v) VALUES (1)", "PREPARE TRANSACTION 'p'", "COMMIT PREPARED 'p'")
     insert(database, 10)
     position = database.flush_lsn()
     insert(database, 1)

@@ -15,8 +15,9 @@ from tests.support.servers import Database, MakeServer
 from tests.support.threads import wait_until
 
 
-def add(pipeline: Pipeline, table: str) -> None:
-    pipeline.run(f"ALTER PUBLICATION {pipeline.config.source.publication} ADD TABLE {table}")
+def added(pipeline: Pipeline, table: str) -> str:
+    """Return what adds a table to the publication."""
+    return f"ALTER PUBLICATION {pipeline.config.source.publication} ADD TABLE {table}"
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def test_what_was_open_when_a_table_joined_is_copied(life: Pipeline) -> None:
     with life.database.connect() as writer:
         writer.execute("BEGIN")
         writer.execute("INSERT INTO b VALUES (100, 'before it joined')")
-        add(life, "b")
+        life.run(added(life, "b"))
         writer.execute("UPDATE b SET v = 'since it joined' WHERE id = 2")
         with ingesting(life) as running:
             time.sleep(5)
@@ -59,7 +60,7 @@ def test_a_prepared_transaction_that_never_ends_holds_the_new_table(
     life.catch_up(TABLE.format("a"), FILL.format("a", 1, 5))
     life.run(TABLE.format("b"), TABLE.format("c"), FILL.format("c", 1, 5))
     life.prepare("p", "INSERT INTO b VALUES (100, 'prepared before it joined')")
-    add(life, "b, c")
+    life.run(added(life, "b, c"))
     monkeypatch.setattr(candidates, "PATIENCE", 3.0)
     assert life.ingest().exit_code(strict=False) == 1
     [(kind, sentence)] = life.events("b")
@@ -85,7 +86,7 @@ def test_a_session_that_knew_the_table_before_it_joined_sends_it(
         wait_until(lambda: ("public", "a") in running.copied)
         writer.execute("BEGIN")
         writer.execute("INSERT INTO b VALUES (100, 'before it joined')")
-        add(life, "b")
+        life.run(added(life, "b"))
         writer.execute("INSERT INTO b VALUES (101, 'since it joined')")
         time.sleep(7)
         writer.execute("COMMIT")
