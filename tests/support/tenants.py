@@ -25,21 +25,21 @@ def with_tenants(pipeline: Pipeline) -> Pipeline:
             f"CREATE TABLE {tenant}.orders (id int PRIMARY KEY, note text, total int)",
             f"INSERT INTO {tenant}.orders SELECT i, 'n{number}', i FROM generate_series(1, 5) i",
         )
-    pipeline.run("CREATE TABLE tenant_a.ticks (v int)", "ALTER TABLE tenant_a.ticks REPLICA IDENTITY FULL")
-    catch_up(pipeline)
+    catch_up(
+        pipeline, "CREATE TABLE tenant_a.ticks (v int)", "ALTER TABLE tenant_a.ticks REPLICA IDENTITY FULL"
+    )
     return pipeline
 
 
-def apply(pipeline: Pipeline) -> ApplySummary:
-    """Capture what there is and apply it, without a query of Structured Streaming."""
-    if pipeline.ingest().copies:
-        pipeline.run("INSERT INTO tenant_a.ticks VALUES (1)")  # a copy is applied once the stream is past it
-        pipeline.ingest()
+def apply(pipeline: Pipeline, *statements: str) -> ApplySummary:
+    """Run statements, and capture what there is and apply it, without a query of Structured Streaming."""
+    if pipeline.ingest(*statements).copies:
+        pipeline.ingest("INSERT INTO tenant_a.ticks VALUES (1)")  # a copy waits until the stream is past it
     return Applier(pipeline.spark, pipeline.config).apply_pending()
 
 
-def catch_up(pipeline: Pipeline) -> None:
-    succeeded(apply(pipeline))
+def catch_up(pipeline: Pipeline, *statements: str) -> None:
+    succeeded(apply(pipeline, *statements))
 
 
 def rows(pipeline: Pipeline, tenant: str, *columns: str, spark: bool = False) -> list[tuple[Any, ...]]:
@@ -77,19 +77,17 @@ def assert_others_stay(pipeline: Pipeline, *, spark: bool = False) -> None:
     """Assert that one tenant's changes, a truncate among them, leave the files of the others as they are."""
     assert_tenants_equal(pipeline)
     others = [files(pipeline, tenant) for tenant in TENANTS[1:]]
-    pipeline.run(
+    catch_up(
+        pipeline,
         "UPDATE tenant_a.orders SET note = 'changed' WHERE id = 1",
         "UPDATE tenant_a.orders SET id = 100 WHERE id = 2",
         "DELETE FROM tenant_a.orders WHERE id = 3",
     )
-    catch_up(pipeline)
     assert_tenants_equal(pipeline)
-    pipeline.run("TRUNCATE tenant_a.orders")
-    catch_up(pipeline)
+    catch_up(pipeline, "TRUNCATE tenant_a.orders")
     assert rows(pipeline, "tenant_a", "id") == []
     assert_tenants_equal(pipeline)
-    pipeline.run("INSERT INTO tenant_a.orders VALUES (7, 'again', 7)")
-    catch_up(pipeline)
+    catch_up(pipeline, "INSERT INTO tenant_a.orders VALUES (7, 'again', 7)")
     assert_tenants_equal(pipeline, spark=spark)
     assert [files(pipeline, tenant) for tenant in TENANTS[1:]] == others
 
@@ -101,7 +99,8 @@ def ddl_of_total(pipeline: Pipeline) -> str:
 
 def assert_columns_widen(pipeline: Pipeline, *, spark: bool = False) -> None:
     """Assert that a shared table has a type that holds those of all tenants, also of narrower ones."""
-    pipeline.run(
+    catch_up(
+        pipeline,
         "ALTER TABLE tenant_b.orders ALTER total TYPE bigint",
         "UPDATE tenant_b.orders SET total = 3000000000 WHERE id = 1",
         "UPDATE tenant_a.orders SET total = -1 WHERE id = 1",
@@ -109,17 +108,16 @@ def assert_columns_widen(pipeline: Pipeline, *, spark: bool = False) -> None:
         "CREATE TABLE tenant_d.orders (id int PRIMARY KEY, note text, total smallint)",
         "INSERT INTO tenant_d.orders VALUES (1, 'd', 7)",
     )
-    catch_up(pipeline)
     assert ddl_of_total(pipeline) == "BIGINT"
     assert_tenants_equal(pipeline, spark=spark)
     assert rows(pipeline, "tenant_d", "total", spark=spark) == [(7,)]
-    pipeline.run(
+    catch_up(
+        pipeline,
         "UPDATE tenant_c.orders SET total = 2147483647",
         "ALTER TABLE tenant_a.orders ALTER total TYPE bigint",
         "ALTER TABLE tenant_d.orders ALTER total TYPE numeric(9, 2)",
         "UPDATE tenant_d.orders SET total = 7.25",
     )
-    catch_up(pipeline)
     assert ddl_of_total(pipeline) == "DECIMAL(22,2)"
     assert_tenants_equal(pipeline, spark=spark)
     assert rows(pipeline, "tenant_d", "total", spark=spark) == [(Decimal("7.25"),)]

@@ -1,5 +1,6 @@
 """`pgdelta pause` and `resume`: apply writes nothing to a paused table, and loses nothing of it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -30,18 +31,16 @@ def life(request: pytest.FixtureRequest, pipeline: Pipeline) -> Pipeline:
         "CREATE TABLE a (id int PRIMARY KEY, name text)",
         "CREATE TABLE b (id int PRIMARY KEY, name text)",
     )
-    change(pipeline, 0)
-    pipeline.catch_up()
+    pipeline.catch_up(*changes(0))
     return pipeline
 
 
-def change(pipeline: Pipeline, number: int) -> None:
+def changes(number: int) -> Iterator[str]:
     for table in ("a", "b"):
-        pipeline.transact(
-            f"INSERT INTO {table} SELECT g, 'x' FROM generate_series({number * 10}, {number * 10 + 9}) g",
-            f"UPDATE {table} SET name = name || '{number}' WHERE id % 3 = 0",
-            f"DELETE FROM {table} WHERE id % 10 = 7",
-        )
+        yield "BEGIN"
+        yield f"INSERT INTO {table} SELECT g, 'x' FROM generate_series({number * 10}, {number * 10 + 9}) g"
+        yield f"UPDATE {table} SET name = name || '{number}' WHERE id % 3 = 0"
+        yield from (f"DELETE FROM {table} WHERE id % 10 = 7", "COMMIT")
 
 
 def states(pipeline: Pipeline) -> dict[TableName, str]:
@@ -57,8 +56,7 @@ def test_a_paused_table_is_not_written_and_has_all_changes_when_resumed(life: Pi
     summary = pause_tables(life.config, ["public.a"], reason="a report")
     assert summary.done == (A,)
     for number in (1, 2):
-        change(life, number)
-        life.ingest()
+        life.ingest(*changes(number))
         applied = succeeded(life.apply())
         assert applied.tables[A].paused is not None
         assert "is paused since" in "\n".join(applied.lines())
@@ -72,8 +70,7 @@ def test_a_paused_table_is_not_written_and_has_all_changes_when_resumed(life: Pi
     assert any(step.holds and "is paused" in step.sentence for step in planned[A].steps)
 
     assert resume_tables(life.config, ["public.*"]).done == (A,)
-    change(life, 3)
-    life.catch_up()
+    life.catch_up(*changes(3))
     life.assert_equal("a", "b")
     assert states(life) == {A: "current", B: "current"}
     kinds = [kind for kind, _ in events(life, "paused", "resumed")]
@@ -85,8 +82,7 @@ def test_a_continuous_run_pauses_and_resumes_a_table_while_it_runs(life: Pipelin
     applier.run_continuously()
     applier.apply_pending()
     pause_tables(life.config, ["public.a"])
-    change(life, 1)
-    life.ingest()
+    life.ingest(*changes(1))
     applier.apply_pending()
     assert applier.planner.decisions[A].step is Step.PAUSE
     assert applier.summary.tables[A].paused is not None
@@ -106,8 +102,7 @@ def test_a_table_stays_paused_when_it_is_renamed(life: Pipeline) -> None:
     life = replace(life, config=replace(life.config, source=source))
     life.catch_up()
     pause_tables(life.config, ["public.a"])
-    change(life, 1)
-    life.ingest("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (1000, 'renamed')")
+    life.ingest(*changes(1), "ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (1000, 'renamed')")
     life.apply()
     assert not life.path("silver", "public", "c").exists()
     assert resume_tables(life.config, ["public.c"]).done == (A,)
@@ -117,8 +112,7 @@ def test_a_table_stays_paused_when_it_is_renamed(life: Pipeline) -> None:
 
 def test_a_rebuild_leaves_a_paused_table_as_it_is(life: Pipeline) -> None:
     pause_tables(life.config, ["public.a"])
-    change(life, 1)
-    life.ingest()
+    life.ingest(*changes(1))
     before = life.version("a")
     summary = run_rebuild(life.config)
     assert summary.rebuilt == [B]

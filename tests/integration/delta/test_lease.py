@@ -62,6 +62,12 @@ def lease_of(server: S3Server, seconds: float = SECONDS) -> Lease:
     return Lease(store_of(server, seconds / 6), NAME, "apply", seconds)
 
 
+def acquired(server: S3Server) -> Lease:
+    lease = lease_of(server)
+    lease.acquire()
+    return lease
+
+
 def record(server: S3Server) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(server.read(f"lake/{NAME}"))
     return found
@@ -132,8 +138,7 @@ def test_the_lease_of_a_killed_process_is_taken_over_after_its_length(server: S3
     again.acquire()
     assert (again.number, again.suspect) == (number + 2, number), "the killed process is still suspect"
     again.release(is_clean=False)
-    last = lease_of(server)
-    last.acquire()
+    last = acquired(server)
     assert (last.number, last.suspect) == (number + 3, number + 2)
     last.release()
 
@@ -141,8 +146,7 @@ def test_the_lease_of_a_killed_process_is_taken_over_after_its_length(server: S3
 def test_a_stopped_process_finds_out_that_another_has_taken_over(server: S3Server) -> None:
     with holder(server) as (process, number, _):
         process.send_signal(signal.SIGSTOP)
-        lease = lease_of(server)
-        lease.acquire()
+        lease = acquired(server)
         assert (lease.number, lease.suspect) == (number + 1, number)
         process.send_signal(signal.SIGCONT)
         said = line_of(process)
@@ -175,8 +179,7 @@ def test_a_wait_ends_when_it_is_stopped(server: S3Server) -> None:
 
 def test_changes_whose_answers_are_lost_are_recognized() -> None:
     with s3_server(loses=2) as server:
-        lease = lease_of(server)
-        lease.acquire()
+        lease = acquired(server)
         end = time.monotonic() + 2 * SECONDS
         while time.monotonic() < end:
             lease.check()
@@ -187,8 +190,7 @@ def test_changes_whose_answers_are_lost_are_recognized() -> None:
 
 
 def test_a_renewal_that_was_made_is_recognized_although_the_client_gave_up(server: S3Server) -> None:
-    lease = lease_of(server)
-    lease.acquire()
+    lease = acquired(server)
     lost: list[str] = []
 
     def lose(request: dict[str, Any]) -> str | None:
@@ -223,8 +225,7 @@ def record_now(lease: Lease) -> int:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("fault", ["500", "503", "silent", "cut"])
 def test_a_store_that_fails_too_long_ends_the_holder_unless_it_recovers(server: S3Server, fault: str) -> None:
-    lease = lease_of(server)
-    lease.acquire()
+    lease = acquired(server)
     server.fault = lambda request: fault
     with pytest.raises(FencedError, match=r"could not be renewed in time, so this apply ends"):
         check_always(lease)
@@ -236,8 +237,7 @@ def test_a_store_that_fails_too_long_ends_the_holder_unless_it_recovers(server: 
 
 @pytest.mark.quick
 def test_credentials_that_expire_end_the_holder_with_a_sentence(server: S3Server) -> None:
-    lease = lease_of(server)
-    lease.acquire()
+    lease = acquired(server)
     server.fault = lambda request: "expired"
     with pytest.raises(FencedError, match=r"could not be renewed in time.*The credentials have expired"):
         check_always(lease)
@@ -247,13 +247,11 @@ def test_credentials_that_expire_end_the_holder_with_a_sentence(server: S3Server
 
 
 def test_a_deleted_lease_ends_the_holder_and_the_next_number_is_greater(server: S3Server) -> None:
-    lease = lease_of(server)
-    lease.acquire()
+    lease = acquired(server)
     store_of(server).delete([NAME])
     with pytest.raises(FencedError, match="was removed, so this apply ends"):
         check_always(lease)
-    following = lease_of(server)
-    following.acquire()
+    following = acquired(server)
     assert following.number > following.suspect >= lease.number
     following.release()
 
@@ -267,8 +265,7 @@ def test_a_clock_that_is_off_changes_nothing(server: S3Server, monkeypatch: pyte
         process.send_signal(signal.SIGKILL)
         process.wait(30)
         began = time.monotonic()
-        lease = lease_of(server)
-        lease.acquire()
+        lease = acquired(server)
         assert time.monotonic() - began >= SECONDS
         assert lease.number == number + 1
         lease.release()

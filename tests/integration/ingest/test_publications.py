@@ -11,26 +11,23 @@ from tests.support.servers import Database
 LARGE = "repeat('x', 2500)"
 
 
-def publish(pipeline: Pipeline, what: str, **options: str) -> None:
-    """Create the pipeline's publication by hand, as its users may."""
+def publication(pipeline: Pipeline, what: str, **options: str) -> str:
+    """Return what creates the pipeline's publication by hand, as its users may."""
     settings = ", ".join(f"{name} = {value}" for name, value in options.items())
     with_ = f" WITH ({settings})" if settings else ""
-    pipeline.run(f"CREATE PUBLICATION {pipeline.config.source.publication} FOR {what}{with_}")
+    return f"CREATE PUBLICATION {pipeline.config.source.publication} FOR {what}{with_}"
 
 
-def partitioned(pipeline: Pipeline) -> None:
-    """Create a partitioned table whose leaves have their columns in orders of their own."""
-    pipeline.run(
-        "CREATE TABLE sales (region text, id int, amount numeric(8,2), note text, PRIMARY KEY (region, id))"
-        " PARTITION BY LIST (region)",
-        "CREATE TABLE sales_north PARTITION OF sales FOR VALUES IN ('north')",
-        "CREATE TABLE sales_south (note text, amount numeric(8,2), id int NOT NULL, region text NOT NULL)",
-        "ALTER TABLE sales ATTACH PARTITION sales_south FOR VALUES IN ('south')",
-        "ALTER TABLE sales_north ALTER note SET STORAGE EXTERNAL",
-        "ALTER TABLE sales_south ALTER note SET STORAGE EXTERNAL",
-    )
-
-
+PARTITIONED = (
+    "CREATE TABLE sales (region text, id int, amount numeric(8,2), note text, PRIMARY KEY (region, id))"
+    " PARTITION BY LIST (region)",
+    "CREATE TABLE sales_north PARTITION OF sales FOR VALUES IN ('north')",
+    "CREATE TABLE sales_south (note text, amount numeric(8,2), id int NOT NULL, region text NOT NULL)",
+    "ALTER TABLE sales ATTACH PARTITION sales_south FOR VALUES IN ('south')",
+    "ALTER TABLE sales_north ALTER note SET STORAGE EXTERNAL",
+    "ALTER TABLE sales_south ALTER note SET STORAGE EXTERNAL",
+)
+"""A partitioned table whose leaves have their columns in orders of their own."""
 CHANGES = (
     f"INSERT INTO sales SELECT r, g, g / 4.0, {LARGE} || g FROM generate_series(1, 6) g, "
     "(VALUES ('north'), ('south')) v(r)",
@@ -45,9 +42,7 @@ CHANGES = (
 @pytest.mark.slow
 def test_partitions_are_tables_of_their_own(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
-    partitioned(pipeline)
-    publish(pipeline, "ALL TABLES")
-    pipeline.ingest()
+    pipeline.ingest(*PARTITIONED, publication(pipeline, "ALL TABLES"))
     pipeline.catch_up(*CHANGES, "TRUNCATE sales_north", "INSERT INTO sales VALUES ('north', 7, 1, 'x')")
     pipeline.assert_equal("sales_north", "sales_south")
 
@@ -55,9 +50,7 @@ def test_partitions_are_tables_of_their_own(make_pipeline: MakePipeline) -> None
 @pytest.mark.quick
 def test_partitions_are_one_table_through_their_root(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
-    partitioned(pipeline)
-    publish(pipeline, "TABLE sales", publish_via_partition_root="true")
-    pipeline.ingest()
+    pipeline.ingest(*PARTITIONED, publication(pipeline, "TABLE sales", publish_via_partition_root="true"))
     pipeline.catch_up(*CHANGES[:1])
     pipeline.run(*CHANGES[1:])
     pipeline.catch_up(
@@ -82,8 +75,7 @@ def test_a_partition_with_another_key_than_its_root_is_refused_or_correct(
         "ALTER TABLE events_a ADD PRIMARY KEY (id)",
         "CREATE TABLE other (id int PRIMARY KEY)",
     )
-    publish(pipeline, "TABLE events, other", publish_via_partition_root="true")
-    pipeline.ingest()
+    pipeline.ingest(publication(pipeline, "TABLE events, other", publish_via_partition_root="true"))
     pipeline.run("INSERT INTO events SELECT g, 'a', 'v' FROM generate_series(1, 4) g")
     pipeline.run("DELETE FROM events WHERE id = 2", "UPDATE events SET v = 'w' WHERE id = 3")
     pipeline.ingest("INSERT INTO other VALUES (1)")
@@ -104,8 +96,7 @@ def test_a_partition_that_logs_less_than_its_root_is_held_or_diverged(make_pipel
             f"CREATE TABLE {table}_1 PARTITION OF {table} FOR VALUES FROM (0) TO (10)",
             f"ALTER TABLE {table} REPLICA IDENTITY FULL",
         )
-    publish(pipeline, "TABLE updated, deleted", publish_via_partition_root="true")
-    pipeline.ingest()
+    pipeline.ingest(publication(pipeline, "TABLE updated, deleted", publish_via_partition_root="true"))
     for table in ("updated", "deleted"):
         pipeline.run(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'a')")
     pipeline.catch_up()
@@ -126,10 +117,8 @@ def test_a_partition_that_logs_less_than_its_root_is_held_or_diverged(make_pipel
 @pytest.mark.slow
 def test_a_partition_that_logs_more_than_its_root_is_followed(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
-    partitioned(pipeline)
-    pipeline.run("ALTER TABLE sales_north REPLICA IDENTITY FULL")
-    publish(pipeline, "TABLE sales", publish_via_partition_root="true")
-    pipeline.ingest()
+    pipeline.run(*PARTITIONED, "ALTER TABLE sales_north REPLICA IDENTITY FULL")
+    pipeline.ingest(publication(pipeline, "TABLE sales", publish_via_partition_root="true"))
     pipeline.catch_up(*CHANGES[:2])
     pipeline.catch_up("UPDATE sales SET id = id + 50 WHERE id IN (4, 5)", *CHANGES[2:])
     pipeline.assert_equal("sales")
@@ -146,8 +135,7 @@ def test_a_delete_without_the_key_holds_the_table_with_the_reason(make_pipeline:
             f"ALTER TABLE {table}_1 REPLICA IDENTITY USING INDEX {table}_code",
             f"INSERT INTO {table} VALUES (1, 10), (2, 20)",
         )
-    publish(pipeline, "TABLE t, starts", publish_via_partition_root="true")
-    pipeline.ingest()
+    pipeline.ingest(publication(pipeline, "TABLE t, starts", publish_via_partition_root="true"))
 
     def held(*tables: str) -> None:
         pipeline.ingest()
@@ -180,8 +168,7 @@ def test_a_delete_without_the_key_holds_the_table_with_the_reason(make_pipeline:
 def test_columns_that_are_not_published_are_not_in_silver(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     pipeline.run("CREATE TABLE people (secret text, id int PRIMARY KEY, age int, name text)")
-    publish(pipeline, "TABLE people (id, name)")
-    pipeline.ingest()
+    pipeline.ingest(publication(pipeline, "TABLE people (id, name)"))
     pipeline.run("INSERT INTO people SELECT 'secret', g, g, 'name ' || g FROM generate_series(1, 9) g")
     pipeline.run("UPDATE people SET age = 1, id = id + 10 WHERE id < 3", "DELETE FROM people WHERE id = 5")
     pipeline.run("ALTER TABLE people ADD more text", "UPDATE people SET name = 'x', more = 'y' WHERE id = 6")
@@ -200,8 +187,7 @@ def test_a_row_that_a_filter_lets_in_late_never_gets_a_silent_null(make_pipeline
         "ALTER TABLE docs ALTER body SET STORAGE EXTERNAL",
         "ALTER TABLE docs REPLICA IDENTITY FULL",
     )
-    publish(pipeline, "TABLE docs WHERE (shown)")
-    pipeline.ingest()
+    pipeline.ingest(publication(pipeline, "TABLE docs WHERE (shown)"))
     pipeline.run(f"INSERT INTO docs SELECT g, g % 2 = 0, {LARGE} || g, 'title' FROM generate_series(1, 8) g")
     pipeline.catch_up()
     pipeline.ingest(
@@ -229,8 +215,7 @@ def test_generated_columns_come_where_they_are_published(make_pipeline: MakePipe
         "CREATE TABLE boxes (id int PRIMARY KEY, w int, twice int GENERATED ALWAYS AS (w * 2) STORED, "
         "thrice int GENERATED ALWAYS AS (w * 3) VIRTUAL)"
     )
-    publish(pipeline, "TABLE boxes", publish_generated_columns="stored")
-    pipeline.ingest()
+    pipeline.ingest(publication(pipeline, "TABLE boxes", publish_generated_columns="stored"))
     pipeline.catch_up(
         "INSERT INTO boxes SELECT g, g FROM generate_series(1, 5) g", "UPDATE boxes SET w = 0 WHERE id = 2"
     )
@@ -244,8 +229,7 @@ def test_a_publication_of_a_schema_brings_tables_that_are_made_later(
 ) -> None:
     pipeline = make_pipeline("shop.*")
     pipeline.run("CREATE SCHEMA shop", "CREATE TABLE shop.first (id int PRIMARY KEY)")
-    publish(pipeline, "TABLES IN SCHEMA shop")
-    pipeline.ingest()
+    pipeline.ingest(publication(pipeline, "TABLES IN SCHEMA shop"))
     pipeline.run("CREATE TABLE shop.second (id int PRIMARY KEY, v text)", "CREATE TABLE outside (id int)")
     pipeline.run("INSERT INTO shop.first VALUES (1)", "INSERT INTO shop.second VALUES (1, 'a')")
     pipeline.catch_up("INSERT INTO outside VALUES (1)")

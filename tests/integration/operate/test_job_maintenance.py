@@ -39,10 +39,8 @@ def assert_sound(shop: Pipeline) -> None:
     assert run_audit(shop.config).findings == ()
 
 
-def change(shop: Pipeline, number: int) -> None:
-    shop.run(
-        f"INSERT INTO t VALUES ({1000 + number}, 'new')", f"UPDATE t SET body = 'u{number}' WHERE id < 9"
-    )
+def edits(number: int) -> tuple[str, str]:
+    return f"INSERT INTO t VALUES ({1000 + number}, 'new')", f"UPDATE t SET body = 'u{number}' WHERE id < 9"
 
 
 @pytest.mark.promise("maintenance by jobs")
@@ -51,8 +49,7 @@ def test_scheduled_runs_keep_few_files(shop: Pipeline, writer: WriterSetting) ->
     shop = with_writer(shop, writer)
     captured = applied = 0
     for number in range(8):
-        change(shop, number)
-        captured += shop.ingest().maintenance.tables
+        captured += shop.ingest(*edits(number)).maintenance.tables
         applied += shop.apply().maintenance.tables
     assert captured > 0
     assert applied > 0
@@ -74,7 +71,7 @@ def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: p
         try:
             end, number = time.monotonic() + 600, 0
             while time.monotonic() < end and not (capturing.done() or applying.done()):
-                change(shop, number)
+                shop.run(*edits(number))
                 number += 1
                 time.sleep(0.8)
                 done = recorded(shop)
@@ -97,26 +94,23 @@ def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: p
 @pytest.mark.spark
 def test_apply_continues_when_the_version_of_its_query_has_left_the_log(shop: Pipeline) -> None:
     shop = replace(shop, starts_query=True)
-    change(shop, 9)
-    shop.catch_up()
+    shop.catch_up(*edits(9))
     for number in range(3):
-        change(shop, number)
-        shop.ingest()
+        shop.ingest(*edits(number))
     changes = Lake(shop.root).table(*CHANGES)
     write_checkpoint(changes.folder, changes.version())
     for path in (changes.folder / "_delta_log").glob("*.json"):
         if int(path.name[:20]) < changes.version():
             path.unlink()
-    change(shop, 4)
+    shop.run(*edits(4))
     assert shop.catch_up().exit_code(strict=True) == 0
-    change(shop, 5)
+    shop.run(*edits(5))
     assert shop.catch_up().exit_code(strict=True) == 0
     shop.assert_equal("t")
 
 
 def test_the_log_of_every_own_table_is_short_from_birth(shop: Pipeline) -> None:
-    change(shop, 1)
-    shop.ingest()
+    shop.ingest(*edits(1))
     shop.apply(records_status=True)
     found = {}
     for folder in ("bronze", "_pgdelta"):

@@ -48,8 +48,7 @@ def assert_a_resync_is_for_one_source(tenants: Pipeline) -> None:
     others = [files(tenants, tenant) for tenant in TENANTS[1:]]
     before = files(tenants, "tenant_a")
     run_resync(tenants.config, ["tenant_a.orders"])
-    tenants.run("UPDATE tenant_a.orders SET total = 9 WHERE id = 1")
-    catch_up(tenants)
+    catch_up(tenants, "UPDATE tenant_a.orders SET total = 9 WHERE id = 1")
     assert_tenants_equal(tenants)
     assert not files(tenants, "tenant_a") & before
     assert [files(tenants, tenant) for tenant in TENANTS[1:]] == others
@@ -59,8 +58,7 @@ def assert_maintenance_keeps_all_rows(tenants: Pipeline) -> None:
     rules = replace(tenants.config.maintenance, small_files=2)
     tenants = replace(tenants, config=replace(tenants.config, maintenance=rules))
     for number in range(4):
-        tenants.run(f"INSERT INTO tenant_a.orders VALUES ({20 + number}, 'more', {number})")
-        catch_up(tenants)
+        catch_up(tenants, f"INSERT INTO tenant_a.orders VALUES ({20 + number}, 'more', {number})")
     count = len(files(tenants, "tenant_a"))
     later = time.time() + 30 * DAY
     succeeded(run_maintenance(tenants.config, (), clock=lambda: later))
@@ -69,25 +67,22 @@ def assert_maintenance_keeps_all_rows(tenants: Pipeline) -> None:
 
 
 def assert_a_forgotten_row_is_erased(tenants: Pipeline) -> None:
-    tenants.run("INSERT INTO tenant_a.orders VALUES (500, 'xyzzySubject', 0)")
-    catch_up(tenants)
-    tenants.run("DELETE FROM tenant_a.orders WHERE id = 500")
-    catch_up(tenants)
+    catch_up(tenants, "INSERT INTO tenant_a.orders VALUES (500, 'xyzzySubject', 0)")
+    catch_up(tenants, "DELETE FROM tenant_a.orders WHERE id = 500")
     run_forget(tenants.config, "tenant_a.orders", [("500",)])
     for path in tenants.path("silver").rglob("*"):
         assert not path.is_file() or b"xyzzySubject" not in path.read_bytes(), path
     assert_tenants_equal(tenants)
-    tenants.run("UPDATE tenant_b.orders SET total = 1 WHERE id = 1")
-    catch_up(tenants)
+    catch_up(tenants, "UPDATE tenant_b.orders SET total = 1 WHERE id = 1")
     assert_tenants_equal(tenants)
 
 
 def assert_a_column_may_come_to_one_source_first(tenants: Pipeline) -> None:
-    tenants.run(
+    catch_up(
+        tenants,
         "ALTER TABLE tenant_b.orders ADD COLUMN extra int DEFAULT 3",
         "UPDATE tenant_b.orders SET note = 'later' WHERE id = 1",
     )
-    catch_up(tenants)
     assert_tenants_equal(tenants)
     assert rows(tenants, "tenant_b", "id", "extra") == tenant_rows(tenants, "tenant_b", "id", "extra")
     assert {extra for _, extra in rows(tenants, "tenant_a", "id", "extra")} == {None}
@@ -139,8 +134,8 @@ def test_a_type_that_does_not_fit_holds_its_source_until_all_have_it(tenants: Pi
     for tenant in TENANTS[1:]:
         assert rows(tenants, tenant, "id", "total") == tenant_rows(tenants, tenant, "id", "total")
     events = tenants.events("orders")
-    tenants.run(*(altered.format(tenant) for tenant in TENANTS[1:]))
-    catch_up(tenants)  # none is held, not even in the batch in which the types of the others change
+    # none is held, not even in the batch in which the types of the others change
+    catch_up(tenants, *(altered.format(tenant) for tenant in TENANTS[1:]))
     assert ddl_of_total(tenants) == "STRING"
     assert_tenants_equal(tenants)
     assert [each for each in tenants.events("orders")[len(events) :] if each[0] == "held"] == []
@@ -191,8 +186,7 @@ def test_rows_that_a_foreign_deletion_vector_hides_come_back(tenants: Pipeline) 
     shared = Lake(tenants.root).table("silver", "orders")
     delete_by_vector(shared, [0, 1])
     assert len(rows(tenants, "tenant_b", "id")) == 3
-    tenants.run("ALTER TABLE tenant_a.orders ADD COLUMN at timestamp", "DELETE FROM tenant_a.orders")
-    catch_up(tenants)
+    catch_up(tenants, "ALTER TABLE tenant_a.orders ADD COLUMN at timestamp", "DELETE FROM tenant_a.orders")
     assert "deletionVectors" in shared.snapshot().protocol["writerFeatures"]
     assert_tenants_equal(tenants)
 
@@ -202,8 +196,7 @@ def test_columns_that_another_writer_altered_are_as_at_their_sources(tenants: Pi
     shared = Lake(tenants.root).table("silver", "orders")
     drop(shared, "total")
     rename(shared, "note", "remark")
-    tenants.run("UPDATE tenant_b.orders SET total = 9 WHERE id = 1")
-    catch_up(tenants)
+    catch_up(tenants, "UPDATE tenant_b.orders SET total = 9 WHERE id = 1")
     assert_tenants_equal(tenants)
 
     own = LakeTable(f"{shared.path}/_parts/{tenants.config.pipeline}.tenant_b")

@@ -46,8 +46,7 @@ def test_resync_and_rebuild_are_for_one_source(tenants: Pipeline) -> None:
     assert_tenants_equal(tenants)
     assert not files(tenants, "tenant_a") & before
     run_resync(tenants.config, ["tenant_a.orders"])
-    tenants.run("UPDATE tenant_a.orders SET total = 9 WHERE id = 1")
-    catch_up(tenants)
+    catch_up(tenants, "UPDATE tenant_a.orders SET total = 9 WHERE id = 1")
     assert_tenants_equal(tenants)
     assert [files(tenants, tenant) for tenant in TENANTS[1:]] == others
     assert run_reconcile(tenants.config, runs=True).exit_code(strict=True) == 0
@@ -56,8 +55,7 @@ def test_resync_and_rebuild_are_for_one_source(tenants: Pipeline) -> None:
 def test_a_manifest_reads_each_source(tenants: Pipeline) -> None:
     tables = as_of(tenants.session, tenants.root)
     lsn = tables.lsn
-    tenants.run("DELETE FROM tenant_b.orders")
-    catch_up(tenants)
+    catch_up(tenants, "DELETE FROM tenant_b.orders")
     then = as_of(tenants.session, tenants.root, lsn=lsn)
     assert [then[TableName(tenant, "orders")].count() for tenant in TENANTS] == [5, 5, 5]
     now = as_of(tenants.session, tenants.root)

@@ -50,15 +50,16 @@ def make_anew(database: Database) -> None:
 
 
 def make(database: Database) -> LSN:
-    """Make a table, a publication and a slot; return the LSN that the slot confirmed."""
+    """Make a table, a publication and a slot, and a row; return the LSN that the slot confirmed before."""
     prepare_items(database)
-    return confirmed_lsn(database)
+    position = confirmed_lsn(database)
+    insert(database, 1)
+    return position
 
 
 @both_routes
 def test_a_slot_beyond_the_position_of_bronze_is_not_read(database: Database, route: str) -> None:
     position = make(database)
-    insert(database, 1)
     move(database)
     with pytest.raises(SlotGapError, match=AHEAD):
         start(database.config(), route, start_lsn=position)
@@ -79,7 +80,6 @@ def test_a_slot_that_is_changed_between_two_passes_ends_the_stream(
     database: Database, change: Callable[[Database], None], sentence: str
 ) -> None:
     position = make(database)
-    insert(database, 1)
     with closing(start(database.config(), "sql", start_lsn=position)) as stream:
         assert kinds(read_through(stream, database.flush_lsn())) == "BRIC"
         through = stream.received_lsn
@@ -95,7 +95,6 @@ def test_a_slot_that_is_moved_as_a_pass_begins_ends_the_stream(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     position = make(database)
-    insert(database, 1)
 
     def peek(*arguments: Any) -> Peek:
         move(database)
@@ -113,7 +112,6 @@ def test_a_slot_that_is_moved_as_a_pass_begins_ends_the_stream(
 def test_a_slot_that_was_moved_is_not_acknowledged(fixture: str, request: pytest.FixtureRequest) -> None:
     database: Database = request.getfixturevalue(fixture)
     position = make(database)
-    insert(database, 1)
     with closing(start(database.config(), "sql", start_lsn=position)) as stream:
         while not stream.needs_acknowledgement:
             stream.read(1.0)
@@ -126,7 +124,6 @@ def test_a_slot_that_was_moved_is_not_acknowledged(fixture: str, request: pytest
 
 def test_a_stream_that_acknowledges_nothing_detects_another_reader(database: Database) -> None:
     make(database)
-    insert(database, 1)
     with closing(start(database.config(), "sql")) as stream:
         read_through(stream, database.flush_lsn())
         insert(database, 2)
@@ -139,7 +136,6 @@ def test_a_stream_that_acknowledges_nothing_detects_another_reader(database: Dat
 @pytest.mark.promise("gaps are never silent")
 def test_a_slot_whose_reader_moved_it_while_a_stream_waited_is_not_read(database: Database) -> None:
     position = make(database)
-    insert(database, 1)
     with closing(start(database.config())) as other, futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(start, database.config(), start_lsn=position, busy_timeout=20.0)
         with pytest.raises(futures.TimeoutError):
@@ -158,7 +154,6 @@ def test_a_slot_that_is_moved_as_a_stream_begins_is_not_read(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     position = make(database)
-    insert(database, 1)
 
     def connect(*arguments: Any, **options: Any) -> Connection:
         move(database)

@@ -44,14 +44,12 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def book(pipeline: Pipeline, count: int = 2) -> None:
-    """Write to both tables, in transactions that leave them alike."""
-    for _ in range(count):
-        pipeline.transact(
-            "INSERT INTO debit SELECT count(*), 10 FROM debit",
-            'INSERT INTO "Credit" SELECT count(*), 10 FROM "Credit"',
-        )
-        pipeline.transact("UPDATE debit SET amount = amount + 1", 'UPDATE "Credit" SET amount = amount + 1')
+BOOK = 2 * (
+    *("BEGIN", "INSERT INTO debit SELECT count(*), 10 FROM debit"),
+    *('INSERT INTO "Credit" SELECT count(*), 10 FROM "Credit"', "COMMIT"),
+    *("BEGIN", "UPDATE debit SET amount = amount + 1", 'UPDATE "Credit" SET amount = amount + 1', "COMMIT"),
+)
+"""Writes to both tables, in transactions that leave them alike."""
 
 
 def rows(silver: AsOf, table: str) -> list[tuple[int, int]]:
@@ -86,8 +84,7 @@ def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: N
     pipeline.ingest()
     pipeline.run(*TABLES)
     for _ in range(2):
-        book(pipeline)
-        pipeline.catch_up()
+        pipeline.catch_up(*BOOK)
     lsns = manifest_lsns(pipeline)
     seen = {lsn: silver_of(pipeline, lsn=str(lsn)) for lsn in lsns}
     sides = [(rows(silver, "debit"), rows(silver, "Credit")) for silver in seen.values()]
@@ -154,12 +151,9 @@ def test_a_manifest_has_the_time_of_the_copy_that_a_table_begins_with(life: Pipe
 @pytest.mark.spark
 def test_what_a_run_wrote_that_ended_early_is_in_no_manifest_of_before(pipeline: Pipeline) -> None:
     pipeline.ingest()
-    pipeline.run(*TABLES)
-    book(pipeline)
-    pipeline.catch_up()
+    pipeline.catch_up(*TABLES, *BOOK)
     [[before]] = pipeline.source.execute("SELECT clock_timestamp()").fetchall()
-    book(pipeline)
-    pipeline.ingest()
+    pipeline.ingest(*BOOK)
     end_before_the_manifest(pipeline)
     pipeline.catch_up()
     assert_alike(silver_of(pipeline, timestamp=before), 2)
@@ -172,8 +166,7 @@ def booked(pipeline: Pipeline) -> Pipeline:
     pipeline.ingest()
     pipeline.run(*TABLES)
     for _ in range(2):
-        book(pipeline)
-        pipeline.catch_up()
+        pipeline.catch_up(*BOOK)
     return pipeline
 
 
@@ -182,8 +175,7 @@ def booked(pipeline: Pipeline) -> Pipeline:
 def test_a_table_that_caught_up_is_in_another_manifest_of_the_same_commit(booked: Pipeline) -> None:
     identifier, version = f"delta.`{booked.path('silver', 'public', 'Credit')}`", booked.version("Credit")
     booked.session.sql(f"DELETE FROM {identifier} WHERE id = 0")
-    book(booked)
-    booked.ingest()
+    booked.ingest(*BOOK)
     booked.apply()
     held = silver_of(booked)
     assert [*held.behind] == [TableName("public", "Credit")]
@@ -201,8 +193,7 @@ def test_a_table_that_caught_up_is_in_another_manifest_of_the_same_commit(booked
 @pytest.mark.slow
 def test_a_table_built_again_has_other_rows_under_the_same_numbers(booked: Pipeline) -> None:
     shutil.rmtree(booked.path("silver", "public", "Credit"))
-    book(booked)
-    booked.catch_up()
+    booked.catch_up(*BOOK)
     *lsns, newest = manifest_lsns(booked)
     for lsn, count in zip(lsns, (2, 4), strict=True):
         silver = silver_of(booked, lsn=lsn)
@@ -225,13 +216,11 @@ def test_a_manifest_of_an_older_release_is_read_by_the_offsets_of_versions(booke
     )
     for lsn, count in zip(manifest_lsns(booked), (2, 4), strict=True):
         assert_alike(silver_of(booked, lsn=lsn), count)
-    book(booked)
-    booked.catch_up()  # and goes on with the column
+    booked.catch_up(*BOOK)  # and goes on with the column
     assert_alike(silver_of(booked), 6)
     shutil.rmtree(booked.path("silver", "public", "Credit"))
     booked.catch_up()
-    book(booked)
-    booked.catch_up()
+    booked.catch_up(*BOOK)
     with pytest.raises(LakeError, match=r"created again since|has rows of another commit"):
         silver_of(booked, lsn=first)[TableName("public", "Credit")]
 
@@ -288,15 +277,13 @@ def test_as_of_is_the_same_after_a_move_a_rebuild_and_a_detached_table(
     run_rebuild(moved.config, ["public.Credit"])
     for lsn, count in ((first, 2), (second, 4)):
         assert_alike(silver_of(moved, lsn=lsn), count)
-    book(moved)
-    moved.catch_up()
+    moved.catch_up(*BOOK)
     third = silver_of(moved)
     assert_alike(third, 6)
     rules = (TableRule("public.debit"),)
     silver = replace(moved.config.silver, detached_tables="archive")
     moved = replace(moved, config=replace(moved.config, tables=rules, silver=silver))
-    book(moved)
-    moved.catch_up()
+    moved.catch_up(*BOOK)
     assert [*silver_of(moved)] == [TableName("public", "debit")]
     for lsn, count in ((first, 2), (second, 4), (third.lsn, 6)):
         assert_alike(silver_of(moved, lsn=lsn), count)
@@ -306,8 +293,7 @@ def test_as_of_is_the_same_after_a_move_a_rebuild_and_a_detached_table(
 @pytest.mark.promise("consistent reads")
 @pytest.mark.slow
 def test_what_a_run_wrote_that_ended_before_its_manifest_is_in_the_next(booked: Pipeline) -> None:
-    book(booked)
-    booked.ingest()
+    booked.ingest(*BOOK)
     end_before_the_manifest(booked)
     booked.catch_up("INSERT INTO debit VALUES (100, 1)")  # of the other table there is nothing to apply
     silver = silver_of(booked)

@@ -44,6 +44,12 @@ def as_another_process(table: LakeTable) -> None:
     found.drop_folder(table.local_path)
 
 
+def made(storage: Storage) -> LakeTable:
+    table = Lake(storage).table("t")
+    table.ensure(DDL)
+    return table
+
+
 @pytest.mark.quick
 def test_a_batch_makes_few_requests_for_each_table(storage: Storage, tmp_path: Path) -> None:
     config = replace(make_config(storage.root, tmp_path), storage=storage)
@@ -81,8 +87,7 @@ def test_a_batch_lists_a_log_once_and_knows_its_own_commits(storage: Storage) ->
 
 
 def test_a_commit_of_another_process_after_the_listing_is_found(storage: Storage) -> None:
-    table = Lake(storage).table("t")
-    table.ensure(DDL)
+    table = made(storage)
     txn = TxnId("p")
     with one_look():
         look_at([table.path])
@@ -97,8 +102,7 @@ def test_a_commit_of_another_process_after_the_listing_is_found(storage: Storage
 
 
 def test_a_log_in_the_place_of_another_is_noticed(storage: Storage) -> None:
-    table = Lake(storage).table("t")
-    table.ensure(DDL)
+    table = made(storage)
     table.append_rows([{"id": 1}], DDL)
     first = table.snapshot()
     store = mirror_of(storage).store
@@ -124,8 +128,7 @@ def test_a_new_process_lists_the_logs_of_many_tables_at_once() -> None:
 
 
 def test_checkpoints_are_read_and_old_versions_too(storage: Storage) -> None:
-    table = Lake(storage).table("t")
-    table.ensure(DDL)
+    table = made(storage)
     for number in range(12):
         table.append_rows([{"id": number}], DDL)
     as_another_process(table)
@@ -142,8 +145,7 @@ def test_checkpoints_are_read_and_old_versions_too(storage: Storage) -> None:
 
 def test_a_long_run_keeps_few_files_of_a_log(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.delta.table_log._MIRRORED_COMMITS", 4)
-    table = Lake(storage).table("t")
-    table.ensure(DDL)
+    table = made(storage)
     for number in range(25):
         table.append_rows([{"id": number}], DDL)
     assert table.version() == 25
@@ -157,8 +159,7 @@ def test_a_long_run_keeps_few_files_of_a_log(storage: Storage, monkeypatch: pyte
 def test_a_mirror_keeps_no_more_files_than_it_may(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.delta.store.mirror._KEPT", 0.0)
     monkeypatch.setattr("pipeline.delta.store.mirror._MAX_FILES", 2)
-    table = Lake(storage).table("t")
-    table.ensure(DDL)
+    table = made(storage)
     for number in range(6):
         table.append_rows([{"id": number}], DDL)
     assert len(list(table.folder.glob("*.parquet"))) <= 3
@@ -167,8 +168,7 @@ def test_a_mirror_keeps_no_more_files_than_it_may(storage: Storage, monkeypatch:
 
 @pytest.mark.quick
 def test_a_missing_file_is_named(storage: Storage) -> None:
-    table = Lake(storage).table("t")
-    table.ensure(DDL)
+    table = made(storage)
     table.append_rows([{"id": 1}], DDL)
     as_another_process(table)
     store = mirror_of(storage).store
@@ -178,8 +178,7 @@ def test_a_missing_file_is_named(storage: Storage) -> None:
 
 
 def test_a_mirror_keeps_no_more_than_it_may(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Lake(storage).table("t")
-    table.ensure(DDL)
+    table = made(storage)
     for number in range(4):
         table.append_rows([{"id": number}], DDL)
     folder = table.folder

@@ -37,10 +37,11 @@ def slot_of(database: Database) -> Slot:
     return slot
 
 
-def make(database: Database, *, two_phase: bool = False) -> None:
+def make(database: Database, *statements: str, two_phase: bool = False) -> None:
     make_items(database)
     database.run(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
     prepare(database.config(protocol=Protocol(two_phase=two_phase)))
+    database.run(*statements)
 
 
 def where(database: Database) -> list[str]:
@@ -137,8 +138,7 @@ def test_it_shows_what_waits_in_the_slot_and_leaves_it_there(
 
 @pytest.mark.quick
 def test_json_is_one_object_a_line(database: Database, tail: Tail) -> None:
-    make(database)
-    database.run("INSERT INTO item (id, name) VALUES (1, repeat('x', 5000))")
+    make(database, "INSERT INTO item (id, name) VALUES (1, repeat('x', 5000))")
     _, relation, insert, commit = [json.loads(line) for line in tail("--json")]
     assert [column["type"] for column in relation["columns"]][2] == "double precision"
     assert insert["new"] == {"id": "1", "name": "x" * 5000, "price": None, "made": None}
@@ -183,8 +183,7 @@ def test_it_follows_until_a_signal_ends_it_at_once_with_0(
 
 
 def test_a_signal_ends_tail_even_if_its_output_is_not_read(database: Database) -> None:
-    make(database)
-    database.run(BIG.replace("1000", "10000"))
+    make(database, BIG.replace("1000", "10000"))
     with running(*where(database), "--json") as process:
         wait_until_ready(process)
         time.sleep(1.0)
@@ -194,8 +193,7 @@ def test_a_signal_ends_tail_even_if_its_output_is_not_read(database: Database) -
 
 @pytest.mark.parametrize("statement", [BIG, "INSERT INTO item (id) VALUES (1)"])
 def test_a_reader_that_closes_the_pipe_ends_it_quietly_with_0(database: Database, statement: str) -> None:
-    make(database)
-    database.run(statement)
+    make(database, statement)
     with running(*where(database)) as process:
         wait_until_ready(process)
         line_with(process, "Insert")
@@ -307,8 +305,7 @@ def slots(database: Database) -> list[tuple[Any, ...]]:
 def test_a_temporary_slot_shows_changes_during_a_pipeline_and_is_dropped(
     database: Database, kind: str
 ) -> None:
-    make(database)
-    database.run("INSERT INTO item (id) VALUES (1)")
+    make(database, "INSERT INTO item (id) VALUES (1)")
     arguments = ["--conninfo", database.conninfo, "--publication", database.name, "--temporary"]
     with closing(start(database.config())):
         before = slots(database)
@@ -343,8 +340,7 @@ def test_waiting_for_a_temporary_slot_can_be_broken_off(database: Database) -> N
 def test_only_transactions_that_were_shown_whole_are_acknowledged(
     database: Database, tail: Tail, route: str
 ) -> None:
-    make(database)
-    database.run("INSERT INTO item (id) VALUES (1)", "INSERT INTO item (id) VALUES (2)")
+    make(database, "INSERT INTO item (id) VALUES (1)", "INSERT INTO item (id) VALUES (2)")
     first, second = end_lsns(read_all(database, database.config(), "walsender"))
     before = slot_of(database).confirmed_flush_lsn
     for limit, lsn in (("3", before), ("4", first), ("3", first), ("4", second)):
@@ -356,8 +352,8 @@ def test_only_transactions_that_were_shown_whole_are_acknowledged(
 
 @both_routes
 def test_everything_is_acknowledged_without_a_limit(database: Database, tail: Tail, route: str) -> None:
-    make(database)
-    database.run(
+    make(
+        database,
         "INSERT INTO item (id) VALUES (1)",
         BIG.replace("(1,", "(2,"),
         "SELECT pg_logical_emit_message(false, 'beat', 'x')",
@@ -369,8 +365,7 @@ def test_everything_is_acknowledged_without_a_limit(database: Database, tail: Ta
 def test_acknowledging_what_bronze_needs_is_refused(
     database: Database, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    make(database)
-    database.run("INSERT INTO item (id) VALUES (1)")
+    make(database, "INSERT INTO item (id) VALUES (1)")
     config = tmp_path / "pipeline.yaml"
     text = f"pipeline: {database.name}\nsource: {{conninfo: '{database.conninfo}'}}\nstorage: {{root: %s}}\n"
     arguments = ["tail", "--config", str(config), "--no-follow"]
@@ -398,8 +393,9 @@ def test_acknowledging_what_bronze_needs_is_refused(
 
 @both_routes
 def test_tail_ends_at_its_limit_or_at_its_until_lsn(database: Database, tail: Tail, route: str) -> None:
-    make(database)
-    database.run("CREATE TABLE note (a int)", *(f"INSERT INTO item (id) VALUES ({row})" for row in range(3)))
+    make(
+        database, "CREATE TABLE note (a int)", *(f"INSERT INTO item (id) VALUES ({row})" for row in range(3))
+    )
     whole = tail("--route", route)
     assert len(whole) == 10
     for limit in (1, 4, 10):
@@ -411,8 +407,8 @@ def test_tail_ends_at_its_limit_or_at_its_until_lsn(database: Database, tail: Ta
 
 
 def test_a_table_can_be_chosen_and_values_left_out(database: Database, tail: Tail) -> None:
-    make(database)
-    database.run(
+    make(
+        database,
         "CREATE TABLE note (a text)",
         f"ALTER PUBLICATION {database.name} ADD TABLE note",
         "INSERT INTO item (id) VALUES (1)",
@@ -472,8 +468,7 @@ def test_what_the_server_lacks_is_a_sentence(database: Database, tail: Tail) -> 
 
 
 def test_commits_are_never_made_to_wait_for_it(database: Database, tail: Tail) -> None:
-    make(database)
-    database.run("INSERT INTO item (id) VALUES (1)")
+    make(database, "INSERT INTO item (id) VALUES (1)")
     show = "SELECT current_setting('synchronous_standby_names')"
 
     def set_standbys(names: str) -> None:

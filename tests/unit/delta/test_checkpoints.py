@@ -32,9 +32,10 @@ DDL = "id INT, tag STRING"
 DAY = 86_400
 
 
-def table_of(folder: Path, **properties: str) -> LakeTable:
+def table_of(folder: Path, *numbers: int, **properties: str) -> LakeTable:
     made = Lake(str(folder)).table("t")
     made.ensure(DDL, {f"delta.{name}": value for name, value in properties.items()})
+    append(made, *numbers)
     return made
 
 
@@ -63,8 +64,7 @@ def read_anew(table: LakeTable) -> tuple[Any, ...]:
 @pytest.mark.costly
 @pytest.mark.parametrize("interval", [1, 4, 10])
 def test_a_checkpoint_replaces_the_commits_before_it(tmp_path: Path, interval: int) -> None:
-    table = table_of(tmp_path, checkpointInterval=str(interval))
-    append(table, *range(12))
+    table = table_of(tmp_path, *range(12), checkpointInterval=str(interval))
     table.delete_rows(pc.field("id") == 3, "id = 3", ["id"])
     before = read_anew(table)
     assert names(table, ".checkpoint.parquet") == [v for v in range(1, 14) if v % interval == 0]
@@ -78,8 +78,7 @@ def test_a_checkpoint_replaces_the_commits_before_it(tmp_path: Path, interval: i
 
 def test_a_checkpoint_has_what_the_commits_have(tmp_path: Path) -> None:
     """Maps without an entry too, as the options of the format: the next commits copy them."""
-    table = table_of(tmp_path)
-    append(table, 1, 2)
+    table = table_of(tmp_path, 1, 2)
     before = read_anew(table)
     write_checkpoint(table.folder, 2)
     for version in range(3):
@@ -89,8 +88,7 @@ def test_a_checkpoint_has_what_the_commits_have(tmp_path: Path) -> None:
 
 def test_removed_files_stay_in_a_checkpoint_until_they_expire(tmp_path: Path) -> None:
     """VACUUM would remove a file that was removed a moment ago, if it were not for that."""
-    table = table_of(tmp_path, checkpointInterval="3")
-    append(table, 1, 2)
+    table = table_of(tmp_path, 1, 2, checkpointInterval="3")
     table.overwrite_rows([{"id": 9}], DDL)
     import pyarrow.parquet as pq
 
@@ -103,14 +101,12 @@ def test_a_checkpoint_that_fails_fails_no_commit(tmp_path: Path, monkeypatch: py
         raise OSError("no space left")
 
     monkeypatch.setattr(checkpoints, "write_checkpoint", fail)
-    table = table_of(tmp_path, checkpointInterval="2")
-    append(table, 1, 2, 3)
+    table = table_of(tmp_path, 1, 2, 3, checkpointInterval="2")
     assert table.version() == 3
 
 
 def test_an_older_checkpoint_does_not_replace_the_newest(tmp_path: Path) -> None:
-    table = table_of(tmp_path, checkpointInterval="100")
-    append(table, *range(6))
+    table = table_of(tmp_path, *range(6), checkpointInterval="100")
     for version in (5, 2):
         write_checkpoint(table.folder, version)
     assert json.loads((log_of(table) / "_last_checkpoint").read_text())["version"] == 5
@@ -136,8 +132,7 @@ def age(table: LakeTable, until: int, days: float) -> None:
 
 
 def test_only_what_no_version_within_the_retention_needs_is_removed(tmp_path: Path) -> None:
-    table = table_of(tmp_path, checkpointInterval="4")
-    append(table, *range(11))
+    table = table_of(tmp_path, *range(11), checkpointInterval="4")
     age(table, 9, 31)
     before = read_anew(table)
     remove_expired(table.folder, 11, LogRetention(), time.time())
@@ -164,16 +159,14 @@ def test_a_log_is_cleaned_with_each_checkpoint(
 ) -> None:
     more = {"delta.enableExpiredLogCleanup"}
     monkeypatch.setattr(native_write, "PLAIN_PROPERTIES", native_write.PLAIN_PROPERTIES | more)
-    table = table_of(tmp_path, checkpointInterval="2", **properties)
-    append(table, *range(9))
+    table = table_of(tmp_path, *range(9), checkpointInterval="2", **properties)
     age(table, 6, 31)
     append(table, 9)
     assert (names(table, ".json")[0] == 6) == is_cleaned
 
 
 def test_a_checksum_follows_from_the_one_before(tmp_path: Path) -> None:
-    table = table_of(tmp_path)
-    append(table, *range(5))
+    table = table_of(tmp_path, *range(5))
     table.delete_rows(pc.field("id") == 3, "id = 3", ["id"])
     table.compact_rows()
     table.overwrite_rows([{"id": 1}], "id BIGINT", replaces_schema=True)
@@ -187,8 +180,7 @@ def test_a_checksum_follows_from_the_one_before(tmp_path: Path) -> None:
 
 
 def test_without_the_checksum_before_there_is_none(tmp_path: Path) -> None:
-    table = table_of(tmp_path)
-    append(table, 1)
+    table = table_of(tmp_path, 1)
     (log_of(table) / f"{1:020}.crc").unlink()
     append(table, 2)
     assert names(table, ".crc") == [0]
@@ -237,8 +229,7 @@ def test_the_newest_commit_with_an_offset_is_kept(tmp_path: Path) -> None:
 
 
 def test_checksums_before_a_checkpoint_are_superseded(tmp_path: Path) -> None:
-    table = table_of(tmp_path, checkpointInterval="4")
-    append(table, *range(6))
+    table = table_of(tmp_path, *range(6), checkpointInterval="4")
     assert superseded_checksums(table.folder, time.time() - DAY) == []
     found = superseded_checksums(table.folder, time.time() + 1)
     assert sorted(int(path.name[:20]) for path in found) == [0, 1, 2, 3]
@@ -286,8 +277,7 @@ def test_old_checkpoints_become_sparse_and_every_version_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_SPARSE", 8)
-    table = table_of(tmp_path, checkpointInterval="2")
-    append(table, *range(21))
+    table = table_of(tmp_path, *range(21), checkpointInterval="2")
     assert superseded_checkpoints(table.folder, time.time() - 3600) == []
     age(table, 18, 1)
     for path in superseded_checkpoints(table.folder, time.time() - 3600):
@@ -306,11 +296,9 @@ def test_old_checkpoints_become_sparse_and_every_version_can_be_read(
 def test_a_large_checkpoint_is_written_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_BYTES_A_COMMIT", 100)
     monkeypatch.setattr(checkpoints, "_LONG_INTERVAL", 20)
-    table = table_of(tmp_path / "default")
-    append(table, *range(41))
+    table = table_of(tmp_path / "default", *range(41))
     assert names(table, ".checkpoint.parquet") == [10, 20, 40]
-    table = table_of(tmp_path / "set", checkpointInterval="10")
-    append(table, *range(41))
+    table = table_of(tmp_path / "set", *range(41), checkpointInterval="10")
     assert names(table, ".checkpoint.parquet") == [10, 20, 30, 40]
 
 
