@@ -18,6 +18,13 @@ from typing import Any, AnyStr
 from tests.support.paths import ROOT
 
 
+def run_command(*command: str | Path, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; raise AssertionError with what it printed if it ends with another code."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
 @contextmanager
 def ended(process: subprocess.Popen[AnyStr]) -> Iterator[subprocess.Popen[AnyStr]]:
     """Give a process that is killed, waited for and whose pipes are closed at the end of the block."""

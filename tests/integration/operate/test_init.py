@@ -19,6 +19,7 @@ from pipeline.postgres.embedded import EmbeddedServer, find_binaries
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.pipelines import MakePipeline
+from tests.support.processes import run_command
 from tests.support.servers import Database, MakeServer, restart
 
 pytestmark = pytest.mark.postgres
@@ -40,10 +41,7 @@ def init(database: Database, file: Path, *arguments: str, user: str = "postgres"
 
 
 def run(arguments: list[str]) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_command(sys.executable, "-m", "pipeline.cli", *arguments)
     return dict(json.loads(done.stdout))
 
 
@@ -176,8 +174,7 @@ def run_script(server: EmbeddedServer, script: str) -> None:
     """Run a script as a superuser by psql, which ends at the first error."""
     psql = find_binaries() / "psql"
     command = [str(psql), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", server.conninfo]
-    done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{script}\n{done.stderr}"
+    run_command(*command, input=script)
 
 
 @pytest.mark.promise("the estimate of a copy")

@@ -1,7 +1,6 @@
 """`pgdelta maintain`: fewer files, the same rows, short logs, while jobs go on."""
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import MakePipeline, Pipeline, succeeded, with_rules, with_writer
+from tests.support.processes import run_command
 from tests.support.servers import Database
 
 DAY = 86_400
@@ -195,10 +195,7 @@ def test_a_kill_before_the_commit_leaves_the_tables_as_they_were(grown: Pipeline
         f"storage: {{root: {grown.root!r}}}\nmaintenance: {{small_files: 3, log_retention: 0}}\n"
     )
     before, files = grown.changes(), set(grown.path(*CHANGES).glob("*.parquet"))
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(file)], env=os.environ, check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 9, done.stderr
+    run_command(sys.executable, "-c", KILLED, str(file), code=9, env=os.environ)
     left = set(grown.path(*CHANGES).glob("*.parquet")) - files
     assert len(left) == 1
     assert grown.changes() == before

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.processes import run_command
 from tests.support.servers import Database
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -49,10 +49,7 @@ def run(folder: Path, *command: str) -> str:
         "PYSPARK_SUBMIT_ARGS": f'{submit} --driver-java-options "-XX:TieredStopAtLevel=1" pyspark-shell',
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_command(sys.executable, *command, cwd=folder, env=environ, timeout=600)
     return done.stdout
 
 

@@ -20,6 +20,7 @@ from pipeline.postgres.embedded import find_free_port
 from pipeline.report.observers import Observers, WatchOptions
 from tests.support.dashboards import RULES, queries, rules
 from tests.support.pipelines import Pipeline
+from tests.support.processes import run_command
 from tests.support.running import running_both
 
 pytestmark = pytest.mark.slow
@@ -96,10 +97,7 @@ def test_promtool_accepts_the_rules_and_they_fire_as_they_should(programs: Path,
     shutil.copy(RULES, tmp_path / "rules.yml")
     (tmp_path / "tests.yml").write_text(TESTS)
     for arguments in (["check", "rules", "rules.yml"], ["test", "rules", "tests.yml"]):
-        done = subprocess.run(
-            [programs / "promtool", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        run_command(programs / "promtool", *arguments, cwd=tmp_path)
 
 
 @contextmanager

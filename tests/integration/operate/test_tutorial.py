@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import run_command
 from tests.support.servers import MakeServer
 from tests.support.tutorial import FIRST_PATH, first_path, stated_path, steps
 
@@ -39,10 +40,7 @@ def test_its_commands_work(make_server: MakeServer, tmp_path: Path) -> None:
     for heading, commands in steps().items():
         script = f"set -euo pipefail\n{commands}"
         begun, used = time.monotonic(), cpu_of_children()
-        done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600
-        )
-        assert done.returncode == 0, f"{heading}\n{done.stdout}\n{done.stderr}"
+        done = run_command("bash", "-c", script, cwd=tmp_path, env=environ, timeout=600)
         title = heading.partition(" ")[2]
         said[title] = done.stdout
         seconds[title], cpu_seconds[title] = time.monotonic() - begun, cpu_of_children() - used

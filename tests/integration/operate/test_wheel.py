@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.delta.spark.dist import build_wheel
+from tests.support.processes import run_command
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.slow
@@ -27,10 +28,7 @@ def test_a_wheel_in_an_empty_environment_replicates_and_proves_it(tmp_path: Path
     environ = kept | {"PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
     def run(*command: str, code: int = 0) -> str:
-        done = subprocess.run(
-            command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=600
-        )
-        assert done.returncode == code, done.stdout + done.stderr
+        done = run_command(*command, code=code, cwd=folder, env=environ, timeout=600)
         print(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}")
         return done.stdout + done.stderr
 

@@ -1,7 +1,6 @@
 """Both jobs and the commands as processes of their own, with a lake on S3 or on HDFS and Spark."""
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from itertools import product
@@ -15,6 +14,7 @@ from pipeline.delta.store.hdfs_store import HdfsStore
 from tests.support.files import places_of
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.paths import ROOT
+from tests.support.processes import run_command
 from tests.support.servers import Database
 from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.lakes import StorePipeline
@@ -61,16 +61,7 @@ class Processes:
         return self._run([*command, "--config", str(self.config), *arguments])
 
     def _run(self, command: list[str]) -> str:
-        done = subprocess.run(
-            command,
-            cwd=self.config.parent,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = run_command(*command, cwd=self.config.parent, env=self.environ, timeout=600)
         return done.stdout + done.stderr
 
 

@@ -19,6 +19,7 @@ from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS
 from tests.support.paths import ROOT
+from tests.support.processes import run_command
 from tests.support.servers import Database
 from tests.support.stores.cloud import AZURE
 from tests.support.stores.lakes import StorePipeline
@@ -36,10 +37,7 @@ class Processes(StorePipeline):
 
     def command(self, *arguments: str) -> str:
         """Run a command; return what it printed."""
-        done = subprocess.run(
-            self._command(*arguments), env=self.environ, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = run_command(*self._command(*arguments), env=self.environ, timeout=300)
         return done.stdout + done.stderr
 
     @contextmanager

@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 from tests.support.power.disk import FLUSHES, read_events
 from tests.support.power.lakes import read_logs, sizes_below
 from tests.support.power.replay import Verdict, replay
-from tests.support.processes import in_own_session
+from tests.support.processes import in_own_session, run_command
 
 SOURCE = Path(__file__).resolve().parent / "recorder.c"
 PATIENCE = 300.0  # seconds
@@ -43,10 +43,7 @@ def compile_recorder(folder: Path) -> Path:
         pytest.skip("there is no C compiler (cc), which the recorder of file events needs")
     library = folder / "recorder.so"
     command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-U_FORTIFY_SOURCE"]
-    done = subprocess.run(
-        [*command, "-o", str(library), str(SOURCE), "-ldl"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_command(*command, "-o", str(library), str(SOURCE), "-ldl")
     return library
 
 

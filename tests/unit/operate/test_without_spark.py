@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
 from tests.support.native_lakes import NativeLake
 from tests.support.paths import ROOT
+from tests.support.processes import run_command
 
 # what no command that answers needs: each takes as long to import as the command takes to read, or longer
 _NEVER = (
@@ -75,8 +75,7 @@ def run(lake: NativeLake, *arguments: str, code: int = 0, also_not: tuple[str, .
         environment.pop(name, None)
     not_needed = ",".join((*NOT_NEEDED[arguments[0]], *also_not))
     command = [sys.executable, "-c", RUN, not_needed, *arguments, "--config", config]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == code, done.stderr
+    done = run_command(*command, code=code, cwd=ROOT, env=environment)
     return done.stdout
 
 
@@ -160,8 +159,7 @@ def test_a_broken_log_is_reported_as_incomplete(tmp_path: Path) -> None:
     (log / f"{1:020d}.json").unlink()
     config = str(lake.root.parent / f"{lake.root.name}.yaml")
     command = [sys.executable, "-m", "pipeline.cli", "status", "--offline", "--config", config]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    done = run_command(*command, code=1, cwd=ROOT)
     assert "is not complete" in done.stderr
 
 

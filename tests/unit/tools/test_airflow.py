@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.support.airflow_stub import (
     stubbed_airflow,
 )
 from tests.support.paths import ROOT
+from tests.support.processes import run_command
 
 DAG = ROOT / "conf" / "airflow" / "pgdelta_dag.py"
 MODULE = ROOT / "pgdelta" / "airflow.py"
@@ -245,8 +245,7 @@ def test_airflow_reads_a_dag_per_pipeline_and_tries_again_what_can_succeed(tmp_p
         "PGDELTA_SPARK_SUBMIT": "spark-submit --master $MASTER",
     }
     command = [str(AIRFLOW_PYTHON), "-c", READ, str(DAG.parent)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_command(*command, env=environ)
     dags = json.loads(done.stdout.splitlines()[-1])
     job = f"spark-submit --master $MASTER {ROOT}/jobs/{{job}}.py"
     tasks = {

@@ -1,6 +1,5 @@
 """`make spark-matrix`: what its topics are, and how it reads pytest's report."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from pipeline.delta.spark.releases import SPARK_RELEASES
 from tests.support.paths import ROOT
+from tests.support.processes import run_command
 from tools import spark_matrix
 from tools.spark_matrix import TOPICS, Result, main, results_by_topic, table
 
@@ -46,8 +46,7 @@ def test_a_report_of_pytest_becomes_results_by_topic(tmp_path: Path, monkeypatch
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."]
     command += ["--junitxml=report.xml", "-o", "junit_family=xunit1"]
     command += ["good.py", "bad.py", "more.py::test_one"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
+    run_command(*command, code=1, cwd=tmp_path)
     topics = {"good": ("good.py",), "bad": ("bad.py",), "one": ("more.py::test_one",), "empty": ("empty.py",)}
     monkeypatch.setattr(spark_matrix, "TOPICS", topics)
     results = results_by_topic((tmp_path / "report.xml").read_text(encoding="utf-8"), tuple(topics))
