@@ -140,6 +140,11 @@ class Pipeline:
         oracle.assert_silver_equals_source(self.source, self.spark, self.root, names, **options)
         oracle.bronze_has_no_duplicates(self.spark, self.root)
 
+    def assert_follows(self, *tables: str | TableName, **options: Any) -> None:
+        """Catch up, and assert that tables equal their source."""
+        self.catch_up()
+        self.assert_equal(*tables, **options)
+
     def frame(self, *names: str) -> Frame:
         """Return a Delta table of the lake."""
         return Frame("/".join([self.root, *names]))

@@ -140,8 +140,7 @@ def test_a_damaged_table_without_new_changes_is_found_and_rebuilt_too(
         wait_until_shown(shop, "other")
         harm(shop)
         wait_until(lambda: any("rebuilt from bronze" in sentence for _, sentence in shop.events("t")))
-    shop.catch_up()
-    shop.assert_equal(*TABLES)
+    shop.assert_follows(*TABLES)
 
 
 @pytest.mark.spark
@@ -163,8 +162,7 @@ def test_a_folder_with_another_table_is_held_and_left_alone(shop: Pipeline, is_r
     ids = {row.id for row in shop.frame("silver", "public", "t").select("id").collect()}
     assert 1012 not in ids, "nothing was written to it"
     remove(shop)
-    shop.catch_up()
-    shop.assert_equal(*TABLES)
+    shop.assert_follows(*TABLES)
 
 
 @pytest.mark.promise("silver folders that lack rows")
@@ -184,8 +182,7 @@ def test_a_folder_that_goes_away_at_the_moment_of_the_write_is_found(
     shop.ingest(AFTER.format("t", 10))
     shop.apply()
     assert harmed
-    shop.catch_up()
-    shop.assert_equal(*TABLES)
+    shop.assert_follows(*TABLES)
 
 
 @pytest.mark.promise("silver folders that lack rows")
@@ -214,8 +211,7 @@ def test_an_append_to_a_deleted_table_does_not_create_it_without_old_rows(
         patch.setattr(LakeTable, method, harm_and_write)
         pipeline.apply()
     assert harmed
-    pipeline.catch_up()
-    pipeline.assert_equal("t")
+    pipeline.assert_follows("t")
 
 
 @pytest.mark.promise("copies that lost rows")
@@ -241,5 +237,4 @@ def test_a_creation_by_spark_that_was_cut_off_is_repeated(make_pipeline: MakePip
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     # what Delta makes before the first commit
     pipeline.path("silver", "public", "t", "_delta_log", "_staged_commits").mkdir(parents=True)
-    pipeline.catch_up()
-    pipeline.assert_equal("t")
+    pipeline.assert_follows("t")

@@ -106,8 +106,7 @@ def test_a_table_stays_paused_when_it_is_renamed(life: Pipeline) -> None:
     life.apply()
     assert not life.path("silver", "public", "c").exists()
     assert resume_tables(life.config, ["public.c"]).done == (A,)
-    life.catch_up()
-    life.assert_equal("b", "c")
+    life.assert_follows("b", "c")
 
 
 def test_a_rebuild_leaves_a_paused_table_as_it_is(life: Pipeline) -> None:
@@ -119,8 +118,7 @@ def test_a_rebuild_leaves_a_paused_table_as_it_is(life: Pipeline) -> None:
     assert summary.tables[A].paused is not None
     assert life.version("a") == before
     resume_tables(life.config, ["public.a"])
-    life.catch_up()
-    life.assert_equal("a", "b")
+    life.assert_follows("a", "b")
 
 
 def test_what_is_done_twice_is_recorded_once(life: Pipeline) -> None:
@@ -190,5 +188,4 @@ def test_a_schedule_is_in_status_and_limits_how_often_tables_are_written(
         "until": None,
     }
     assert read_status(life.config).as_json()["schedule"] is None
-    life.catch_up()
-    life.assert_equal("a", "b")
+    life.assert_follows("a", "b")

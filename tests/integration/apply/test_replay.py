@@ -86,8 +86,7 @@ def test_changes_staged_but_not_landed_come_again(pipeline: Pipeline) -> None:
     with crash_at(CrashStep.COMMIT_BRONZE), pytest.raises(Crash):
         pipeline.ingest()
     assert pipeline.frame("bronze", "changes").count() == 0
-    pipeline.catch_up()
-    pipeline.assert_equal(*TABLES)
+    pipeline.assert_follows(*TABLES)
 
 
 # Apply that ends in the middle ------------------------------------------------------------------------------
@@ -234,5 +233,4 @@ def test_an_error_that_ends_the_query_is_raised_with_its_own_message(pipeline: P
         pytest.raises(LakeError, match=r"^the storage takes no more$"),
     ):
         pipeline.apply()
-    pipeline.catch_up()
-    pipeline.assert_equal("t")
+    pipeline.assert_follows("t")

@@ -259,8 +259,7 @@ def test_closing_waits_for_the_write_and_records_it(tables: Pipeline, gate: Gate
     change(tables)
     applier.apply_batch(None, 1)  # type: ignore[arg-type]
     assert gate.count == count + 1
-    tables.catch_up()
-    tables.assert_equal("slow", "fast")
+    tables.assert_follows("slow", "fast")
 
 
 @pytest.mark.slow
@@ -360,8 +359,7 @@ def test_a_crash_while_a_table_is_being_written_leaves_the_others_right(
     tables.assert_equal("fast")
     assert tables.frame("silver", "public", "slow").count() == 2 + is_committed
     change(tables)
-    tables.catch_up()
-    tables.assert_equal("slow", "fast")
+    tables.assert_follows("slow", "fast")
     assert states(tables) == {SLOW: CURRENT, FAST: CURRENT}
 
 

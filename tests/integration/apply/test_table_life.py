@@ -51,8 +51,7 @@ def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
     # removed and added between two looks
     life.run(altered(life, "DROP TABLE b"), "DELETE FROM b WHERE id = 1000", altered(life, "ADD TABLE b"))
     life.catch_up()
-    life.catch_up()
-    life.assert_equal("a", "b")
+    life.assert_follows("a", "b")
     assert not any(kind == "resync" for kind, _ in life.events("b"))
     assert any(kind == "evolved" and "came back" in sentence for kind, sentence in life.events("b"))
 
@@ -94,8 +93,7 @@ def test_a_table_that_a_copy_described_before_the_stream_came_there_waits(
     life.apply()
     assert not life.path("silver", "public", "b").exists(), "it would have the changed rows only"
     life.session.sql(f"UPDATE {relations} SET lsn = 1 WHERE table_name = 'b'")
-    life.catch_up()
-    life.assert_equal("a", "b")
+    life.assert_follows("a", "b")
 
 
 @pytest.mark.spark
@@ -142,8 +140,7 @@ def test_a_table_published_again_between_two_runs_is_behind_until_its_copy(
     rewritten = run_rebuild(life.config, ["public.b"])
     assert "waits for its copy" in (rewritten.tables[TableName("public", "b")].held or "")
     assert [*as_of(life.session, life.root).behind] == [TableName("public", "b")]
-    life.catch_up()
-    life.assert_equal("a", "b")
+    life.assert_follows("a", "b")
     assert as_of(life.session, life.root).behind == {}
     with pytest.raises(LakeError, match="the other tables show"):
         as_of(life.session, life.root, lsn=silver.lsn)[TableName("public", "b")]
@@ -170,8 +167,7 @@ def test_a_table_created_again_between_two_polls_waits_for_its_copy(
         life.apply()
         assert life.frame("silver", "public", "a").count() == 50, "the old table's rows"
         assert [*as_of(life.session, life.root).behind] == [TableName("public", "a")]
-    life.catch_up()
-    life.assert_equal("a")
+    life.assert_follows("a")
     assert as_of(life.session, life.root).behind == {}
     assert life.frame("bronze", "copies").where("state = 'complete'").count() == 2, "copied once more"
 
@@ -229,8 +225,7 @@ def test_a_table_that_cannot_be_described_is_held_until_it_can_be(
         assert life.ingest().exit_code(strict=False) == 1
     assert life.events("b") == [("held", "The table cannot be copied: not today.")]
     assert states(life)["b"] == "held"
-    life.catch_up()
-    life.assert_equal("a", "b")
+    life.assert_follows("a", "b")
     assert states(life) == {"a": "current", "b": "current"}
 
 
@@ -288,8 +283,7 @@ def test_a_table_is_copied_again_on_request(life: Pipeline) -> None:
     assert life.frame("silver", "public", "a").where("id = 5").count() == 1  # as it was, until it is copied
     version = life.frame("silver", "public", "a").count()
     assert version == 50
-    life.catch_up()
-    life.assert_equal("a")
+    life.assert_follows("a")
     history = life.session.sql(
         f"DESCRIBE HISTORY delta.`{life.path('silver', 'public', 'a')}` LIMIT 1"
     ).collect()

@@ -87,8 +87,7 @@ def test_a_busy_slot_is_named_with_who_holds_it(pipeline: Pipeline, monkeypatch:
         pid = other.info.backend_pid
         with pytest.raises(SourceError, match=rf"{source.slot}.*{pid}"):
             pipeline.ingest()
-    pipeline.catch_up()
-    pipeline.assert_equal("items")
+    pipeline.assert_follows("items")
 
 
 def test_an_idle_publication_advances_the_slot(make_pipeline: MakePipeline) -> None:
@@ -145,8 +144,7 @@ def test_a_session_that_is_terminated_loses_nothing(pipeline: Pipeline) -> None:
         running.join()
     assert isinstance(running.error, SourceError)
     assert pipeline.config.source.slot in str(running.error)
-    pipeline.catch_up()
-    pipeline.assert_equal("items")
+    pipeline.assert_follows("items")
 
 
 @pytest.mark.quick
@@ -168,8 +166,7 @@ def test_a_malformed_message_is_refused_and_nothing_of_it_acknowledged(
         with pytest.raises(ProtocolError):
             pipeline.ingest()
     assert pipeline.confirmed_lsn() == confirmed
-    pipeline.catch_up()
-    pipeline.assert_equal("items")
+    pipeline.assert_follows("items")
 
 
 # Signals ----------------------------------------------------------------------------------------------------
@@ -207,8 +204,7 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
             assert job.returncode == 0, (name, err)
             assert out.startswith(f"{name} {pipeline.config.pipeline}: "), out
             print(f"{name} ended {time.monotonic() - started:.1f} s after SIGTERM")
-    pipeline.catch_up()
-    pipeline.assert_equal("items")
+    pipeline.assert_follows("items")
 
 
 # Slow -------------------------------------------------------------------------------------------------------

@@ -110,8 +110,7 @@ def check(pipeline: Pipeline, config: Path, moments: list[tuple[str, float]]) ->
     with load(pipeline):
         for moment, delay in moments:
             said.append(replace_one_that_is_held_up(pipeline, config, moment, delay))
-    pipeline.catch_up()
-    pipeline.assert_equal("items", "bag")
+    pipeline.assert_follows("items", "bag")
     proof = run_audit(pipeline.config)
     assert proof.findings == ()
     assert processes_with(str(config)) == []

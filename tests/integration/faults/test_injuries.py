@@ -109,8 +109,7 @@ def test_a_disk_that_is_full_costs_time_only(
         pipeline.run(f"INSERT INTO items VALUES (-{size}, 'while it was full')")
     assert len(sentences) > len(sizes) // 3, "it was hardly ever full"
     assert all("No space left" in sentence for sentence in sentences)
-    pipeline.catch_up()
-    pipeline.assert_equal("items")
+    pipeline.assert_follows("items")
 
 
 @pytest.mark.slow
@@ -177,8 +176,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_a_sentence(
         assert process.returncode == 1
         assert "Traceback" not in errors
         assert "Lost the connection to Spark's JVM, which was probably killed or ran out of memory." in errors
-        pipeline.catch_up()
-        pipeline.assert_equal("items")
+        pipeline.assert_follows("items")
 
 
 def child_named(parent: int, name: str) -> int:
@@ -227,5 +225,4 @@ def test_a_damaged_page_of_bronze_fails_the_run_and_gives_no_wrong_value(
         pipeline.session.conf.set(VERIFIED, "true")
     assert len(values) == 5000, "unverified, the damage is not noticed"
     file.write_bytes(whole)
-    pipeline.catch_up()
-    pipeline.assert_equal("items", "others")
+    pipeline.assert_follows("items", "others")

@@ -121,8 +121,7 @@ def test_an_ingest_whose_session_was_lost_takes_the_lock_again_or_ends(
             pipeline.run("CREATE TABLE third (id int PRIMARY KEY)", "INSERT INTO third VALUES (1)")
             running.join()
         assert isinstance(running.error, SlotBusyError)
-    pipeline.catch_up()
-    pipeline.assert_equal("items", "other", "third")
+    pipeline.assert_follows("items", "other", "third")
 
 
 @pytest.mark.spark
@@ -178,5 +177,4 @@ def test_jobs_are_refused_while_a_pipeline_runs_and_not_after_its_kill(
         patch.setattr("pipeline.apply.applier.Applier._run_batch", crash)
         with pytest.raises(Crash):
             apply_tables(pipeline.config)
-    pipeline.catch_up()
-    pipeline.assert_equal("items")
+    pipeline.assert_follows("items")

@@ -106,8 +106,7 @@ def test_a_crash_before_the_offset_of_a_prepared_transaction_lands_it_once(
         with crash_at(CrashStep.COMMIT_BRONZE), pytest.raises(Crash):
             pipeline.ingest()
         pipeline.ingest()
-    pipeline.catch_up()
-    pipeline.assert_equal("t")
+    pipeline.assert_follows("t")
     assert pipeline.frame("bronze", "changes").count() == 1
     assert pipeline.frame("bronze", "prepared").count() == 0
 
@@ -133,8 +132,7 @@ def test_a_crash_after_the_offset_of_an_end_leaves_no_prepared_transaction(
     left = {row.gid for row in pipeline.frame("bronze", "prepared").collect()}
     pipeline.run("COMMIT PREPARED 'open'")
     assert left == {"open"}
-    pipeline.catch_up()
-    pipeline.assert_equal("t")
+    pipeline.assert_follows("t")
     assert pipeline.frame("bronze", "changes").count() == 2
     assert pipeline.frame("bronze", "prepared").count() == 0
 

@@ -93,8 +93,7 @@ def test_plan_shows_what_apply_then_does(pipeline: Pipeline) -> None:
     rewriting = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     [step] = [step for step in plan(rewriting).tables[0].steps if not step.is_write]
     assert step.cost == "reads 3 changes again, replaces 1 row"
-    rewriting.catch_up()
-    rewriting.assert_equal("t", "other")
+    rewriting.assert_follows("t", "other")
     assert plan(rewriting).tables == ()
     assert render(plan(rewriting).print, 400).strip().endswith("silver shows all that bronze holds (up to "
         + str(plan(rewriting).captured_offset) + ")")  # fmt: skip

@@ -109,8 +109,7 @@ def test_every_session_gets_a_password_from_the_program(
     assert copied >= checked + 4  # ingest, its stream, the snapshot and its readers
     life.run("UPDATE items SET name = name || '!' WHERE id % 3 = 0")
     guarded.change(SECOND)
-    life.catch_up()
-    life.assert_equal("items")
+    life.assert_follows("items")
     before = guarded.calls()
     assert read_source_status(life.config).slot is not None
     assert run_reconcile(life.config, runs=True).exit_code(strict=True) == 0
@@ -144,8 +143,7 @@ def test_a_password_that_changes_during_ingest_is_used_by_later_sessions(
         )
         wait_until(lambda: TableName("public", "parts") in running.copied or running.error)
     assert running.error is None
-    life.catch_up()
-    life.assert_equal("items", "parts")
+    life.assert_follows("items", "parts")
 
 
 def test_a_wrong_password_names_the_program_and_never_the_password(guarded: Guarded) -> None:
@@ -194,5 +192,4 @@ def test_a_server_of_copies_has_its_own_program(guarded: Guarded, make_pipeline:
     right = replace(life.config, source=replace(life.config.source, copying=copying))
     assert [check for check in run_checks(right) if not check.ok] == []
     life = replace(life, config=right)
-    life.catch_up()
-    life.assert_equal("items")
+    life.assert_follows("items")

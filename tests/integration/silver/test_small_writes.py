@@ -42,8 +42,7 @@ def test_only_a_small_write_has_the_settings(
             patch.setattr(writer_choice, limit, value)
             with pytest.raises(Crash):  # before it commits
                 pipeline.apply()
-    pipeline.catch_up()
-    pipeline.assert_equal("t")
+    pipeline.assert_follows("t")
     assert [each == SMALL_WRITE_SETTINGS for each in found] == [False, False, True]
 
 

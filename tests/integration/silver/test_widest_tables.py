@@ -158,8 +158,7 @@ def test_an_edited_rule_takes_features_back_and_a_crash_swaps_no_column(
         with pytest.raises(Crash):
             widest.apply()
     assert table.snapshot().protocol == PLAIN
-    widest.catch_up()
-    widest.assert_equal("t")
+    widest.assert_follows("t")
     version = table.version()
     widest.catch_up("UPDATE t SET b = 'y' WHERE id = 2")
     widest.assert_equal("t")

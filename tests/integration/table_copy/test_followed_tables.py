@@ -109,8 +109,7 @@ def test_a_table_that_was_dropped_and_created_again_joins_again(
     followed.config = replace(followed.config, silver=silver)
     followed.run("UPDATE a SET v = 'before' WHERE id = 1", "DROP TABLE a")
     followed.run("CREATE TABLE a (id int PRIMARY KEY, v text, more int)", "INSERT INTO a VALUES (1, 'x', 1)")
-    followed.catch_up()
-    followed.assert_equal("a")
+    followed.assert_follows("a")
     followed.catch_up("INSERT INTO a VALUES (2, 'y', 2)", "UPDATE a SET more = 3 WHERE id = 1")
     followed.assert_equal("a")
 
@@ -140,8 +139,7 @@ def test_a_continuous_run_adds_a_table_and_prints_a_line(
         wait_until(lambda: published(followed) == {"a", "b"} and A in running.copied)
         followed.run("DELETE FROM a WHERE id = 105")
     assert running.error is None
-    followed.catch_up()
-    followed.assert_equal("a", "b")
+    followed.assert_follows("a", "b")
 
 
 @pytest.mark.promise("followed tables")
@@ -232,8 +230,7 @@ def test_a_locked_table_is_added_by_a_later_poll(followed: Pipeline) -> None:
         [line] = [line for line in summary.lines() if line.startswith("not published")]
         assert line == "not published: public.b. Another session has it locked. Ingest tries again."
         other.execute("ROLLBACK")
-    followed.catch_up()
-    followed.assert_equal("b")
+    followed.assert_follows("b")
 
 
 def test_without_copies_a_table_joins_with_what_changes_from_then_on(make_pipeline: MakePipeline) -> None:
@@ -255,8 +252,7 @@ def test_partitions_that_their_root_or_each_other_cover_are_not_missing(make_pip
         "CREATE TABLE empty (id int PRIMARY KEY) PARTITION BY RANGE (id)",
     )
     pipeline.run("CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20)", "INSERT INTO p VALUES (11)")
-    pipeline.catch_up()
-    pipeline.assert_equal("p")
+    pipeline.assert_follows("p")
     assert not pipeline.ingest().published
     # A partition without an identity must not make the table fail at the source.
     pipeline.run(
@@ -327,8 +323,7 @@ def test_a_role_that_may_not_add_schemas_adds_their_tables(
     )
     life.run(TABLE.format("s.b"), f"ALTER TABLE s.b OWNER TO {role}", FILL.format("s.b", 1, 5))
     assert life.ingest().published == [("s", "b")]
-    life.catch_up()
-    life.assert_equal(TableName("s", "a"), TableName("s", "b"))
+    life.assert_follows(TableName("s", "a"), TableName("s", "b"))
     database.run(f"ALTER DATABASE {database.name} OWNER TO postgres", f"REASSIGN OWNED BY {role} TO postgres")
     database.free_slot()
     database.run(f"DROP OWNED BY {role}", f"DROP ROLE {role}")

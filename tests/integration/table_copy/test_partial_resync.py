@@ -131,8 +131,7 @@ def test_a_crash_while_keys_are_put(
         patch.setattr(NativeTarget, "commit_rows", crash)
         orders.apply()
     assert crashes
-    orders.catch_up()
-    orders.assert_equal("orders")
+    orders.assert_follows("orders")
     assert patches(orders) == [100]
 
 
@@ -207,8 +206,7 @@ def test_a_range_that_silver_cannot_compare_has_the_whole_table_copied(make_pipe
     resync(pipeline, "amounts", keys("1e60", "1e70"), keys(7, 8))
     pipeline.catch_up()
     assert any("whole table" in sentence for kind, sentence in pipeline.events("amounts") if kind == "resync")
-    pipeline.catch_up()
-    pipeline.assert_equal("amounts")
+    pipeline.assert_follows("amounts")
 
 
 @pytest.mark.spark
@@ -220,8 +218,7 @@ def test_a_foreign_commit_is_replaced_by_a_copy(orders: Pipeline) -> None:
     assert summary.exit_code(strict=False) == 1
     assert any("pgdelta resync" in line for line in summary.lines())
     run_resync(orders.config, ["public.orders"])
-    orders.catch_up()
-    orders.assert_equal("orders")
+    orders.assert_follows("orders")
 
 
 @pytest.mark.spark
@@ -274,5 +271,4 @@ def test_transactions_that_ended_and_cannot_be_seen_yet(
     pipeline.catch_up()
     [(_, sentence)] = [event for event in pipeline.events("orders") if event[0] == "resync"]
     assert "missing" in sentence
-    pipeline.catch_up()
-    pipeline.assert_equal("orders")
+    pipeline.assert_follows("orders")

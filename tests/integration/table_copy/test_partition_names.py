@@ -156,8 +156,7 @@ def test_rules_of_partitions_are_named_if_rows_come_under_their_root(
     pipeline = replace(pipeline, config=replace(pipeline.config, tables=rules))
     if what == "TABLE sales":
         pipeline.run("DROP TABLE other")
-    pipeline.catch_up()
-    pipeline.assert_equal("sales")
+    pipeline.assert_follows("sales")
     assert not pipeline.ingest().publication_lines()
 
 

@@ -156,8 +156,7 @@ def test_silver_is_equal_again_and_only_what_differs_is_copied(tables: Pipeline)
     vacuumed, wider = TableName("public", "vacuumed"), TableName("public", "wider")
     assert found.copies[vacuumed].rows_landed == 2
     assert found.compared[wider] == "20 keys differ of 20 rows; 20 key ranges copied."
-    tables.catch_up()
-    tables.assert_equal(*TABLES, "vacuumed")
+    tables.assert_follows(*TABLES, "vacuumed")
     assert requests(tables) == {}
     kind, sentence = tables.events("vacuumed", rewrites=True)[-1]
     assert kind == "evolved"
@@ -197,8 +196,7 @@ def assert_in_doubt_until_copied(tables: Pipeline) -> None:
     alerts = find_alerts(read_facts(tables.config)).found
     assert {alert.table for alert in alerts if alert.rule == "doubt"} == rewritten
     run_resync(tables.config, ["public.*"])
-    tables.catch_up()
-    tables.assert_equal(*rewritten)
+    tables.assert_follows(*rewritten)
     assert tables.apply().exit_code(strict=True) == 0
     assert {table.state for table in read_status(tables.config).tables} == {CURRENT}
 
@@ -214,8 +212,7 @@ def test_rewritten_partitions_are_compared_with_their_root(tables: Pipeline) -> 
         "INSERT INTO root SELECT i, i FROM generate_series(1, 150) i",
     )
     tables.catch_up("ALTER TABLE root ALTER v TYPE int USING v * 2", "TRUNCATE other", "VACUUM FULL leaf")
-    tables.catch_up()
-    tables.assert_equal("root")
+    tables.assert_follows("root")
     events = tables.events("root", rewrites=True)
     [sentence] = [sentence for _, sentence in events if "Bronze keeps" in sentence]
     assert "Partition public.leaf was truncated, or rewritten" in sentence
@@ -226,6 +223,5 @@ def test_a_truncate_on_postgresql_10_is_found(old_database: Database, make_pipel
     fill(pipeline, "a", "b")
     pipeline.catch_up()
     pipeline.catch_up("TRUNCATE a", "VACUUM FULL b")
-    pipeline.catch_up()
-    pipeline.assert_equal("a", "b")
+    pipeline.assert_follows("a", "b")
     assert requests(pipeline) == {}

@@ -103,8 +103,7 @@ def test_a_copy_under_load(copying: Pipeline) -> None:
     with load(copying, 1):
         copying.ingest()
         copying.apply()
-    copying.catch_up()
-    copying.assert_equal("orders", "bag")
+    copying.assert_follows("orders", "bag")
     assert copies(copying, "orders") == [("reading", 0), ("complete", None)]
 
 
@@ -134,8 +133,7 @@ def test_a_copy_that_was_cut_off_continues(copying: Pipeline, monkeypatch: pytes
     # rows without a key cannot be matched: they are read again
     assert "abandoned" in [state for state, _ in copies(copying, "bag")]
     copying.catch_up()  # where a row moved, one more copy
-    copying.catch_up()
-    copying.assert_equal("orders", "bag")
+    copying.assert_follows("orders", "bag")
 
 
 def test_copies_of_a_table_share_one_transaction_id(
@@ -150,8 +148,7 @@ def test_copies_of_a_table_share_one_transaction_id(
         with monkeypatch.context() as patch:
             stop_after(patch, 2 + number)
             copying.ingest()
-        copying.catch_up()
-        copying.assert_equal("orders")
+        copying.assert_follows("orders")
     states = copies(copying, "orders")
     assert [state for state, _ in states] == ["reading", "complete", *["reading", "reading", "complete"] * 3]
     counts = [count or 0 for state, count in states if state == "reading"]
@@ -197,8 +194,7 @@ def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch
     copying.catch_up()
     assert any(kind == "resync" for kind, _ in copying.events("orders"))
     assert copying.frame("silver", "public", "orders").where("n = -1 AND big IS NULL").count() > lost
-    copying.catch_up()
-    copying.assert_equal("orders")
+    copying.assert_follows("orders")
     assert [state for state, _ in copies(copying, "orders")] == [
         "reading", "reading", "complete", "reading", "complete",
     ]  # fmt: skip
@@ -229,8 +225,7 @@ def test_a_transaction_that_ended_and_cannot_be_seen_yet(
         pipeline.ingest()
         complete = pipeline.frame("bronze", "copies").where("state = 'complete'").collect()
         assert {row.table_name: len(row.invisible_commits) for row in complete} == {"orders": 2, "bag": 1}
-    pipeline.catch_up()
-    pipeline.assert_equal("orders", "bag")
+    pipeline.assert_follows("orders", "bag")
 
 
 @pytest.mark.spark
@@ -279,8 +274,7 @@ def test_a_table_that_is_rewritten_each_time_is_held_and_copied_later(
     [(kind, sentence)] = copying.events("orders")
     assert kind == "held"
     assert "5 times in a row" in sentence
-    copying.catch_up()
-    copying.assert_equal("orders", "calm")
+    copying.assert_follows("orders", "calm")
 
 
 @pytest.mark.spark
@@ -304,8 +298,7 @@ def test_columns_that_change_while_the_table_waits(
 
     monkeypatch.setattr(ReaderPool, "_land_in_order", land_and_alter)
     copying.catch_up()
-    copying.catch_up()
-    copying.assert_equal("orders", "bag")
+    copying.assert_follows("orders", "bag")
 
 
 @pytest.mark.spark
