@@ -45,6 +45,11 @@ class Session:
         self.spool.commit(Committed(self.n, LSN(100 * self.n), end, self.n, self.ordinal))
         return end
 
+    def seal(self) -> StagedTransactions:
+        staged = self.spool.seal()
+        assert staged is not None
+        return staged
+
     def change(self, *cells: bytes | None, of: int = 0, origin: Origin | None = None) -> None:
         to = self.relations[of]
         self.spool.add_change(Change(self.ordinal, to, origin, encode(Insert(to.oid, cells or (b"k", b"v")))))

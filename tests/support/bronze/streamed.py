@@ -9,8 +9,11 @@ from tests.support.protocol.encode import encode
 ONE, TWO = relation(1, "one"), relation(2, "two")
 
 
-def start(session: Session, xid: int, *, is_first: bool = True) -> None:
-    session.spool.streams.start(StreamStarted(xid, is_first))
+def start(session: Session, xid: int, of: Relation | None = None) -> None:
+    """Start the first segment of a stream, in which a relation is described, or a later one."""
+    session.spool.streams.start(StreamStarted(xid, of is not None))
+    if of is not None:
+        describe(session, xid, of)
 
 
 def describe(session: Session, xid: int, of: Relation) -> None:

@@ -11,7 +11,7 @@ from pipeline.bronze import streamed_transactions as streams_module
 from pipeline.errors import SpoolError
 from pipeline.protocol.lsn import LSN
 from tests.support.bronze.events import Session, relation, rows_of
-from tests.support.bronze.streamed import commit, describe, insert, start
+from tests.support.bronze.streamed import commit, insert, start
 
 ONE = relation(1, "one")
 Injury = Callable[[bytes, int, Random], bytes]
@@ -35,8 +35,7 @@ INJURIES = pytest.mark.parametrize("injury", [flip_a_bit, cut_off, fill_with_zer
 def an_open_stream(folder: Path) -> Session:
     """Return a session with an open streamed transaction, two pieces of it on disk."""
     session = Session(folder, ONE)
-    start(session, 10)
-    describe(session, 10, ONE)
+    start(session, 10, ONE)
     for number in range(10):
         insert(session, 10, 10, f"a value {number}")
     return session
@@ -89,8 +88,7 @@ def test_a_piece_that_came_from_another_place_is_refused(tmp_path: Path) -> None
 def test_a_file_that_was_damaged_is_not_read_again_and_does_not_land(tmp_path: Path, injury: Injury) -> None:
     session = Session(tmp_path, ONE)
     session.transaction(25)
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     [file] = staged.files
     data = file.path.read_bytes()
     assert (file.data.size, pq.ParquetFile(file.path).metadata.num_rows) == (len(data), 25)
@@ -111,8 +109,7 @@ def test_a_file_that_was_damaged_is_not_read_again_and_does_not_land(tmp_path: P
 def test_pages_have_checksums_that_readers_of_the_lake_can_verify(tmp_path: Path) -> None:
     session = Session(tmp_path, ONE)
     session.transaction(500)
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     [file] = staged.files
     assert len(rows_of(staged)) == 500
     metadata = pq.ParquetFile(file.path).metadata.row_group(0)

@@ -42,8 +42,7 @@ def test_nothing_received_is_nothing_to_hand_over(session: Session) -> None:
 
 def test_empty_transactions_advance_the_position_without_a_file(session: Session) -> None:
     end = session.transaction(0)
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     assert (staged.files, staged.end_lsn, staged.transaction_count) == ((), end, 1)
 
 
@@ -51,8 +50,7 @@ def test_only_committed_transactions_are_handed_over(session: Session) -> None:
     end = session.transaction(3)
     session.begin()
     session.changes(2)
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     assert staged.end_lsn == end
     assert places(rows_of(staged)) == list(expected_places((1, 3)))
     session.changes(1)
@@ -112,8 +110,7 @@ def test_large_transaction_is_not_handed_over_before_its_commit(session: Session
 def test_many_small_transactions_share_one_file(session: Session) -> None:
     for _ in range(40):
         session.transaction(3)
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     assert [file.data.row_count for file in staged.files] == [120]
     assert (staged.transaction_count, staged.change_count) == (40, 120)
     assert places(rows_of(staged)) == list(expected_places(*((n, 3) for n in range(1, 41))))
@@ -126,8 +123,7 @@ def test_wide_rows_count_by_their_bytes(session: Session) -> None:
         session.change(b"k", b"x" * 400)
     session.commit()
     session.transaction(1)
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     assert sorted(file.data.row_count for file in staged.files) == [1, 6]
     assert places(rows_of(staged)) == list(expected_places((1, 6), (2, 1)))
 
@@ -223,8 +219,7 @@ def test_what_is_known_of_versions_does_not_grow_with_their_number(
         session.changes(1)
         session.change(of=1)
         session.commit()
-        staged = session.spool.seal()
-        assert staged is not None
+        staged = session.seal()
         found = [(row["relation_version"], row["table_name"]) for row in rows_of(staged)]
         assert found == [(described.id, f"one{number}"), (version(two).id, "two")]
         assert described.id in {each.id for each in staged.versions}

@@ -24,7 +24,7 @@ from pipeline.protocol.events import (
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Insert, LogicalMessage
 from tests.support.bronze.events import Session, places, relation, rows_of, version
-from tests.support.bronze.streamed import ONE, TWO, commit, describe, insert, start
+from tests.support.bronze.streamed import ONE, TWO, commit, insert, start
 from tests.support.protocol.encode import encode
 
 Seen = tuple[str, str | None]  # op, and what one row differs from others by
@@ -62,11 +62,10 @@ def test_what_is_left_of_interleaved_streams_is_in_bronze_and_numbered(session: 
     for _ in range(300):
         xid = rng.choice((10, 20, 30))
         if xid not in kept:
-            start(session, xid)
-            describe(session, xid, ONE)
+            start(session, xid, ONE)
             kept[xid] = []
         else:
-            start(session, xid, is_first=False)
+            start(session, xid)
         for _ in range(rng.randint(1, 4)):
             serial += 1
             subxid = xid + rng.randint(0, 3)
@@ -112,15 +111,13 @@ def test_what_is_left_of_interleaved_streams_is_in_bronze_and_numbered(session: 
 
 @pytest.mark.usefixtures("limits")
 def test_an_aborted_subtransaction_is_left_out_exactly(session: Session) -> None:
-    start(session, 10)
-    describe(session, 10, ONE)
+    start(session, 10, ONE)
     for serial, subxid in enumerate((10, 11, 12, 11, 10, 13, 12, 10, 11, 14)):
         insert(session, 10, subxid, str(serial))
     for aborted in (11, 13, 99):
         session.spool.streams.abort(StreamAborted(10, aborted, LSN(5), 5))
     commit(session, 10, 500)
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     assert (staged.change_count, staged.transaction_count, staged.end_lsn) == (6, 1, 550)
     rows = rows_of(staged)
     assert [row["new"][1] for row in rows] == ["0", "2", "4", "6", "7", "9"]
@@ -130,8 +127,7 @@ def test_an_aborted_subtransaction_is_left_out_exactly(session: Session) -> None
 
 def test_a_first_segment_voids_what_came_before(session: Session) -> None:
     for value in ("old", "new"):
-        start(session, 10)
-        describe(session, 10, ONE)
+        start(session, 10, ONE)
         insert(session, 10, 10, value)
     commit(session, 10, 500)
     assert [row["new"][1] for row in rows_of(session.spool.seal())] == ["new"]
@@ -139,8 +135,7 @@ def test_a_first_segment_voids_what_came_before(session: Session) -> None:
 
 def test_a_stream_has_its_own_relations_until_it_is_committed(session: Session) -> None:
     wide = relation(1, "one", width=3)
-    start(session, 10)
-    describe(session, 10, wide)
+    start(session, 10, wide)
     data = encode(Insert(1, (b"k", b"v", b"w"), 10))
     session.spool.streams.add_change(StreamedChange(10, 10, wide, None, data))
     session.transaction(1)
@@ -154,8 +149,7 @@ def test_a_stream_has_its_own_relations_until_it_is_committed(session: Session) 
 
 
 def test_a_malformed_row_of_a_stream_is_named(session: Session) -> None:
-    start(session, 10)
-    describe(session, 10, ONE)
+    start(session, 10, ONE)
     data = encode(Insert(1, (b"k",), 10))
     session.spool.streams.add_change(StreamedChange(10, 10, ONE, None, data))
     with pytest.raises(
@@ -173,8 +167,7 @@ def test_a_prepared_transaction_is_handed_over_apart(session: Session, count: in
     session.changes(count)
     session.spool.prepare(Prepared(*began, count))
     session.transaction(1)
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     assert len(rows_of(staged)) == 3
     [prepared] = staged.prepared
     rows = prepared_rows(prepared)
@@ -185,15 +178,13 @@ def test_a_prepared_transaction_is_handed_over_apart(session: Session, count: in
 
 @pytest.mark.usefixtures("limits")
 def test_a_stream_that_is_prepared_is_handed_over_apart(session: Session) -> None:
-    start(session, 10)
-    describe(session, 10, ONE)
+    start(session, 10, ONE)
     for serial in range(9):
         insert(session, 10, 10 + serial % 3, str(serial))
     session.spool.streams.abort(StreamAborted(10, 11, None, None))
     prepared = StreamPrepared("g", 10, LSN(900), LSN(950), 3)
     session.spool.prepare_stream(prepared, session.spool.streams.described(10))
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     assert (staged.files, staged.end_lsn) == ((), 950)
     rows = prepared_rows(staged.prepared[0])
     assert [row["new"][1] for row in rows if row["op"] == "I"] == ["0", "2", "3", "5", "6", "8"]
@@ -207,6 +198,5 @@ def test_what_became_of_prepared_transactions_is_handed_over_in_order(session: S
     )
     for outcome in outcomes:
         session.spool.end_prepared(outcome)
-    staged = session.spool.seal()
-    assert staged is not None
+    staged = session.seal()
     assert (staged.outcomes, staged.end_lsn, staged.transaction_count) == (outcomes, 990, 1)

@@ -12,7 +12,7 @@ import pytest
 from pipeline.bronze import streamed_transactions as streams_module
 from pipeline.protocol.events import StreamAborted
 from tests.support.bronze.events import Session, rows_of
-from tests.support.bronze.streamed import ONE, commit, describe, insert, start
+from tests.support.bronze.streamed import ONE, commit, insert, start
 from tests.support.paths import ROOT
 
 
@@ -26,8 +26,7 @@ def test_streams_are_forgotten_with_the_session_and_leave_no_file(
 ) -> None:
     monkeypatch.setattr(streams_module, "STREAM_ROWS", 4)
     for xid in range(10, 60):
-        start(session, xid)
-        describe(session, xid, ONE)
+        start(session, xid, ONE)
         insert(session, xid, xid, "x")
     assert list(tmp_path.iterdir())
     session.spool.streams.discard()
@@ -51,9 +50,7 @@ def test_streams_on_disk_hold_no_file_open(
     monkeypatch.setattr(streams_module, "STREAM_ROWS", 1)
     for turn in range(3):
         for xid in range(100, 160):
-            start(session, xid, is_first=turn == 0)
-            if turn == 0:
-                describe(session, xid, ONE)
+            start(session, xid, ONE if turn == 0 else None)
             insert(session, xid, xid, f"{xid} {turn}")
     kept = {(file.st_dev, file.st_ino) for file in map(os.stat, tmp_path.iterdir())}
     assert len(kept) == 60
@@ -73,8 +70,7 @@ def test_streams_on_disk_hold_no_file_open(
 def test_committed_streams_of_large_rows_do_not_wait_in_memory(session: Session, tmp_path: Path) -> None:
     size = 1 << 20
     for xid in range(10, 50):
-        start(session, xid)
-        describe(session, xid, ONE)
+        start(session, xid, ONE)
         insert(session, xid, xid, Random(xid).randbytes(size // 2).hex())
         commit(session, xid, 1000 * xid)
     # what the limit lets wait is 16 MiB; hexadecimal digits take half their size, compressed
@@ -86,14 +82,13 @@ def test_committed_streams_of_large_rows_do_not_wait_in_memory(session: Session,
 FEED = """
 import resource, sys
 from pathlib import Path
-from tests.support.bronze.streamed import ONE, commit, describe, insert, start
+from tests.support.bronze.streamed import ONE, commit, insert, start
 from tests.support.bronze.events import Session, row_count_of
 session = Session(Path(sys.argv[1]), ONE)
 size, large = int(sys.argv[2]), "a value of a row " * 60
 
 def transaction(xid, size):
-    start(session, xid)
-    describe(session, xid, ONE)
+    start(session, xid, ONE)
     for row in range(size):
         insert(session, xid, xid, large)
     commit(session, xid, 100 * xid)
