@@ -38,18 +38,12 @@ def tenants_of(config: Config) -> Config:
 
 @pytest.mark.promise("shared tables")
 @pytest.mark.parametrize("copy", ["initial", pytest.param("never", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cuts", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_tenants_share_their_tables(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: str
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: str, cuts: int
 ) -> None:
-    prove(database, tmp_path, monkeypatch, FIXED_SEED, copy=copy, cuts=3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("copy", ["initial", "never"])
-def test_tenants_share_their_tables_for_long(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: str
-) -> None:
-    prove(database, tmp_path, monkeypatch, seed_of_run(), copy=copy, cuts=40)
+    seed = FIXED_SEED if cuts == 3 else seed_of_run()
+    prove(database, tmp_path, monkeypatch, seed, copy=copy, cuts=cuts)
 
 
 @pytest.mark.promise("shared tables")

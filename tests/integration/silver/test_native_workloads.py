@@ -30,20 +30,14 @@ FIXED_SEED = 20_263
 
 
 @pytest.mark.parametrize("copy", ["initial", "never"])
-def test_random_workloads_need_no_spark(database: Database, tmp_path: Path, copy: str) -> None:
-    prove(database, tmp_path, FIXED_SEED, copy=copy, schemas=1, cuts=3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("copy", ["initial", "never"])
-def test_many_random_workloads_need_no_spark(database: Database, tmp_path: Path, copy: str) -> None:
-    prove(database, tmp_path, seed_of_run(), copy=copy, schemas=60, cuts=8)
-
-
-def prove(database: Database, folder: Path, seed: int, *, copy: str, schemas: int, cuts: int) -> None:
+@pytest.mark.parametrize(("schemas", "cuts"), [(1, 3), pytest.param(60, 8, marks=pytest.mark.slow)])
+def test_random_workloads_need_no_spark(
+    database: Database, tmp_path: Path, copy: str, schemas: int, cuts: int
+) -> None:
+    seed = FIXED_SEED if schemas == 1 else seed_of_run()
     print(f"PGDELTA_SEED={seed}")
     rng = Random(seed)
-    config = database.config("*.*", root=str(folder / "lake"), create_publication="all", copy=copy)
+    config = database.config("*.*", root=str(tmp_path / "lake"), create_publication="all", copy=copy)
     silver = replace(config.silver, writer="auto")
     config = replace(config, silver=silver, tables=(TableRule("w_*.*"),))
     if copy == "never":

@@ -67,32 +67,22 @@ def divided(config: Config, modes: Sequence[str] = ("mirror",)) -> Config:
 @pytest.mark.promise("partitioned silver")
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("copy", ["initial", "never"])
-def test_native_mirrors_have_the_rows_of_the_source(database: Database, tmp_path: Path, copy: str) -> None:
-    prove(database, tmp_path, FIXED_SEED, None, copy=copy, schemas=1, cuts=2)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("without_spark")
-@pytest.mark.parametrize("copy", ["initial", "never"])
-def test_many_native_mirrors_have_the_rows_of_the_source(
-    database: Database, tmp_path: Path, copy: str
+@pytest.mark.parametrize(("schemas", "cuts"), [(1, 2), pytest.param(40, 6, marks=pytest.mark.slow)])
+def test_native_mirrors_have_the_rows_of_the_source(
+    database: Database, tmp_path: Path, copy: str, schemas: int, cuts: int
 ) -> None:
-    prove(database, tmp_path, seed_of_run(), None, copy=copy, schemas=40, cuts=6)
+    seed = FIXED_SEED if schemas == 1 else seed_of_run()
+    prove(database, tmp_path, seed, None, copy=copy, schemas=schemas, cuts=cuts)
 
 
 @pytest.mark.slow
 @pytest.mark.promise("partitioned silver")
+@pytest.mark.parametrize(("copy", "schemas", "cuts"), [("never", 1, 2), ("initial", 20, 3)])
 def test_mirrors_of_spark_have_the_rows_of_the_source(
-    database: Database, tmp_path: Path, spark: SparkSession
+    database: Database, tmp_path: Path, spark: SparkSession, copy: str, schemas: int, cuts: int
 ) -> None:
-    prove(database, tmp_path, FIXED_SEED, spark, copy="never", schemas=1, cuts=2)
-
-
-@pytest.mark.slow
-def test_many_mirrors_of_spark_have_the_rows_of_the_source(
-    database: Database, tmp_path: Path, spark: SparkSession
-) -> None:
-    prove(database, tmp_path, seed_of_run(), spark, copy="initial", schemas=20, cuts=3)
+    seed = FIXED_SEED if schemas == 1 else seed_of_run()
+    prove(database, tmp_path, seed, spark, copy=copy, schemas=schemas, cuts=cuts)
 
 
 def prove(
