@@ -17,7 +17,7 @@ import pytest
 from pipeline.protocol.lsn import LSN
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.workload.tables import Schema, create_schema
 from tests.support.workload.transactions import run_workload
 
@@ -46,8 +46,7 @@ def prove(make_pipeline: MakePipeline, seed: int, *, workloads: int, transaction
     """Run workloads, capture all by both routes, apply each in one way and compare it with its source."""
     from pipeline.apply.applier import Applier
 
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     # Both capture everything; each applies the workloads that are its own to prove.
     lanes = {
         route: make_pipeline(f"{route}_*.*", name=route, route=route, create_publication="all")

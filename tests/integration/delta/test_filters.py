@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 
 Value = Callable[[Random], Any]
 _EXACT = Context(prec=60)
@@ -169,8 +169,7 @@ class Readers:
 @pytest.mark.parametrize("tables", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_filters_find_what_they_describe(tmp_path: Path, tables: int) -> None:
     seed = seed_of_run()
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     checked: Counter[str] = Counter()
     for number in range(tables):
         path = str(tmp_path / str(number))

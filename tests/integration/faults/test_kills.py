@@ -22,7 +22,7 @@ from tests.support.jobs import RICH, RICH_LINE, Job, Load
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.postgres.sessions import TABLES, Sessions, create_tables
 from tests.support.running import CONFIG
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.workload.tables import create_schema
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -66,8 +66,7 @@ def test_kills_at_random_times_lose_and_repeat_nothing(
     make_pipeline: MakePipeline, tmp_path: Path, is_rich: bool, count: int
 ) -> None:
     seed = seed_of_run()
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     rules = ["load.*", *(["public.*"] if is_rich else [])]
     pipeline = make_pipeline(*rules, protocol=RICH if is_rich else Protocol())
     judge = make_pipeline(*rules, name="judge", protocol=Protocol(version=1))

@@ -27,6 +27,8 @@ from tests.support.fault_points import crash_at
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import Crash, Pipeline
 
+pytestmark = pytest.mark.spark
+
 TABLES = (
     "CREATE TABLE debit (id int PRIMARY KEY, amount int)",
     'CREATE TABLE "Credit" (id int PRIMARY KEY, amount int)',
@@ -78,7 +80,6 @@ def end_before_the_manifest(pipeline: Pipeline) -> None:
         Applier(pipeline.spark, pipeline.config).apply_pending()
 
 
-@pytest.mark.spark
 @pytest.mark.promise("consistent reads")
 def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: None) -> None:
     pipeline.ingest()
@@ -128,7 +129,6 @@ def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: N
     assert [table["state"] for table in printed.as_json()["tables"]] == ["behind", "current"]
 
 
-@pytest.mark.spark
 @pytest.mark.promise("consistent reads")
 @pytest.mark.slow
 def test_a_manifest_has_the_time_of_the_copy_that_a_table_begins_with(life: Pipeline, far_east: None) -> None:
@@ -148,7 +148,6 @@ def test_a_manifest_has_the_time_of_the_copy_that_a_table_begins_with(life: Pipe
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_what_a_run_wrote_that_ended_early_is_in_no_manifest_of_before(pipeline: Pipeline) -> None:
     pipeline.ingest()
     pipeline.catch_up(*TABLES, *BOOK)
@@ -170,7 +169,6 @@ def booked(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_a_table_that_caught_up_is_in_another_manifest_of_the_same_commit(booked: Pipeline) -> None:
     identifier, version = f"delta.`{booked.path('silver', 'public', 'Credit')}`", booked.version("Credit")
@@ -188,7 +186,6 @@ def test_a_table_that_caught_up_is_in_another_manifest_of_the_same_commit(booked
         assert_alike(silver_of(booked, lsn=lsn), count)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("versions that are gone")
 @pytest.mark.slow
 def test_a_table_built_again_has_other_rows_under_the_same_numbers(booked: Pipeline) -> None:
@@ -203,7 +200,6 @@ def test_a_table_built_again_has_other_rows_under_the_same_numbers(booked: Pipel
     assert_alike(silver_of(booked, lsn=newest), 6)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("versions that are gone")
 @pytest.mark.slow
 def test_a_manifest_of_an_older_release_is_read_by_the_offsets_of_versions(booked: Pipeline) -> None:
@@ -225,7 +221,6 @@ def test_a_manifest_of_an_older_release_is_read_by_the_offsets_of_versions(booke
         silver_of(booked, lsn=first)[TableName("public", "Credit")]
 
 
-@pytest.mark.spark
 @pytest.mark.promise("versions that are gone")
 @pytest.mark.slow
 def test_versions_whose_files_or_log_are_deleted_are_refused(booked: Pipeline) -> None:
@@ -260,7 +255,6 @@ def test_versions_whose_files_or_log_are_deleted_are_refused(booked: Pipeline) -
     assert_alike(silver_of(booked, lsn=lsns[1]), 4)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("versions that are gone")
 @pytest.mark.slow
 def test_as_of_is_the_same_after_a_move_a_rebuild_and_a_detached_table(
@@ -289,7 +283,6 @@ def test_as_of_is_the_same_after_a_move_a_rebuild_and_a_detached_table(
         assert_alike(silver_of(moved, lsn=lsn), count)
 
 
-@pytest.mark.spark
 @pytest.mark.promise("consistent reads")
 @pytest.mark.slow
 def test_what_a_run_wrote_that_ended_before_its_manifest_is_in_the_next(booked: Pipeline) -> None:

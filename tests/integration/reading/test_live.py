@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -19,7 +18,7 @@ from tests.support.comparable.source import Rows, snapshot, source_columns, sour
 from tests.support.fault_points import crash_at
 from tests.support.modes.workloads import RowSteps
 from tests.support.pipelines import Crash
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.servers import Database, MakeServer
 from tests.support.workload.tables import Connection, Schema, Table, create_schema
 from tests.support.workload.transactions import run_workload
@@ -46,8 +45,7 @@ def test_live_shows_the_source_in_many_random_workloads(
 
 def prove(database: Database, folder: Path, seed: int, *, mode: RowMode, schemas: int, cuts: int) -> None:
     """Read live after each of some workloads; only some are applied."""
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     config = database.config("*.*", root=str(folder / "lake"), create_publication="all")
     silver = replace(config.silver, writer="auto")
     divided = TableRule("w_*.documents", mode=mode, partition_by=("revision",))

@@ -39,7 +39,7 @@ from tests.support.pipelines import (
     with_rules,
     with_writer,
 )
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
 from tests.support.workload.tables import create_schema
@@ -110,8 +110,7 @@ def prove(
     rounds: int,
 ) -> None:
     """Lose changes, copy the tables again and compare them with their model, by random cuts."""
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     writer: WriterSetting = "native" if spark is None else "spark"
     config = config_of_modes(database, folder / "lake", modes, writer, copy="initial")
     with database.connect() as source:

@@ -23,7 +23,7 @@ from pipeline.maintenance.maintainer import Maintainer
 from pipeline.silver.write.shared_tables import SharedTable
 from tests.support.many_sources import AlikeSteps, assert_equal
 from tests.support.pipelines import Crash, crash, succeeded
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.servers import Database
 from tests.support.workload.tables import create_schema
 from tests.support.workload.transactions import run_workload
@@ -169,8 +169,7 @@ def test_maintenance_keeps_what_the_shared_table_showed_longest(
 def prove(
     database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int, *, copy: str, cuts: int
 ) -> None:
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     config = tenants_of(database.config(root=str(folder / "lake"), create_publication="all", copy=copy))
     if copy == "never":
         run_ingest(config)

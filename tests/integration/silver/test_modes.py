@@ -31,7 +31,7 @@ from tests.support.modes.models import Append, History
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.modes.workloads import MODES, RowSteps, config_of, config_of_modes, names_of
 from tests.support.pipelines import Crash, succeeded
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.servers import Database
 from tests.support.workload.tables import Connection, Schema, create_schema
 from tests.support.workload.transactions import run_workload
@@ -140,8 +140,7 @@ def prove(
 
     Each mode has so many schemas.
     """
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     config = config_of_modes(database, folder / "lake", modes, "auto" if spark is None else "spark")
     run_ingest(config)
     steps: dict[str, Any] = {"steps": RowSteps} if spark is None else {}

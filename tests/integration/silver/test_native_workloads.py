@@ -5,7 +5,6 @@ Nothing here may start Spark: every batch would need a job for each of its table
 
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -19,7 +18,7 @@ from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import snapshot, source_columns, source_rows
 from tests.support.modes.workloads import RowSteps
 from tests.support.pipelines import succeeded
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.servers import Database
 from tests.support.workload.tables import Connection, Schema, create_schema
 from tests.support.workload.transactions import run_workload
@@ -35,8 +34,7 @@ def test_random_workloads_need_no_spark(
     database: Database, tmp_path: Path, copy: str, schemas: int, cuts: int
 ) -> None:
     seed = FIXED_SEED if schemas == 1 else seed_of_run()
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     config = database.config("*.*", root=str(tmp_path / "lake"), create_publication="all", copy=copy)
     silver = replace(config.silver, writer="auto")
     config = replace(config, silver=silver, tables=(TableRule("w_*.*"),))

@@ -27,7 +27,7 @@ from tests.support.fault_points import WHEN, crash_at
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.modes.workloads import KEYED, MODES, RowSteps, config_of_modes, names_of, rule_of
 from tests.support.pipelines import Crash, succeeded
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.servers import Database
 from tests.support.workload.tables import Schema, create_schema
 from tests.support.workload.transactions import run_workload
@@ -96,8 +96,7 @@ def prove(
     cuts: int,
 ) -> None:
     """Run workloads, capture and apply them, and compare silver with the source after each cut."""
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     config = database.config("*.*", root=str(folder / "lake"), create_publication="all", copy=copy)
     silver = replace(config.silver, writer="auto" if spark is None else "spark")
     config = divided(replace(config, silver=silver))
@@ -246,8 +245,7 @@ def prove_crashes(
 
     One schema lives through all of it; another one is new each time.
     """
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     config = database.config("*.*", root=str(folder / "lake"), create_publication="all")
     silver = replace(config.silver, writer="auto" if spark is None else "spark")
     if mode == "mirror":

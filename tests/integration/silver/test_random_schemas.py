@@ -11,7 +11,7 @@ from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.workload.shapes import Evolving, create_shapes
 from tests.support.workload.tables import Schema
 from tests.support.workload.transactions import Step, run_workload
@@ -37,8 +37,7 @@ def test_silver_equals_the_source_for_two_hundred_random_tables(
 
 
 def prove(make_pipeline: MakePipeline, seed: int, *, schemas: int, rounds: int) -> None:
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     pipeline = make_pipeline("*.*", create_publication="all")
     pipeline.ingest()
     made = [create_shapes(pipeline.source, rng, f"shapes_{n}", TABLES) for n in range(schemas)]

@@ -35,7 +35,7 @@ from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import backticked, silver_path, silver_rows
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.rewritten import is_about_rewrite
-from tests.support.seeds import seed_of_run
+from tests.support.seeds import printed_rng, seed_of_run
 from tests.support.workload.tables import WORKLOAD, Connection, create_schema
 from tests.support.workload.transactions import run_workload
 
@@ -98,8 +98,7 @@ def compare(
     """
     from pipeline.apply.applier import Applier
 
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
+    rng = printed_rng(seed)
     policies = list(itertools.islice(itertools.cycle(POLICIES), schemas))
     chosen = Random(seed_of_run()).sample(WORKLOAD, tables) if tables else ["*"]
     print(f"tables: {chosen}")

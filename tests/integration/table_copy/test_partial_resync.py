@@ -20,6 +20,8 @@ from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
 
+pytestmark = pytest.mark.spark
+
 BIG = "(SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 90) j)"
 ORDERS = (
     "CREATE TABLE orders (id int8 PRIMARY KEY, n int, big text)",
@@ -63,7 +65,6 @@ def orders(make_pipeline: MakePipeline) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.spark
 @pytest.mark.promise("resyncs")
 @pytest.mark.parametrize("writer", ["auto", pytest.param("spark", marks=pytest.mark.slow)])
 def test_keys_are_copied_again_while_the_table_changes(
@@ -103,7 +104,6 @@ def test_keys_are_copied_again_while_the_table_changes(
     orders.assert_equal("orders")
 
 
-@pytest.mark.spark
 @pytest.mark.promise("resyncs")
 @pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True])
@@ -135,7 +135,6 @@ def test_a_crash_while_keys_are_put(
     assert patches(orders) == [100]
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="never")
@@ -167,7 +166,6 @@ def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -
     pipeline.assert_equal("parts")
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_key_ranges_that_cannot_be_copied_are_refused(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
@@ -194,7 +192,6 @@ def test_key_ranges_that_cannot_be_copied_are_refused(make_pipeline: MakePipelin
     pipeline.assert_equal("moments")
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_a_range_that_silver_cannot_compare_has_the_whole_table_copied(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
@@ -209,7 +206,6 @@ def test_a_range_that_silver_cannot_compare_has_the_whole_table_copied(make_pipe
     pipeline.assert_follows("amounts")
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_a_foreign_commit_is_replaced_by_a_copy(orders: Pipeline) -> None:
     orders.session.sql(f"DELETE FROM delta.`{orders.path('silver', 'public', 'orders')}` WHERE id < 100")
@@ -221,7 +217,6 @@ def test_a_foreign_commit_is_replaced_by_a_copy(orders: Pipeline) -> None:
     orders.assert_follows("orders")
 
 
-@pytest.mark.spark
 @pytest.mark.promise("resyncs")
 @pytest.mark.slow
 def test_keys_are_copied_although_a_commit_is_not_visible_yet(
@@ -242,7 +237,6 @@ def test_keys_are_copied_although_a_commit_is_not_visible_yet(
     pipeline.assert_equal("orders")
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_transactions_that_ended_and_cannot_be_seen_yet(
     make_server: MakeServer, make_pipeline: MakePipeline
