@@ -1,31 +1,66 @@
 """What is copied is what the stream would have sent: the same relation version, the same texts."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.bronze.relations import relation_version
 from pipeline.bronze.spool import Spool
 from pipeline.errors import SourceError
 from pipeline.ingest.decoder import Decoder
+from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import connect
-from pipeline.postgres.publication import describe_published
+from pipeline.postgres.publication import PublishedTable, describe_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
+from pipeline.protocol.lsn import INVALID
+from pipeline.table_copy.planner import plan_chunks
+from pipeline.table_copy.reader_pool import CopyHeader, CopySpool
 from pipeline.table_name import TableName
-from tests.support.bronze.events import rows_of
+from tests.support.bronze.events import rows_of, rows_of_files
 from tests.support.captures.typed import install
 from tests.support.postgres.binaries import binaries_of
-from tests.support.postgres.copying import Row, copy_table, values
 from tests.support.postgres.streams import prepare, read_through, start
 from tests.support.postgres.templates import start_server
 from tests.support.servers import Database, drop_database
 from tests.support.values.kinds import Kind
 from tests.support.values.table import FAMILIES, NEWEST_FAMILIES
 from tests.support.values.tables import ValueTable
+
+# Copying without Spark: what a publication has of a table at a snapshot, as rows of bronze.
+Row = dict[str, Any]
+
+
+def copy_table(
+    conninfo: str, publication: str, table: str, directory: Path
+) -> tuple[PublishedTable, list[Row]]:
+    """Return a table of schema public as it is described, and its rows in the order of their ordinals."""
+    with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
+        described = describe_published(keeper.connection, publication, TableName("public", table))
+        facts = read_relation(keeper.connection, described.relation)
+        assert facts is not None
+        version = relation_version(described.relation, facts, INVALID)
+        spool = CopySpool(directory, CopyHeader(7, version, keeper.snapshot.lsn, keeper.snapshot.exported_at))
+        count = 0
+        for chunk in plan_chunks(described.leaves, 64 << 20):
+            leaf = next(leaf for leaf in described.leaves if leaf.oid == chunk.relation_id)
+            for block in reader.read(
+                keeper.snapshot, described, LeafPages(leaf, chunk.first_page, chunk.end_page)
+            ):
+                spool.add(block, count)
+                count += block.row_count
+        file = spool.finish()
+    return described, rows_of_files([file] if file else [])
+
+
+def values(rows: Sequence[Row]) -> list[list[str | None]]:
+    """Return the values of rows."""
+    return [row["new"] for row in rows]
+
 
 pytestmark = pytest.mark.postgres
 
