@@ -467,44 +467,39 @@ sys.exit(signals.main_guard(work))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.Signals) -> None:
-    with started(WORK, "50", "0.3") as process:
+def signalled(
+    number: signal.Signals, *arguments: str, kind: str = "", timeout: float = 120
+) -> tuple[int, str, str]:
+    """Send a signal to work that has begun; return its exit code, and what it printed on both streams."""
+    work = WORK.replace("(work)", f"(work, kind=signals.CommandKind.{kind})") if kind else WORK
+    with started(work, *arguments) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=120)
-        assert (process.returncode, out, err) == (0, "committed\n", "")
+        out, err = process.communicate(timeout=timeout)
+        return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.Signals) -> None:
+    assert signalled(number, "50", "0.3") == (0, "committed\n", "")
 
 
 @pytest.mark.parametrize(("kind", "code"), [("READER", 0), ("ANSWER", 1)])
 def test_what_commits_nothing_is_not_waited_for(kind: str, code: int) -> None:
-    with started(WORK.replace("(work)", f"(work, kind=signals.CommandKind.{kind})"), "50", "60") as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=40)
-        assert (process.returncode, out, err) == (code, "", "")
+    assert signalled(signal.SIGINT, "50", "60", kind=kind, timeout=40) == (code, "", "")
 
 
 def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:
-    with started(WORK, "0.5", "60") as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=120)
-        assert (process.returncode, out) == (0, "")
-        assert err.startswith("pgdelta: Stopped before the commit in progress had ended. Nothing is lost")
+    code, out, err = signalled(signal.SIGTERM, "0.5", "60")
+    assert (code, out) == (0, "")
+    assert err.startswith("pgdelta: Stopped before the commit in progress had ended. Nothing is lost")
 
 
 def test_a_command_that_runs_once_is_cut_off_by_a_signal_with_1() -> None:
-    with started(WORK.replace("(work)", "(work, kind=signals.CommandKind.ONCE)"), "0.5", "60") as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 1
-        assert err.endswith("Nothing is lost: run the same command again.\n")
+    code, _, err = signalled(signal.SIGTERM, "0.5", "60", kind="ONCE")
+    assert code == 1
+    assert err.endswith("Nothing is lost: run the same command again.\n")
 
 
 def test_a_second_signal_ends_at_once() -> None:
