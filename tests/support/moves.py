@@ -37,7 +37,7 @@ def advance_wal(database: Database, lsn: LSN) -> None:
 
 def database_of(server: EmbeddedServer, name: str) -> Database:
     """Create a database of a server."""
-    Database(server, "postgres", server.conninfo).run(f"CREATE DATABASE {name}")
+    Database.of(server).run(f"CREATE DATABASE {name}")
     return Database(server, name, server.conninfo_of(name))
 
 

@@ -38,6 +38,11 @@ class Database:
     name: str
     conninfo: str
 
+    @classmethod
+    def of(cls, server: EmbeddedServer) -> "Database":
+        """Return the database postgres of a server."""
+        return cls(server, "postgres", server.conninfo)
+
     def connect(self) -> psycopg.Connection[Any]:
         """Open an ordinary session of the superuser in autocommit mode."""
         return psycopg.connect(self.conninfo, autocommit=True, client_encoding="UTF8")

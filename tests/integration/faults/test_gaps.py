@@ -126,8 +126,7 @@ def test_a_table_that_came_behind_a_gap_lacks_nothing(make_pipeline: MakePipelin
 def test_a_gap_refuses_prepared_transactions_in_it_but_not_earlier_ones(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
-    server = make_server({"max_prepared_transactions": "5"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"max_prepared_transactions": "5"}))
     two_phase = Protocol(two_phase=True, written=frozenset({"two_phase"}))
     life = make_pipeline(copy="initial", create_publication="all", database=database, protocol=two_phase)
     life.catch_up(TABLE.format("a"), FILL.format("a", 1, 50))

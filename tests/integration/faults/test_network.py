@@ -49,7 +49,7 @@ def test_a_link_that_stalls_ends_the_run(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = make_server({"wal_sender_timeout": "3s"})
-    pipeline = make_pipeline(database=Database(server, "postgres", server.conninfo))
+    pipeline = make_pipeline(database=Database.of(server))
     pipeline.ingest(ITEMS)
     patient = functools.partial(start_walsender, idle_timeout=6.0)
     monkeypatch.setattr("pipeline.ingest.job.start_walsender", patient)

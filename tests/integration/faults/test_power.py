@@ -46,7 +46,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def database(make_server: MakeServer) -> Database:
     """Give a server of its own, which streams large transactions."""
     server = make_server({"logical_decoding_work_mem": "64kB"})
-    return Database(server, "postgres", server.conninfo)
+    return Database.of(server)
 
 
 @pytest.fixture

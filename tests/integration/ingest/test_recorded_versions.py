@@ -30,8 +30,7 @@ def test_versions_that_open_streams_describe(
     make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(spool, "MAX_RECORDED_IDS", most)
-    server = make_server({"logical_decoding_work_mem": "64kB"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"logical_decoding_work_mem": "64kB"}))
     database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in "abc"))
     config = database.config(root=str(tmp_path / "lake"), create_publication="all")
     run_ingest(config)

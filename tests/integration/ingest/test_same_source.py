@@ -110,8 +110,7 @@ def test_a_database_that_is_read_only_by_default_is_followed(database: Database,
 
 
 def test_a_timeout_of_idle_slots_is_named_before_it_passes(make_server: MakeServer, tmp_path: Path) -> None:
-    server = make_server({"idle_replication_slot_timeout": "1s"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"idle_replication_slot_timeout": "1s"}))
     database.run(TABLE)
     shop = NativePipeline.make(database, tmp_path)
     time.sleep(1.0)

@@ -105,7 +105,7 @@ def test_the_printed_script_is_enough_for_a_role_that_did_not_exist(
 ) -> None:
     """A role that may only log in runs init; a superuser runs what it prints, as it is."""
     server = make_server({"wal_level": "replica", "max_replication_slots": "0"}, major=major)
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(server)
     make_tables(database)
     make_odd_relations(database)
     database.run(

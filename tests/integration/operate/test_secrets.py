@@ -95,7 +95,7 @@ def wait_until(is_done: Callable[[], bool], process: subprocess.Popen[bytes], wh
 @pytest.mark.parametrize("writer", BOTH_WRITERS)
 def test_a_planted_secret_is_nowhere(make_server: MakeServer, tmp_path: Path, writer: WriterSetting) -> None:
     server = make_server()
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(server)
     literal = SECRET.replace("'", "''")
     database.run(
         f"CREATE ROLE keeper LOGIN REPLICATION PASSWORD '{literal}'",

@@ -114,8 +114,7 @@ def test_a_busy_slot_is_read_once_it_is_free(database: Database, route: str) -> 
 def test_the_session_outlives_a_reader_that_sleeps_in_a_transaction(
     make_server: MakeServer, rows: int
 ) -> None:
-    server = make_server({"wal_sender_timeout": "2s"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"wal_sender_timeout": "2s"}))
     config = prepare_items(database)
     database.run(f"INSERT INTO item (id, name) SELECT n, repeat('x', 50) FROM generate_series(1, {rows}) n")
     with closing(start(config)) as stream:
@@ -133,7 +132,7 @@ def test_the_session_outlives_a_reader_that_sleeps_in_a_transaction(
 @both_routes
 def test_a_lost_connection_is_one_sentence_and_loses_nothing(make_server: MakeServer, route: str) -> None:
     server = make_server()
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(server)
     config = prepare_items(database, "INSERT INTO item (id) VALUES (1)")
     stream = start(config, route)
     messages = read_through(stream, database.flush_lsn())
@@ -151,8 +150,7 @@ def test_a_lost_connection_is_one_sentence_and_loses_nothing(make_server: MakeSe
 @pytest.mark.promise("gaps are never silent")
 @both_routes
 def test_a_slot_whose_wal_was_removed_is_a_gap(make_server: MakeServer, route: str) -> None:
-    server = make_server(LITTLE_WAL)
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server(LITTLE_WAL))
     config = prepare_items(database)
     outgrow(database)
     with pytest.raises(GapError, match=r"The slot postgres is lost.*max_slot_wal_keep_size"):
@@ -189,8 +187,7 @@ def test_the_cause_of_a_lost_slot_is_named_with_the_way_to_prevent_it(
 
 @both_routes
 def test_a_slot_that_is_lost_while_it_is_read_is_named(make_server: MakeServer, route: str) -> None:
-    server = make_server(LITTLE_WAL)
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server(LITTLE_WAL))
     config = prepare_items(database)
     with closing(start(config, route)) as stream:
         outgrow(database)

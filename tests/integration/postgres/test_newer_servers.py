@@ -65,8 +65,7 @@ def test_a_newer_server_is_named_by_check_and_by_the_run(
 def test_the_wal_level_is_that_which_the_slot_finds(
     make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = make_server({"wal_level": "replica"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"wal_level": "replica"}))
     database.run(TABLE.format("a"))
     [failed] = [check for check in run_checks(database.config()) if check.name == "wal_level"]
     assert not failed.ok

@@ -6,8 +6,7 @@ from tests.support.servers import Database, MakeServer
 
 
 def test_open_writers_are_listed_by_table(make_server: MakeServer) -> None:
-    server = make_server({"max_prepared_transactions": "2"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"max_prepared_transactions": "2"}))
     database.run(
         "CREATE TABLE plain (id int)",
         "CREATE TABLE root (id int) PARTITION BY RANGE (id)",

@@ -79,7 +79,7 @@ class Guarded:
 @pytest.fixture
 def guarded(make_server: MakeServer, tmp_path: Path) -> Guarded:
     server = make_server()
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(server)
     database.run(
         f"CREATE ROLE {ROLE} LOGIN REPLICATION SUPERUSER",
         "CREATE TABLE items (id int PRIMARY KEY, name text)",

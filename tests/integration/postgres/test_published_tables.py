@@ -38,8 +38,7 @@ def test_a_schema_that_left_and_came_back_has_another_entry(database: Database) 
 
 @pytest.mark.parametrize("major", [None, 14])
 def test_a_partition_has_the_entry_of_its_root(make_server: MakeServer, major: int | None) -> None:
-    server = make_server(major=major)
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server(major=major))
     database.run(
         "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",

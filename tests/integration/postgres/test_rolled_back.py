@@ -19,7 +19,7 @@ FILL = "INSERT INTO items SELECT g, repeat('x', 6800) FROM generate_series(10, 4
 @both_routes
 def test_what_the_sentence_advises_helps(make_server: MakeServer, route: str) -> None:
     server = make_server({"max_prepared_transactions": "5", "logical_decoding_work_mem": "64kB"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(server)
     database.run("CREATE TABLE items (id int PRIMARY KEY, v text)")
     config = database.config(protocol=TWO_PHASE)
     prepare(config)

@@ -38,10 +38,9 @@ run_ingest(Database(None, "shop", sys.argv[1]).config(root=sys.argv[2]))
 
 @pytest.fixture(params=[10, pytest.param(15, marks=pytest.mark.slow), 18])
 def waiting(request: pytest.FixtureRequest, make_server: MakeServer, tmp_path: Path) -> Database:
-    server = make_server(
-        {"max_prepared_transactions": "5"}, major=None if request.param == 18 else request.param
+    database = Database.of(
+        make_server({"max_prepared_transactions": "5"}, major=None if request.param == 18 else request.param)
     )
-    database = Database(server, "postgres", server.conninfo)
     database.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE DATABASE other")
     return database
 

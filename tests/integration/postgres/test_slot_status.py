@@ -48,8 +48,9 @@ def test_a_slot_is_described_by_old_and_new_servers(major: int, request: pytest.
 
 @pytest.mark.promise("slot status")
 def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServer) -> None:
-    server = make_server({"max_slot_wal_keep_size": "64MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(
+        make_server({"max_slot_wal_keep_size": "64MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
+    )
     config = prepare_items(database)
     fill = "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 30000) n"
     before = read_source_status(config)
@@ -112,7 +113,7 @@ def test_the_end_of_the_wal_is_polled_and_unknown_without_an_answer(
     make_server: MakeServer,
 ) -> None:
     server = make_server()
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(server)
     with closing(WalEnd(server.conninfo, interval=0.05, longest_age=1.0)) as wal_end:
         for _ in range(2):
             database.run("CREATE TABLE IF NOT EXISTS t ()", "SELECT pg_switch_wal()")

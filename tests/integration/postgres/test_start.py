@@ -224,8 +224,7 @@ def test_a_slot_becomes_a_two_phase_one_only_where_that_is_written(database: Dat
 def test_a_new_lake_refuses_a_two_phase_slot_if_a_transaction_is_prepared(
     make_server: MakeServer,
 ) -> None:
-    server = make_server({"max_prepared_transactions": "5"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"max_prepared_transactions": "5"}))
     database.run("CREATE TABLE item (id int PRIMARY KEY)")
     plain, two_phase = (
         database.config(slot=name, protocol=Protocol(two_phase=name == "two_phase"))
@@ -271,23 +270,20 @@ def test_a_role_without_replication_gets_the_command_to_run(database: Database, 
 
 
 def test_a_wal_level_that_is_too_low_is_named(make_server: MakeServer) -> None:
-    server = make_server({"wal_level": "replica"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"wal_level": "replica"}))
     with pytest.raises(SourceError, match="ALTER SYSTEM SET wal_level = logical"):
         make_slot(database.config())
 
 
 def test_a_server_without_a_free_slot_is_named(make_server: MakeServer) -> None:
-    server = make_server({"max_replication_slots": "1"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"max_replication_slots": "1"}))
     make_slot(database.config())
     with pytest.raises(SourceError, match="all replication slots are in use"):
         make_slot(database.config(slot="another"))
 
 
 def test_a_server_without_a_free_walsender_is_named(make_server: MakeServer) -> None:
-    server = make_server({"max_wal_senders": "1"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"max_wal_senders": "1"}))
     database.run("CREATE TABLE item (id int PRIMARY KEY)")
     for slot in ("one", "two"):
         make_publication(database.config(slot="none"))

@@ -176,8 +176,7 @@ def test_columns_of_a_new_table_stay_known_after_a_rollback_to_a_savepoint(
 @pytest.fixture
 def held(make_server: MakeServer) -> Iterator[Database]:
     """Give a database whose commits wait for a standby that is not there; its own sessions do not."""
-    server = make_server({"synchronous_standby_names": "away", "synchronous_commit": "local"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"synchronous_standby_names": "away", "synchronous_commit": "local"}))
     yield database
     database.run("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()")
 

@@ -127,8 +127,7 @@ def test_the_time_of_a_transaction_decides_unless_it_is_hidden(pipeline: Pipelin
 
 
 def test_a_standbys_slot_that_holds_a_failover_slot_is_named(make_server: MakeServer) -> None:
-    server = make_server({"synchronized_standby_slots": "standby_1"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"synchronized_standby_slots": "standby_1"}))
     config = replace(database.config(create_failover=True), alerts=ALERTS)
     database.run(
         "CREATE TABLE item (id int, v text)",

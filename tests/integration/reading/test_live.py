@@ -111,8 +111,9 @@ def differing(name: TableName, wanted: Rows, found: Rows) -> object:
 def test_streamed_and_prepared_transactions_are_shown_once_committed(
     make_server: MakeServer, tmp_path: Path
 ) -> None:
-    server = make_server({"max_prepared_transactions": "5", "logical_decoding_work_mem": "64kB"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(
+        make_server({"max_prepared_transactions": "5", "logical_decoding_work_mem": "64kB"})
+    )
     protocol = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
     config = database.config(root=str(tmp_path / "lake"), create_publication="all", protocol=protocol)
     config = replace(config, silver=replace(config.silver, writer="auto"))

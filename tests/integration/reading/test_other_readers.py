@@ -163,7 +163,7 @@ def filled(
     server: EmbeddedServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
     """Give a pipeline whose silver tables had rows inserted, changed and deleted, in commits of their own."""
-    Database(server, "postgres", server.conninfo).run("CREATE DATABASE readers")
+    Database.of(server).run("CREATE DATABASE readers")
     database = Database(server, "readers", server.conninfo_of("readers"))
     with database.connect() as source:
         config = database.config(root=str(tmp_path_factory.mktemp("readers") / "lake"))

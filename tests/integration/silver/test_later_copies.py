@@ -342,8 +342,7 @@ def states_of(pipeline: Pipeline, table: str) -> Sequence[CopyState]:
 def test_what_a_snapshot_did_not_see_is_part_of_the_copy(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
-    server = make_server({"synchronous_standby_names": ""})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"synchronous_standby_names": ""}))
     pipeline = with_modes(make_pipeline(copy="initial", create_publication="all", database=database))
     catch_up(pipeline)
     lose(pipeline, MODES, *LOST)

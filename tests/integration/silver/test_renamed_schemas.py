@@ -20,8 +20,7 @@ from tests.support.servers import Database, MakeServer
 def test_what_comes_under_the_old_name_is_copied_under_the_new_one(
     make_pipeline: MakePipeline, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, major: int
 ) -> None:
-    server = make_server(major=major)
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server(major=major))
     database.run("CREATE SCHEMA s", "CREATE TABLE s.t (id int PRIMARY KEY, v text)")
     pipeline = make_pipeline("s.*", "s2.*", database=database, copy="initial", create_publication="all")
     pipeline.catch_up("INSERT INTO s.t VALUES (1, 'before the slot')")

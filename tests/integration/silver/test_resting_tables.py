@@ -65,7 +65,7 @@ def test_an_altered_table_follows_without_a_change(
         database = request.getfixturevalue("database")
     else:
         server = make_server({"wal_level": "logical"}, major=major)
-        database = Database(server, "postgres", server.conninfo)
+        database = Database.of(server)
     made = make_pipeline(database=database, create_publication="all", route=route, copy=copy)
     made = with_table(made)
     quiet = made.version("quiet")

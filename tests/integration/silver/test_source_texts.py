@@ -106,7 +106,7 @@ def test_money_is_as_the_server_prints_it_where_it_has_no_cents(
     make_locale(locales)
     monkeypatch.setenv("LOCPATH", str(locales))
     server = make_server()
-    Database(server, "postgres", server.conninfo).run("CREATE DATABASE shop")
+    Database.of(server).run("CREATE DATABASE shop")
     database = Database(server, "shop", server.conninfo_of("shop"))
     pipeline = make_pipeline(database=database)
     database.run("CREATE TABLE item (id int PRIMARY KEY, price money, prices money[])")

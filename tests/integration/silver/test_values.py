@@ -35,7 +35,7 @@ def carried(
     """Take all values through both formats once."""
     found = Carried()
     for started, families, bags in ((server_of(18), FAMILIES, BAGS), (server, NEWEST_FAMILIES, {})):
-        database = Database(started, "postgres", started.conninfo)
+        database = Database.of(started)
         database.run("CREATE DATABASE typed_values")
         database = Database(started, "typed_values", started.conninfo_of("typed_values"))
         root, with_spark = str(tmp_path_factory.mktemp("lakes")), request.param == "all keys"

@@ -164,7 +164,7 @@ def test_a_place_to_copy_from_is_the_source_or_refused(database: Database, old_d
 
 def test_a_standby_is_one_until_it_is_promoted(make_server: MakeServer) -> None:
     primary = make_server()
-    database = Database(primary, "postgres", primary.conninfo)
+    database = Database.of(primary)
     database.run("CREATE TABLE item (id int PRIMARY KEY)")
     with standby_of(primary) as standby:
         config = database.config(copy="initial", copying=Copying(standby.conninfo))
@@ -172,7 +172,7 @@ def test_a_standby_is_one_until_it_is_promoted(make_server: MakeServer) -> None:
         assert (check.ok, check.sentence) == (True, "Rows are copied from a standby of the source.")
         assert "hot_standby_feedback" in check.fix
         assert checks_of(config)["SELECT right"].ok
-        reader = Database(standby, "postgres", standby.conninfo)
+        reader = Database.of(standby)
         promote(standby)
         reader.run("CHECKPOINT")
         check = checks_of(config)["copy source"]

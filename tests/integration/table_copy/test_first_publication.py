@@ -63,7 +63,7 @@ def test_the_first_run_leaves_out_tables_whose_updates_would_fail(
 ) -> None:
     if major != 18:
         server = make_server(major=major)
-        database = Database(server, "postgres", server.conninfo)
+        database = Database.of(server)
     pipeline = planned(make_pipeline(copy="initial", database=database), plan)
     unsafe = {name: each for name, each in UNSAFE.items() if each[0] <= major}
     for _, create, _ in unsafe.values():

@@ -135,7 +135,7 @@ def test_a_type_that_changes_without_a_rewrite(
 @pytest.mark.parametrize("major", [10, 13, 18])
 def test_what_was_altered_under_a_snapshot_is_refused(make_server: MakeServer, major: int) -> None:
     server = make_server(binaries=binaries_of(major))
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(server)
     database.run(
         *TABLE, "CREATE TABLE plain (id int PRIMARY KEY, d text)", "CREATE PUBLICATION p FOR ALL TABLES"
     )

@@ -223,8 +223,7 @@ def test_keys_are_copied_although_a_commit_is_not_visible_yet(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
     """The place of the rows is before the snapshot, and they are put there all the same."""
-    server = make_server({"synchronous_standby_names": ""})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"synchronous_standby_names": ""}))
     pipeline = make_pipeline(copy="initial", create_publication="all", database=database)
     pipeline.catch_up(*ORDERS)
     injure(pipeline, "orders", "UPDATE {} SET n = -1 WHERE id BETWEEN 100 AND 110")
@@ -243,9 +242,7 @@ def test_transactions_that_ended_and_cannot_be_seen_yet(
 ) -> None:
     """What a snapshot of some keys lacks, and what it has of later transactions, is applied in order."""
     server = make_server({"synchronous_standby_names": ""})
-    pipeline = make_pipeline(
-        copy="initial", create_publication="all", database=Database(server, "postgres", server.conninfo)
-    )
+    pipeline = make_pipeline(copy="initial", create_publication="all", database=Database.of(server))
     pipeline.catch_up(*ORDERS)
     injure(pipeline, "orders", "UPDATE {} SET n = -1, big = NULL WHERE id BETWEEN 100 AND 110")
     resync(pipeline, "orders", keys(100, 200))

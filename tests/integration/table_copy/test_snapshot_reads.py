@@ -111,7 +111,7 @@ def any_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Database]:
     started = start_server(tmp_path_factory.mktemp("copied"), binaries=binaries_of(int(request.param)))
-    yield Database(started, "postgres", started.conninfo)
+    yield Database.of(started)
     started.stop()
 
 

@@ -18,7 +18,7 @@ from tests.support.servers import Database, MakeServer
 
 def on(pipeline: Pipeline, server: EmbeddedServer) -> Pipeline:
     """Return the pipeline with another server for its source; its session stays where it is."""
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(server)
     config: Config = replace(
         pipeline.config, source=replace(pipeline.config.source, conninfo=server.conninfo)
     )
@@ -38,8 +38,7 @@ def synced_standby_of(primary: Pipeline) -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def primary(make_server: MakeServer, make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline of a server of its own, whose slot outlives a failover."""
-    server = make_server({"hot_standby": "on"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"hot_standby": "on"}))
     return make_pipeline(database=database, copy="initial", create_publication="all", create_failover=True)
 
 

@@ -208,9 +208,7 @@ def test_a_transaction_that_ended_and_cannot_be_seen_yet(
 ) -> None:
     """Its commit record waits for a synchronous standby: decoded it is already, visible it is not."""
     server = make_server({"synchronous_standby_names": ""})
-    pipeline = make_pipeline(
-        copy="initial", create_publication="all", database=Database(server, "postgres", server.conninfo)
-    )
+    pipeline = make_pipeline(copy="initial", create_publication="all", database=Database.of(server))
     pipeline.ingest()  # a slot cannot be made while transactions wait
     pipeline.run(*ORDERS, FILL.format(100), *BAG, FILL_BAG)
     statements = (

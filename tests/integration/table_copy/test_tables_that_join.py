@@ -54,8 +54,7 @@ def test_what_was_open_when_a_table_joined_is_copied(life: Pipeline) -> None:
 def test_a_prepared_transaction_that_never_ends_holds_the_new_table(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = make_server({"max_prepared_transactions": "2"})
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server({"max_prepared_transactions": "2"}))
     life = make_pipeline(copy="initial", create_publication="configured", database=database)
     life.catch_up(TABLE.format("a"), FILL.format("a", 1, 5))
     life.run(TABLE.format("b"), TABLE.format("c"), FILL.format("c", 1, 5))
@@ -77,8 +76,7 @@ def test_a_prepared_transaction_that_never_ends_holds_the_new_table(
 def test_a_session_that_knew_the_table_before_it_joined_sends_it(
     make_server: MakeServer, make_pipeline: MakePipeline, major: int | None
 ) -> None:
-    server = make_server(major=major)
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(make_server(major=major))
     life = make_pipeline(copy="initial", create_publication="configured", database=database)
     life.run(TABLE.format("a"), FILL.format("a", 1, 5), TABLE.format("b"))
     life.run(f"CREATE PUBLICATION {life.config.source.publication} FOR TABLE a")

@@ -25,7 +25,7 @@ def test_all_values_are_equal_and_all_columns_compared(
         server, families, bags = make_server(major=18), FAMILIES, BAGS
     else:
         server, families, bags = make_server(), NEWEST_FAMILIES, {}
-    database = Database(server, "postgres", server.conninfo)
+    database = Database.of(server)
     database.run("CREATE DATABASE typed_values")
     database = Database(server, "typed_values", server.conninfo_of("typed_values"))
     with database.connect() as source:

@@ -43,7 +43,7 @@ def serve_guarded(directory: Path, major: int) -> Iterator[GuardedServer]:
         authority = make_authority("pgdelta test CA")
         others = make_authority("another CA"), make_authority(authority.name)
         _install(server, issue(authority, "localhost"))
-        Database(server, "postgres", server.conninfo).run(
+        Database.of(server).run(
             "ALTER SYSTEM SET password_encryption = 'scram-sha-256'",
             "SELECT pg_reload_conf()",
             f"SET password_encryption = 'scram-sha-256'; CREATE ROLE {ROLE} LOGIN REPLICATION"
