@@ -22,7 +22,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from pipeline.apply.applier import Applier
 from pipeline.config.config import Config
-from pipeline.delta.catalogs.entry import HeldColumns, MetastoreEntry, TableCatalog
+from pipeline.delta.catalogs.entry import HeldColumns, MetastoreEntry, TableCatalog, catalog_error
 from pipeline.delta.sql import now
 from pipeline.errors import LakeError, report_error
 from pipeline.metadata.catalog_entries import (
@@ -338,10 +338,7 @@ class CatalogRegistrar:
             report_error(error)
             if isinstance(error, LakeError):
                 raise
-            what = self._catalog.failure(error) or type(error).__name__
-            raise LakeError(
-                f"{self._label} failed: {what}. {self._catalog.remedy}; --debug shows the stack trace."
-            ) from error
+            raise catalog_error(self._catalog, error) from error
         self._answered_at = time.monotonic()
         if self._is_over:
             raise LakeError("The run is over. The next one continues.")
@@ -445,7 +442,7 @@ class CatalogRegistrar:
         """Return the columns that an entry is to hold, None in a catalog that holds none."""
         if not self._catalog.holds_columns:
             return None
-        return HeldColumns.of(self._applier.lake.table_at(path).snapshot())
+        return self._catalog.held_columns(self._applier.lake.table_at(path).snapshot())
 
     def _record(self, after: dict[TableName, CatalogEntry]) -> None:
         """Record entries if they differ from those that are recorded, apart from their times."""

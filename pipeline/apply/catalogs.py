@@ -11,6 +11,7 @@ from pipeline.config.jobs import CatalogService
 from pipeline.delta.catalogs.entry import TableCatalog
 from pipeline.delta.catalogs.glue import GlueCatalog
 from pipeline.delta.catalogs.hive import HiveCatalog
+from pipeline.delta.catalogs.unity import UnityCatalog
 from pipeline.delta.spark.metastore import Metastore
 from pipeline.delta.spark.provider import SparkProvider
 
@@ -21,6 +22,9 @@ def open_catalog(service: CatalogService, pipeline: str, sessions: SparkProvider
         return GlueCatalog(pipeline, service.region, service.catalog_id)
     if service.type == "hive":
         return HiveCatalog(pipeline, service.uri or "")
+    if service.type == "unity":
+        uri, catalog = service.uri or "", service.catalog or ""
+        return UnityCatalog(pipeline, uri, catalog, token=service.token, token_file=service.token_file)
     return Metastore(sessions.new())
 
 

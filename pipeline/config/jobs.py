@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
@@ -12,8 +12,9 @@ from pipeline.config.scalars import (
     ByteCount,
     CatalogSchema,
     CatalogTable,
+    CatalogUri,
     Flag,
-    MetastoreUri,
+    HashKey,
     Number,
     Retention,
     Seconds,
@@ -63,22 +64,55 @@ class CatalogService:
     __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
     type: Annotated[
-        Literal["spark", "glue", "hive"],
+        Literal["spark", "glue", "hive", "unity"],
         Word,
         Field(
             description="`spark`: the catalog of the Spark session; `glue`: AWS Glue, by boto3; `hive`: a"
-            " Hive metastore, by Thrift. The last two start no Spark.",
-            examples=["glue"],
+            " Hive metastore, by Thrift; `unity`: Unity Catalog, by its REST API. All but the first start no"
+            " Spark.",
+            examples=["glue", "unity"],
         ),
     ]
     uri: Annotated[
         str | None,
-        MetastoreUri,
+        CatalogUri,
         Field(
             description="The Hive metastore, `thrift://HOST:PORT`, or several with commas between them, tried"
-            " in order. Only of `hive`.",
+            " in order; the server of Unity Catalog, `https://HOST`. Only of `hive` and `unity`.",
             examples=["thrift://metastore:9083"],
-            json_schema_extra={"x-default": "required with `hive`"},
+            json_schema_extra={"x-default": "required with `hive` and `unity`"},
+        ),
+    ] = None
+    catalog: Annotated[
+        str | None,
+        Text,
+        Field(
+            pattern=r"^[^./\s\x00-\x1f\x7f]{1,255}$",
+            description="The catalog in Unity Catalog that has the schemas. Only of `unity`.",
+            examples=["main"],
+            json_schema_extra={
+                "patternErrorMessage": "The name of a catalog has no dot, slash or space.",
+                "x-default": "required with `unity`",
+            },
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        HashKey,
+        Field(
+            description="Token that is sent to Unity Catalog, as a `${VARIABLE}` without a default. Only of"
+            " `unity`.",
+            examples=["${UNITY_TOKEN}"],
+            json_schema_extra={"x-default": "none"},
+        ),
+    ] = field(default=None, repr=False)
+    token_file: Annotated[
+        str | None,
+        Text,
+        Field(
+            description="File with the token instead, which is read for each request. Only of `unity`.",
+            examples=["/run/secrets/unity-token"],
+            json_schema_extra={"x-default": "none"},
         ),
     ] = None
     region: Annotated[

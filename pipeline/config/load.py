@@ -26,8 +26,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from pipeline.config.alerts import check_alerts
+from pipeline.config.catalog_rules import check_catalog
 from pipeline.config.config import Config, Source, Storage
-from pipeline.config.jobs import Catalog
 from pipeline.config.scalars import holds_password
 from pipeline.config.shared_rules import NO_GLOB, check_readers, check_shared, check_union
 from pipeline.config.source import SLOT_ERROR, SLOT_PATTERN
@@ -45,7 +45,6 @@ _NO_DETACHING = (
     " Write parent_only, or source.copy: initial."
 )
 _MAX_PARTITION_COLUMNS = 4
-_SERVICE_KEYS = {"hive": {"uri"}, "glue": {"region", "catalog_id"}}
 NOT_FOR_PARTITIONS = ("FLOAT", "DOUBLE", "BINARY", "VARIANT", "ARRAY<", "MAP<")
 """Silver types whose values cannot be those of partitions, as they begin."""
 _VARIABLE = {
@@ -84,7 +83,7 @@ def load_text(text: str, file: str, environ: Mapping[str, str] | None = None) ->
     _check_targets(config.tables, document)
     _check_columns(config, document)
     _check_properties(config.tables, document)
-    _check_catalog(config.catalog, document)
+    check_catalog(config.catalog, config.storage.root, document)
     _check_store_options(config.storage, document)
     _check_columns_of_layout("cluster_by", config.tables, document)
     _check_columns_of_layout("partition_by", config.tables, document)
@@ -265,30 +264,6 @@ def _check_store_options(storage: Storage, document: Document) -> None:
             )
         if _CREDENTIAL.search(name) and isinstance(written, Scalar) and written.without_variables:
             raise document.error("The file contains a credential. Put it into a ${VARIABLE}.", *place)
-
-
-def _check_catalog(catalog: Catalog, document: Document) -> None:
-    """Raise ConfigError for names in a catalog that lack their schema, or that all tables would have."""
-    fault = None
-    if catalog.schema is None:
-        fault = "catalog.schema is missing, so no table is registered. Write it, or remove this key."
-    elif "{table}" not in catalog.table:
-        fault = "All tables would have one name. Write {table} in it."
-    keys = _keys(document.get("catalog"))
-    for key in ("table", "targets"):
-        if fault is not None and key in keys:
-            raise document.error(fault, "catalog", key)
-    written = document.get("catalog", "targets")
-    if isinstance(written, Items) and not written:
-        raise document.error("No catalog is named. Name one, or leave the key out.", "catalog", "targets")
-    for index, each in enumerate(catalog.targets):
-        place = ("catalog", "targets", index)
-        if each.type in (other.type for other in catalog.targets[:index]):
-            raise document.error("Two catalogs are of one type. Remove one of them.", *place, "type")
-        if each.type == "hive" and each.uri is None:
-            raise document.error("uri is missing. Write thrift://HOST:PORT.", *place)
-        for key in {*_keys(document.get(*place))} - {"type", *_SERVICE_KEYS.get(each.type, ())}:
-            raise document.error(f"A catalog of type {each.type} has no {key}. Remove it.", *place, key)
 
 
 def _check_columns_of_layout(key: str, rules: Sequence[TableRule], document: Document) -> None:

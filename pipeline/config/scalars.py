@@ -245,11 +245,20 @@ def read_catalog_table(node: Node) -> str:
     return _read_template(node, ("schema", "table", "pipeline"))
 
 
-def read_metastore_uri(node: Node) -> str:
-    """Return the addresses of one Hive metastore, with commas between them."""
+def is_metastore_uri(text: str) -> bool:
+    """Return whether a text has the addresses of one Hive metastore, with commas between them."""
+    return all(_METASTORE_URI.fullmatch(each.strip()) for each in text.split(","))
+
+
+def read_catalog_uri(node: Node) -> str:
+    """Return the addresses of a Hive metastore, or that of Unity Catalog."""
     text = read_text(node)
-    if not all(_METASTORE_URI.fullmatch(each.strip()) for each in text.split(",")):
-        raise ValueError("Not the address of a Hive metastore. Write thrift://HOST:PORT.")
+    if text.startswith(("https://", "http://")):
+        return read_webhook(node)
+    if not is_metastore_uri(text):
+        raise ValueError(
+            "Not the address of a Hive metastore or of Unity Catalog. Write thrift://HOST:PORT or https://HOST."
+        )
     return text
 
 
@@ -408,7 +417,7 @@ AlertCondition = Annotated[
 HashKey = BeforeValidator(read_hash_key)
 CatalogSchema = BeforeValidator(read_catalog_schema)
 CatalogTable = BeforeValidator(read_catalog_table)
-MetastoreUri = BeforeValidator(read_metastore_uri)
+CatalogUri = BeforeValidator(read_catalog_uri)
 Name = Annotated[str, Text]
 Argument = Annotated[str, BeforeValidator(read_argument), WithJsonSchema({"type": ["string", "number"]})]
 Mask = Annotated[str | None, BeforeValidator(read_mask), WithJsonSchema({"type": ["string", "null"]})]

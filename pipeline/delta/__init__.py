@@ -9,6 +9,6 @@
 - `filesystem`, `sql`: folders; quoting, and times as microseconds
 - `lake_format`: the format version of the lake, which `Lake` verifies
 - `record_table`: small tables whose rows are instances of a dataclass
-- `catalogs/`: AWS Glue and a Hive metastore
+- `catalogs/`: AWS Glue, a Hive metastore and Unity Catalog
 - `spark/`: the session, its settings and JARs, the log store, `make dist`
 """

@@ -18,11 +18,14 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.apply.catalogs import open_catalog
 from pipeline.bronze.activity import longest_pause
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config, Storage
+from pipeline.delta.catalogs.entry import catalog_error
 from pipeline.delta.locks import find_running_apply
 from pipeline.delta.spark.jars import check_java
+from pipeline.delta.spark.provider import NoSpark
 from pipeline.delta.store.open_store import open_store
 from pipeline.delta.store.probe import probe
 from pipeline.delta.store.store import is_store
@@ -98,7 +101,8 @@ def run_all_checks(config: Config) -> tuple[Check, ...]:
     """Return the checks of this machine, of the source, and of the lake with its source."""
     start = StartCheck(config)
     source = run_checks(config, is_first=start.is_first)
-    return (*check_machine(config), *source, *start.checks(), *check_apply(config), *check_pauses(config))
+    later = (*check_apply(config), *check_pauses(config), *check_catalogs(config))
+    return (*check_machine(config), *source, *start.checks(), *later)
 
 
 def check_machine(config: Config) -> Iterator[Check]:
@@ -171,6 +175,20 @@ def check_pauses(config: Config) -> Iterator[Check]:
         yield Check("idle slot", False, sentence, fix)
         return
     yield Check("idle slot", True, f"{setting}: a slot that no ingest reads for so long is lost.", fix)
+
+
+def check_catalogs(config: Config) -> Iterator[Check]:
+    """Yield whether tables can be registered in each catalog that needs no Spark; nothing is changed."""
+    for service in config.catalog.targets if config.catalog.schema is not None else ():
+        catalog = open_catalog(service, config.pipeline, NoSpark(""))
+        if catalog.needs_spark:
+            continue
+        try:
+            catalog.check()
+        except Exception as error:
+            yield refused(f"catalog {service.type}", catalog_error(catalog, error))
+        else:
+            yield Check(f"catalog {service.type}", True, f"Tables will be registered in {catalog.label}.")
 
 
 def _check_store(storage: Storage) -> Check:

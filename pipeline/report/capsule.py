@@ -216,6 +216,8 @@ def public_configuration(config: Config) -> dict[str, Any]:
     source["hash_key"] = config.source.hash_key and "set"
     found["alerts"]["webhook"] = config.alerts.webhook and "set"
     found["lineage"] |= {key: found["lineage"][key] and "set" for key in ("url", "api_key")}
+    for target in found["catalog"]["targets"]:
+        target["token"] = target["token"] and "set"
     found["storage"]["options"] = sorted(config.storage.options)  # some are credentials
     source["protocol"]["written"] = sorted(config.source.protocol.written)
     for rule, written in zip(found["tables"], config.tables, strict=True):
@@ -232,6 +234,7 @@ def known_secrets(config: Config, environ: Mapping[str, str]) -> list[str]:
     """Return the texts that no part may contain, the longest first."""
     found = {config.source.hash_key or "", config.alerts.webhook or ""}
     found |= {config.lineage.url or "", config.lineage.api_key or ""}
+    found |= {target.token or "" for target in config.catalog.targets}
     for conninfo in (config.source.conninfo, config.source.copying.conninfo or ""):
         found |= set(read_secrets(conninfo))
     for values in (environ, config.storage.options):

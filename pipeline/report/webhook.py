@@ -5,12 +5,7 @@ The address is a secret. It is in no error and in no log, and neither is what th
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -20,6 +15,7 @@ from pipeline.config.alerts import Alerting
 from pipeline.config.config import Config
 from pipeline.delta.sql import utc_text
 from pipeline.errors import EndpointError, one_line
+from pipeline.http_requests import RequestFailed, send_request
 from pipeline.metadata.alerts import RecordedAlert
 from pipeline.postgres.checks.table_checks import Check
 from pipeline.report.alert_log import alert_of
@@ -28,13 +24,6 @@ SECONDS = 5.0  # of each step of a request: connect, send, each read
 _LONGEST = 1000  # characters of a sentence in Slack
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _ICONS = {True: ":white_check_mark:", False: ":rotating_light:"}
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Treats a redirect as an answer: urllib would send a GET without the alerts to the new address."""
-
-    def redirect_request(self, *arguments: Any, **options: Any) -> None:
-        """Follow none."""
 
 
 def message(pipeline: str, format: str, alerts: Sequence[RecordedAlert]) -> dict[str, Any]:
@@ -56,19 +45,11 @@ def send(settings: Alerting, body: dict[str, Any], seconds: float = SECONDS) -> 
 
 def post(address: str, body: bytes, *, token: str | None = None, seconds: float = SECONDS) -> str | None:
     """Send JSON to an address; return why the receiver did not accept it, None if it did."""
-    headers = {"Content-Type": "application/json", "User-Agent": f"pgdelta/{__version__}"}
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(address, body, headers, method="POST")
-    opener = urllib.request.build_opener(_NoRedirect)
     try:
-        with opener.open(request, timeout=seconds):
-            return None
-    except urllib.error.HTTPError as error:
-        error.close()
-        return f"it answered {error.code}"
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        return _reason(error)
+        status, _ = send_request("POST", address, body, token=token, seconds=seconds)
+    except RequestFailed as failed:
+        return str(failed)
+    return None if status // 100 == 2 else f"it answered {status}"
 
 
 def check_webhook(config: Config) -> Check:
@@ -81,20 +62,6 @@ def check_webhook(config: Config) -> Check:
         what, _, fix = str(error).partition(". ")
         return Check("alerts", False, f"{what}.", fix)
     return Check("alerts", True, "the receiver accepted a test message")
-
-
-def _reason(error: BaseException) -> str:
-    """Return why a request failed, without names of hosts."""
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(cause, TimeoutError):
-        return f"no answer within {SECONDS:.0f} s"
-    if isinstance(cause, ssl.SSLError):
-        return f"TLS failed ({cause.reason or type(cause).__name__})"
-    if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
-        return os.strerror(cause.errno)
-    if isinstance(cause, OSError) and not isinstance(cause, ConnectionError):
-        return "its host is unknown, or cannot be reached"
-    return "the connection broke off, or the answer is not HTTP"
 
 
 def _json(row: RecordedAlert) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Catalogs of other programs on loopback: AWS Glue by moto, and the Hive metastore that Spark ships."""
+"""Catalogs of other programs on loopback: AWS Glue by moto, Spark's Hive metastore, Unity Catalog."""
 
+import json
 import socket
 import subprocess
 import time
@@ -12,8 +13,11 @@ from pipeline.config.jobs import CatalogService
 from pipeline.delta.catalogs.entry import HeldColumns, MetastoreEntry, TableCatalog
 from pipeline.delta.catalogs.glue import GlueCatalog
 from pipeline.delta.catalogs.hive import HiveCatalog
+from pipeline.delta.catalogs.unity import UnityCatalog
+from pipeline.delta.schema import type_ddl
 from pipeline.delta.spark.jars import check_java, spark_folder
 from tests.support.stores.s3 import S3Server, s3_server
+from tests.support.unity_server import CATALOG, TOKEN, UnityServer, unity_server
 
 OTHERS = "other"
 """The pipeline whose mark the entries of others have."""
@@ -93,6 +97,44 @@ class GluePlace(Place):
         return self._server.requests
 
 
+class UnityPlace(Place):
+    """Unity Catalog by the double of its server, or by a server at an address."""
+
+    def __init__(self, uri: str, token: str | None) -> None:
+        service = CatalogService("unity", uri=uri, catalog=CATALOG, token=token)
+        super().__init__(service, UnityCatalog(OTHERS, uri, CATALOG, token=token))
+
+    def held(self, schema: str, table: str) -> tuple[tuple[str, str, str], ...]:
+        """Return the columns of an entry with their comments, and types as Hive has them."""
+        columns = super().held(schema, table)
+        return tuple((name, type_ddl(json.loads(kind)["type"]).lower(), text) for name, kind, text in columns)
+
+    def create(self, schema: str, table: str, path: str) -> None:
+        """Create the entry of another program."""
+        self._catalog.create_schema(schema)
+        kind = '{"name":"mine","type":"integer","nullable":true,"metadata":{}}'
+        self._catalog.create_table(schema, table, path, HeldColumns((("mine", kind, ""),)))
+
+
+class UnityDoublePlace(UnityPlace):
+    """Unity Catalog by the double of its server."""
+
+    def __init__(self, server: UnityServer) -> None:
+        super().__init__(server.uri, TOKEN)
+        self._server = server
+
+    def stop(self) -> None:
+        self._server.is_down = True
+
+    def start(self) -> None:
+        self._server.is_down = False
+
+    @property
+    def calls(self) -> int:
+        """How many calls it had."""
+        return self._server.requests
+
+
 class HivePlace(Place):
     """A Hive metastore in a process of its own, which stores in a folder."""
 
@@ -141,6 +183,13 @@ def glue_place() -> Iterator[GluePlace]:
     """Serve an empty AWS Glue for the block."""
     with s3_server() as server:
         yield GluePlace(server)
+
+
+@contextmanager
+def unity_place() -> Iterator[UnityDoublePlace]:
+    """Serve an empty Unity Catalog for the block."""
+    with unity_server() as server:
+        yield UnityDoublePlace(server)
 
 
 @contextmanager

@@ -5,8 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.support.http_doubles import listening
 
 PATH = "/services/planted-secret"
 
@@ -56,19 +58,9 @@ def receiver() -> Iterator[Receiver]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            del format, arguments
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    found.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        if found.hangs is not None:
-            found.hangs.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as found.port:
+        try:
+            yield found
+        finally:
+            if found.hangs is not None:
+                found.hangs.set()

@@ -2,5 +2,6 @@
 
 - `entry`: what a catalog is to the pipeline, and what an entry holds
 - `glue`: AWS Glue, by its API
+- `unity`: Unity Catalog, by its REST API
 - `hive`: a Hive metastore; `thrift`: the calls of a Thrift server
 """

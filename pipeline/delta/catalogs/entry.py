@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from pipeline.delta.schema import TableSchema, type_ddl
+from pipeline.delta.schema import SchemaField, TableSchema, type_ddl
 from pipeline.delta.table_log import Snapshot
+from pipeline.errors import LakeError
 
 OWNER = "pgdelta.pipeline"
 """The parameter of an entry that names the pipeline whose entry it is."""
@@ -32,21 +33,28 @@ _HIVE_TYPE = re.compile(r"[a-z0-9_<>,:()]+")
 _MAX_COMMENT, _MAX_TABLE_COMMENT = 255, 2048  # bytes
 
 
+def hive_column(field: SchemaField) -> tuple[str, str]:
+    """Return the name that Hive has for a column, and its type; `string` if Hive has no such type."""
+    text = type_ddl(field.type).lower()
+    for name, known in _HIVE_TYPES.items():
+        text = re.sub(rf"\b{name}\b", known, text)
+    return field.name.lower(), text if _HIVE_TYPE.fullmatch(text) else "string"
+
+
 @dataclass(frozen=True, slots=True)
 class HeldColumns:
-    """The columns of an entry, each with its name, type of Hive and comment, and the table's comment."""
+    """The columns of an entry, each with its name, type and comment, and the table's comment."""
 
     columns: tuple[tuple[str, str, str], ...] = ()
     comment: str = ""
 
     @staticmethod
-    def of(snapshot: Snapshot) -> HeldColumns:
-        """Return the columns of a version of a Delta table, as catalogs hold them."""
+    def of(
+        snapshot: Snapshot, name_and_type: Callable[[SchemaField], tuple[str, str]] = hive_column
+    ) -> HeldColumns:
+        """Return the columns of a version of a Delta table, as a catalog holds them."""
         fields = TableSchema.of_json(snapshot.schema_string).fields
-        columns = (
-            (f.name.lower(), _hive_type(f.type), _shortened(f.metadata.get("comment"), _MAX_COMMENT))
-            for f in fields
-        )
+        columns = ((*name_and_type(f), _shortened(f.metadata.get("comment"), _MAX_COMMENT)) for f in fields)
         return HeldColumns(
             tuple(columns), _shortened(snapshot.metadata.get("description"), _MAX_TABLE_COMMENT)
         )
@@ -90,6 +98,9 @@ class TableCatalog(Protocol):
     def check(self) -> None:
         """Raise LakeError if tables cannot be registered there at all."""
 
+    def held_columns(self, snapshot: Snapshot) -> HeldColumns:
+        """Return the columns of a table's entry; only of a catalog that holds them."""
+
     def entries(self, schema: str, tables: Collection[str]) -> dict[str, MetastoreEntry]:
         """Return those of some tables that a schema has; nothing if there is no such schema."""
 
@@ -109,6 +120,15 @@ class TableCatalog(Protocol):
         """Return the name of a failure of this catalog, without its message, which may have secrets."""
 
 
+def catalog_error(catalog: TableCatalog, error: Exception) -> LakeError:
+    """Return the error of a call that failed, with what to check."""
+    if isinstance(error, LakeError):
+        return error
+    what = catalog.failure(error) or type(error).__name__
+    text = f"{catalog.label} failed: {what}. {catalog.remedy}; --debug shows the stack trace."
+    return LakeError(text[0].upper() + text[1:])
+
+
 def parameters_of(pipeline: str) -> dict[str, str]:
     """Return the parameters of an entry by which Spark, Trino and Athena read it as a Delta table."""
     return {**_PARAMETERS, OWNER: pipeline}
@@ -121,25 +141,17 @@ def serde_parameters(path: str) -> dict[str, str]:
 
 def same_path(one: str, other: str) -> bool:
     """Return whether two paths are one; of a path without a scheme only the folder counts."""
-    (scheme, host, folder), (other_scheme, other_host, other_folder) = _parts(one), _parts(other)
+    (scheme, host, folder), (other_scheme, other_host, other_folder) = path_parts(one), path_parts(other)
     has_schemes = bool(scheme and other_scheme)
     return folder == other_folder and (not has_schemes or (scheme, host) == (other_scheme, other_host))
 
 
-def _parts(path: str) -> tuple[str, str, str]:
-    """Return scheme, host and folder; names in a path are never decoded."""
+def path_parts(path: str) -> tuple[str, str, str]:
+    """Return scheme, host and folder; names in a path are never decoded, and S3 has one scheme."""
     match = _PATH.fullmatch(path)
     assert match is not None
     scheme = match["scheme"] or ""
     return "s3" if scheme in ("s3a", "s3n") else scheme, match["host"] or "", match["folder"].rstrip("/")
-
-
-def _hive_type(kind: Any) -> str:
-    """Return the type that Hive has for one of Delta; `string` where it has none."""
-    text = type_ddl(kind).lower()
-    for name, known in _HIVE_TYPES.items():
-        text = re.sub(rf"\b{name}\b", known, text)
-    return text if _HIVE_TYPE.fullmatch(text) else "string"
 
 
 def _shortened(text: str | None, longest: int) -> str:

@@ -30,6 +30,7 @@ class GlueCatalog:
     remedy = "Check its region, and the credentials and permissions of this process"
     needs_spark = False
     holds_columns = True
+    held_columns = staticmethod(HeldColumns.of)
 
     def __init__(self, pipeline: str, region: str | None, catalog_id: str | None) -> None:
         """Mark entries as a pipeline's; without an id the catalog is that of the account."""

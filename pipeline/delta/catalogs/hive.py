@@ -45,6 +45,7 @@ class HiveCatalog:
     remedy = "Check that it runs at the uri of catalog.targets, without Kerberos and TLS"
     needs_spark = False
     holds_columns = True
+    held_columns = staticmethod(HeldColumns.of)
 
     def __init__(self, pipeline: str, uri: str) -> None:
         """Mark entries as a pipeline's; of several addresses with commas between them the first counts."""

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from pipeline.delta.catalogs.entry import HeldColumns, MetastoreEntry
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import literal, quoted
+from pipeline.delta.table_log import Snapshot
 from pipeline.errors import LakeError
 
 _CATALOG = "`spark_catalog`"
@@ -41,6 +42,11 @@ class Metastore:
                 "spark.sql.catalogImplementation to hive and give Spark a metastore, or remove the section "
                 "catalog."
             )
+
+    def held_columns(self, snapshot: Snapshot) -> HeldColumns:
+        """Return none: an entry follows the table's log."""
+        del snapshot
+        return HeldColumns()
 
     def entries(self, schema: str, tables: Collection[str]) -> dict[str, MetastoreEntry]:
         """Return those of some tables that a schema has; nothing if there is no such schema."""
@@ -73,7 +79,7 @@ class Metastore:
         self._sessions.session.sql(f"DROP TABLE IF EXISTS {name}")
 
     def update_table(self, schema: str, table: str, path: str, held: HeldColumns) -> None:
-        """Do nothing: an entry follows the table's log."""
+        """Do nothing, for the same reason."""
 
     def failure(self, error: Exception) -> str | None:
         """Return the condition of Spark, or the classes of an exception and its causes."""

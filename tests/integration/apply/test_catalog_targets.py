@@ -1,4 +1,4 @@
-"""Silver tables in AWS Glue and in a Hive metastore, which the jobs register without Spark."""
+"""Silver tables in AWS Glue, a Hive metastore and Unity Catalog, which the jobs register without Spark."""
 
 import shutil
 import socket
@@ -18,6 +18,7 @@ from pipeline.apply.catalogs import Catalogs
 from pipeline.config.jobs import Catalog, CatalogService
 from pipeline.delta.catalogs.entry import HeldColumns
 from pipeline.delta.catalogs.glue import GlueCatalog
+from pipeline.delta.catalogs.unity import UnityCatalog
 from pipeline.delta.table import Lake
 from pipeline.metadata.catalog_entries import CatalogEntries, CatalogEntry
 from pipeline.operate.plan import make_plan
@@ -25,19 +26,30 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.progress import ApplySummary
 from pipeline.report.status import read_status
 from tests.support.lives import FILL, TABLE
-from tests.support.metastores import GLUE_VARIABLES, GluePlace, Place, glue_place, hive_place
+from tests.support.metastores import (
+    GLUE_VARIABLES,
+    GluePlace,
+    Place,
+    UnityDoublePlace,
+    glue_place,
+    hive_place,
+    unity_place,
+)
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.threads import in_threads, wait_until
 
 pytestmark = pytest.mark.postgres
 
 
-@pytest.fixture(params=["glue", pytest.param("hive", marks=pytest.mark.slow)])
+LABELS = {"glue": "AWS Glue", "hive": "the Hive metastore", "unity": "Unity Catalog"}
+
+
+@pytest.fixture(params=["glue", "unity", pytest.param("hive", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """Give an empty catalog."""
-    if request.param == "hive":
-        with hive_place(tmp_path / "hive") as hive:
-            yield hive
+    if request.param != "glue":
+        with unity_place() if request.param == "unity" else hive_place(tmp_path / "hive") as found:
+            yield found
         return
     for name, value in GLUE_VARIABLES.items():
         monkeypatch.setenv(name, value)
@@ -80,7 +92,7 @@ def lines_of(summary: ApplySummary) -> list[str]:
 
 @pytest.mark.promise("names in the metastore")
 def test_entries_hold_columns_and_follow_them(shop: Pipeline, place: Place) -> None:
-    label = {"glue": "AWS Glue", "hive": "the Hive metastore"}[place.service.type]
+    label = LABELS[place.service.type]
     assert lines_of(shop.catch_up()) == [f"catalog ({label}): 2 tables registered, 0 removed"]
     entry = place.entry("public", "a")
     assert entry is not None
@@ -108,8 +120,10 @@ def test_entries_hold_columns_and_follow_them(shop: Pipeline, place: Place) -> N
 
 
 @pytest.mark.promise("names in the metastore")
-@pytest.mark.parametrize("place", ["glue"], indirect=True)
-def test_a_batch_that_changes_no_entry_makes_no_call(shop: Pipeline, place: GluePlace) -> None:
+@pytest.mark.parametrize("place", ["glue", "unity"], indirect=True)
+def test_a_batch_that_changes_no_entry_makes_no_call(
+    shop: Pipeline, place: GluePlace | UnityDoublePlace
+) -> None:
     shop.catch_up()
     applier = Applier(None, shop.config)
     catalogs = Catalogs(shop.config, applier)
@@ -228,22 +242,24 @@ def test_many_entries_are_listed_and_parameters_of_others_stay(place: GluePlace)
 
 
 @pytest.mark.promise("names in the metastore")
-@pytest.mark.parametrize("place", ["glue"], indirect=True)
+@pytest.mark.parametrize("place", ["glue", "unity"], indirect=True)
 def test_an_entry_with_our_mark_is_ours(
     shop: Pipeline, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = GlueCatalog.create_table
+    catalog: Any = {"glue": GlueCatalog, "unity": UnityCatalog}[place.service.type]
+    original = catalog.create_table
 
-    def create(self: GlueCatalog, *arguments: Any) -> None:
+    def create(self: Any, *arguments: Any) -> None:
         original(self, *arguments)
-        raise OSError("https://glue?key=secret-of-aws")
+        raise OSError("https://catalog?key=secret-of-it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(GlueCatalog, "create_table", create)
+        patch.setattr(catalog, "create_table", create)
         summary = run(shop)
     assert states(shop, place) == {"a": "pending", "b": "pending"}
     [line] = lines_of(summary)
-    assert line.startswith("not in the catalog: public.a, public.b. AWS Glue failed: OSError. Check")
+    label = LABELS[place.service.type]
+    assert line.startswith(f"not in the catalog: public.a, public.b. {label} failed: OSError. Check")
     shop.apply()
     assert states(shop, place) == {"a": "registered", "b": "registered"}
     shutil.rmtree(shop.path("_pgdelta", "catalog_entries"))
@@ -277,7 +293,8 @@ def test_a_hostile_name_is_registered(shop: Pipeline, place: Place) -> None:
     shop.catch_up('CREATE TABLE "größe/%2F ${env:HOME}" (id int PRIMARY KEY, "A, (x)`" int, "größe" text[])')
     [entry] = (e for n, e in recorded(shop, place).items() if n.startswith("größe"))
     assert entry.state == "registered"
-    held = {"id": "int", "a, (x)`": "int", "größe": "array<string>"}
+    name = "A, (x)`" if place.service.type == "unity" else "a, (x)`"  # Hive has no case
+    held = {"id": "int", name: "int", "größe": "array<string>"}
     assert place.columns("public", entry.catalog_table) == held
     shop.catch_up()
 

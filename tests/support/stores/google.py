@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import format_datetime
 from hashlib import md5
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.support.http_doubles import listening
 
 BUCKET = "bucket"
 _PAGE = 1000
@@ -77,9 +79,6 @@ class _Handler(BaseHTTPRequestHandler):
             found = self.objects.pop(self._place()[0], None)
         self._answer(404 if found is None else 204)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
-
     def _place(self) -> tuple[str, dict[str, str]]:
         """Return the name of the object, empty for the bucket, and the query."""
         url = urlsplit(self.path)
@@ -133,20 +132,12 @@ def _etag(found: _Object) -> str:
 def google_server() -> Iterator[dict[str, str]]:
     """Give the options of a storage on a server."""
     shared = {"objects": {}, "uploads": {}, "lock": threading.Lock()}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), shared))
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    account = {
-        "gcs_base_url": f"http://127.0.0.1:{server.server_port}",
-        "disable_oauth": True,
-        "client_email": "",
-        "private_key": "",
-        "private_key_id": "",
-    }
-    try:
+    with listening(type("Handler", (_Handler,), shared)) as port:
+        account = {
+            "gcs_base_url": f"http://127.0.0.1:{port}",
+            "disable_oauth": True,
+            "client_email": "",
+            "private_key": "",
+            "private_key_id": "",
+        }
         yield {"google_service_account_key": json.dumps(account), "allow_http": "true"}
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
