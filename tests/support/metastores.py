@@ -96,6 +96,27 @@ class GluePlace(Place):
         """How many calls it had."""
         return self._server.requests
 
+    def parameters(self, schema: str, table: str) -> dict[str, str]:
+        """Return the parameters of an entry."""
+        parameters: dict[str, str] = self._table(schema, table)["Parameters"]
+        return parameters
+
+    def add_parameter(self, schema: str, table: str, name: str, value: str) -> None:
+        """Give an entry a parameter, as another program may."""
+        found = self._table(schema, table)
+        kept = {key: found[key] for key in ("Name", "TableType", "StorageDescriptor")}
+        changed = {**kept, "Parameters": {**found["Parameters"], name: value}}
+        self._client().update_table(DatabaseName=schema, TableInput=changed)
+
+    def _table(self, schema: str, table: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._client().get_table(DatabaseName=schema, Name=table)["Table"]
+        return found
+
+    def _client(self) -> Any:
+        import boto3
+
+        return boto3.client("glue")
+
 
 class UnityPlace(Place):
     """Unity Catalog by the double of its server, or by a server at an address."""
@@ -133,6 +154,14 @@ class UnityDoublePlace(UnityPlace):
     def calls(self) -> int:
         """How many calls it had."""
         return self._server.requests
+
+    def parameters(self, schema: str, table: str) -> dict[str, str]:
+        """Return the properties of an entry."""
+        return dict(self._server.tables[schema, table]["properties"])
+
+    def add_parameter(self, schema: str, table: str, name: str, value: str) -> None:
+        """Give an entry a property, as another program may."""
+        self._server.tables[schema, table]["properties"][name] = value
 
 
 class HivePlace(Place):

@@ -151,7 +151,15 @@ class UnityServer:
         _refuse_unless([c["position"] for c in body["columns"]] == [*range(len(body["columns"]))])
         location = body["storage_location"].rstrip("/")
         columns = [column | {"type_text": column["type_text"].lower()} for column in body["columns"]]
-        self.tables[key] = body | {"columns": columns, "storage_location": location, "table_id": "1"}
+        more = {
+            "table_id": "1",
+            "owner": "x",
+            "created_at": 1,
+            "created_by": "x",
+            "updated_at": 1,
+            "updated_by": "x",
+        }
+        self.tables[key] = body | {"columns": columns, "storage_location": location, **more}
         return self.tables[key]
 
 

@@ -31,6 +31,7 @@ MAY_IMPORT = _by_words(
         "fingerprint": "",
         "table_name": "",
         "private_files": "",
+        "http_requests": "",
         "key_ranges": "protocol",
         "partition_folders": "",
         "protected_columns": "protocol",
@@ -39,7 +40,7 @@ MAY_IMPORT = _by_words(
         "config": "",
         "protocol": "",
         "postgres": "config key_ranges partition_folders private_files protocol",
-        "delta": "partition_folders private_files protocol",
+        "delta": "http_requests partition_folders private_files protocol",
         "engine": "delta",
         "metadata": "delta key_ranges protected_columns protocol",
         "progress": "metadata protocol",
@@ -52,7 +53,10 @@ MAY_IMPORT = _by_words(
         "maintenance": "bronze config delta metadata progress protocol silver",
         "ingest": "bronze config delta maintenance postgres progress protocol silver table_copy",
         # status decides by the same table as apply
-        "report": "bronze config delta metadata postgres progress protected_columns protocol silver terminal",
+        "report": (
+            "bronze config delta http_requests metadata postgres progress protected_columns protocol silver "
+            "terminal"
+        ),
         "apply": "bronze config delta maintenance metadata progress protocol report silver",
         "reading": "apply bronze config delta metadata protected_columns protocol silver tail terminal",
         "forget": "bronze config delta metadata partition_folders postgres protocol reading silver terminal",

@@ -10,16 +10,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 
 from pipeline.apply import catalog_registrar
 from pipeline.apply.applier import Applier
-from pipeline.apply.catalogs import Catalogs
+from pipeline.apply.catalogs import Catalogs, open_catalog
 from pipeline.config.jobs import Catalog, CatalogService
-from pipeline.delta.catalogs.entry import HeldColumns
 from pipeline.delta.catalogs.glue import GlueCatalog
 from pipeline.delta.catalogs.unity import UnityCatalog
+from pipeline.delta.schema import SchemaField, TableSchema
+from pipeline.delta.spark.provider import NoSpark
 from pipeline.delta.table import Lake
+from pipeline.delta.table_log import Snapshot
 from pipeline.metadata.catalog_entries import CatalogEntries, CatalogEntry
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
@@ -31,12 +34,14 @@ from tests.support.metastores import (
     GluePlace,
     Place,
     UnityDoublePlace,
+    UnityPlace,
     glue_place,
     hive_place,
     unity_place,
 )
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.threads import in_threads, wait_until
+from tests.support.unity_server import CATALOG
 
 pytestmark = pytest.mark.postgres
 
@@ -211,15 +216,13 @@ def test_batches_go_on_while_a_catalog_is_down(
     assert lines_of(ended[0]) != []
 
 
-@pytest.mark.parametrize("place", ["glue"], indirect=True)
-def test_many_entries_are_listed_and_parameters_of_others_stay(place: GluePlace) -> None:
-    import boto3
-
-    client, catalog = boto3.client("glue"), GlueCatalog("shop", None, None)
+@pytest.mark.parametrize("place", ["glue", "unity"], indirect=True)
+def test_many_entries_are_listed_and_parameters_of_others_stay(place: GluePlace | UnityDoublePlace) -> None:
+    catalog = open_catalog(place.service, "shop", NoSpark(""))
     names = [f"t{number}" for number in range(130)]
     assert catalog.entries("many", names) == {}
     catalog.create_schema("many")
-    held = HeldColumns((("id", "int", ""),))
+    held = catalog.held_columns(Snapshot("t", schema_string=TableSchema.of_ddl("id INT").json))
     for name in names:
         catalog.create_table("many", name, f"s3a://lake/{name}", held)
     calls = place.calls
@@ -227,18 +230,16 @@ def test_many_entries_are_listed_and_parameters_of_others_stay(place: GluePlace)
     assert sorted(found) == sorted(names)
     assert found["t7"].points_to("s3a://lake/t7")
     assert place.calls - calls < 5
-    table = client.get_table(DatabaseName="many", Name="t1")["Table"]
-    assert table["StorageDescriptor"]["Location"] == "s3://lake/t1"
-    parameters = {**table["Parameters"], "classification": "delta"}
-    storage = table["StorageDescriptor"]
-    changed = {"Name": "t1", "Parameters": parameters, "StorageDescriptor": storage}
-    client.update_table(DatabaseName="many", TableInput={**changed, "TableType": "EXTERNAL_TABLE"})
-    catalog.update_table("many", "t1", "s3a://lake/t1", HeldColumns((("id", "bigint", "wide"),), "all"))
-    table = client.get_table(DatabaseName="many", Name="t1")["Table"]
-    assert table["Parameters"] == parameters
-    assert (table["Description"], table["StorageDescriptor"]["Columns"]) == (
-        *("all", [{"Name": "id", "Type": "bigint", "Comment": "wide"}]),
-    )
+    assert found["t1"].location == "s3://lake/t1"
+    place.add_parameter("many", "t1", "classification", "delta")
+    parameters = place.parameters("many", "t1")
+    assert parameters["classification"] == "delta"
+    wide = TableSchema((SchemaField("id", "long", {"comment": "wide"}),))
+    wide_held = catalog.held_columns(Snapshot("t", schema_string=wide.json, metadata={"description": "all"}))
+    catalog.update_table("many", "t1", "s3a://lake/t1", wide_held)
+    assert place.parameters("many", "t1") == parameters
+    assert catalog.entries("many", ["t1"])["t1"].held == wide_held
+    assert place.held("many", "t1") == (("id", "bigint", "wide"),)
 
 
 @pytest.mark.promise("names in the metastore")
@@ -297,6 +298,17 @@ def test_a_hostile_name_is_registered(shop: Pipeline, place: Place) -> None:
     held = {"id": "int", name: "int", "größe": "array<string>"}
     assert place.columns("public", entry.catalog_table) == held
     shop.catch_up()
+
+
+@pytest.mark.parametrize("place", ["unity"], indirect=True)
+def test_another_client_reads_tables_by_their_names(shop: Pipeline, place: UnityPlace) -> None:
+    shop.run('CREATE TABLE "größe x" (id int PRIMARY KEY)', 'INSERT INTO "größe x" VALUES (7)')
+    shop.catch_up()
+    client = polars.Catalog(place.service.uri or "", bearer_token=place.service.token, require_https=False)
+    for name, entry in recorded(shop, place).items():
+        rows = client.scan_table(CATALOG, *entry.catalog_name).collect()
+        assert len(rows) == rows_of(shop, name)
+        assert len(rows) == {"a": 5, "b": 3}.get(name, 1)
 
 
 def test_entries_are_compared_within_an_hour(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.config.config import Config
+from pipeline.config.jobs import Catalog, CatalogService
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange
@@ -190,7 +191,11 @@ def test_secrets_are_found_in_every_form() -> None:
     config = replace(base, source=replace(base.source, conninfo=uri, hash_key=HASH_KEY))
     options = {"secret_access_key": "planted-access", "region": "us-east-1"}
     config = replace(config, storage=replace(config.storage, options=options))
+    target = CatalogService("unity", uri="https://u", catalog="main", token="planted-unity")
+    config = replace(config, catalog=Catalog("{schema}", targets=(target,)))
     assert public_configuration(config)["storage"]["options"] == ["region", "secret_access_key"]
+    assert public_configuration(config)["catalog"]["targets"][0]["token"] == "set"
+    assert redact("planted-unity", known_secrets(config, {})) == "***"
     assert redact("planted-access us-east-1", known_secrets(config, {})) == "*** us-east-1"
     secrets = known_secrets(config, {"PGPASSWORD": 'quo"ted-secret', "PGPORT": "5432", "API_KEY": "12345678"})
     text = f'pl@nted-pass pl%40nted-pass sslpl@nted {HASH_KEY} quo"ted-secret quo\\"ted-secret 12345678'

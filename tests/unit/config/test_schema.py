@@ -41,8 +41,11 @@ def file_with(path: Path_, value: object) -> dict[str, Any]:
     nested = value
     needed_of_item: dict[str, Any] = {"source": "a.b"} if path[0] == "tables" else {"hours": "00:00-24:00"}
     if path[0] == "catalog":
-        is_hive = path[-1] == "uri" or value == "hive"
-        needed_of_item = {"type": "hive", "uri": "thrift://m:9083"} if is_hive else {"type": "glue"}
+        needed_of_item = {"type": "glue"}
+        if path[-1] == "uri" or value == "hive":
+            needed_of_item = {"type": "hive", "uri": "thrift://m:9083"}
+        if path[-1] in ("catalog", "token", "token_file") or value == "unity":
+            needed_of_item = {"type": "unity", "uri": "https://u", "catalog": "main"}
     if value == "union" or path[-1] == "descendants":
         needed_of_item |= {"target": "t", "inheritance": "union", "descendants": ["a.c"]}
     for part in reversed(path):
@@ -69,7 +72,7 @@ def loads(folder: Path, content: dict[str, Any]) -> bool:
     file = folder / "c.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
     try:
-        load_config(file, {"NAME": "shop", "PGDELTA_HASH_KEY": KEY, "LINEAGE_KEY": KEY})
+        load_config(file, {"NAME": "shop", "PGDELTA_HASH_KEY": KEY, "LINEAGE_KEY": KEY, "UNITY_TOKEN": KEY})
     except ConfigError:
         return False
     return True

@@ -1,6 +1,7 @@
 """What the jobs would lack on this machine is said before they run."""
 
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -8,8 +9,10 @@ from typing import cast
 import pytest
 
 from pipeline.config.config import Config
-from pipeline.operate.machine_checks import check_machine
+from pipeline.config.jobs import Catalog, CatalogService
+from pipeline.operate.machine_checks import check_catalogs, check_machine
 from pipeline.postgres.checks.table_checks import Check
+from tests.support.unity_server import CATALOG, TOKEN, unity_server
 
 
 def checked(root: str) -> dict[str, Check]:
@@ -66,3 +69,21 @@ def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         False,
         "JAVA_HOME has no Java. Install Java 17 (a headless JRE is enough).",
     )
+
+
+def test_catalogs_without_spark_are_tested_where_tables_are_registered() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        hive = CatalogService("hive", uri=f"thrift://127.0.0.1:{closed.getsockname()[1]}")
+    with unity_server() as server:
+        found = CatalogService("unity", uri=server.uri, catalog=CATALOG, token=TOKEN)
+        missing = CatalogService("unity", uri=server.uri, catalog="other", token=TOKEN)
+        services = (CatalogService("spark"), hive, found, missing)
+        checks = [*check_catalogs(Config("shop", catalog=Catalog("{schema}", targets=services)))]
+        assert [*check_catalogs(Config("shop", catalog=Catalog(targets=services)))] == []
+    assert [(check.name, check.ok) for check in checks] == [
+        *(("catalog hive", False), ("catalog unity", True), ("catalog unity", False)),
+    ]
+    assert checks[0].sentence == "The Hive metastore failed: ConnectionRefusedError."
+    assert checks[0].fix.startswith("Check that it runs at the uri")
+    assert checks[1].sentence == "Tables will be registered in Unity Catalog."
+    assert checks[2].sentence == "Unity Catalog has no catalog other."
