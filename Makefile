@@ -20,7 +20,7 @@ RELEASE := .release/venv
 RELEASE_PINS := build==1.6.1 setuptools==84.2.1 twine==7.0.0 cyclonedx-bom==7.5.0 pip-licenses==5.5.5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 check quick test slow stores matrix spark-matrix faults races soak bench growth demo dist release airflow dbt readers notebook docs clean
+.PHONY: help setup setup-s3 check quick test slow stores unity matrix spark-matrix faults races soak bench growth demo dist release airflow dbt readers notebook docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -85,6 +85,10 @@ stores: $(READY) ## lakes on object stores and HDFS: whole jobs, races, faults
 	for root in s3 hdfs; do PGDELTA_ROOT=$$root $(VENV)/bin/pytest -rs $(CORE) \
 		--deselect tests/integration/table_copy/test_table_copies.py::test_rows_from_before_the_slot_are_copied \
 		|| exit 1; done
+
+unity: $(READY) ## a real server of Unity Catalog, which Cargo builds (half an hour the first time), and its tests
+	test -x build/unity/bin/uc-server || cargo install --locked --root build/unity --features bin olai-uc-server@0.0.11
+	$(VENV)/bin/pytest -m "slow or not slow" -rs -k unity tests/integration/apply/test_catalog_targets.py
 
 matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with everything it can be asked for
 	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/ingest/test_matrix.py

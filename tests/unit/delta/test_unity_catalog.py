@@ -93,12 +93,10 @@ def test_columns_that_others_wrote_are_no_error(server: UnityServer) -> None:
 def test_a_managed_table_is_never_dropped(server: UnityServer) -> None:
     catalog = catalog_of(server)
     server.tables["s", "t"] = {"name": "t", "table_type": "MANAGED", "data_source_format": "DELTA"}
-    for change in (
-        lambda: catalog.drop_table("s", "t"),
-        lambda: catalog.update_table("s", "t", "/t", HeldColumns()),
-    ):
-        with pytest.raises(UnityFault, match="NOT_EXTERNAL"):
-            change()
+    with pytest.raises(UnityFault, match="NOT_EXTERNAL"):
+        catalog.drop_table("s", "t")
+    with pytest.raises(UnityFault, match="NOT_EXTERNAL"):
+        catalog.update_table("s", "t", "/t", HeldColumns())
     assert ("s", "t") in server.tables
 
 
