@@ -209,7 +209,7 @@ def unity_server() -> Iterator[UnityServer]:
                 body = json.loads(content) if content else None
                 query = dict(parse_qsl(parts.query))
                 answer = found.answer(self.command, kind, unquote(name), query, body)
-                status, text = 200, b"" if answer is None else json.dumps(answer).encode()
+                status, text = 200, b"200 OK" if answer is None else json.dumps(answer).encode()
             except _Refused as refused:
                 status, error = refused.status, {"error_code": refused.code, "message": f"with {TOKEN}"}
                 text = json.dumps(error).encode()

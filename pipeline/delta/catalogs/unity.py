@@ -158,9 +158,9 @@ class UnityCatalog:
             method, self._address + path, content, token=token, seconds=_SECONDS, longest=_LONGEST
         )
         try:
-            found = json.loads(answer) if answer else {}
-        except ValueError:  # of another program
-            found = None
+            found = json.loads(answer)
+        except ValueError:  # of a DELETE, which answers `200 OK`, or of another program
+            found = {} if method == "DELETE" else None
         if status // 100 != 2 or not isinstance(found, dict):
             raise UnityFault(status, found.get("error_code") if isinstance(found, dict) else None)
         return found
