@@ -20,13 +20,13 @@ class Fingerprint:
     first: int = 0
     second: int = 0
 
-    @classmethod
-    def of(cls, rows: int, first: int, second: int) -> Fingerprint:
+    @staticmethod
+    def of(rows: int, first: int, second: int) -> Fingerprint:
         """Return the fingerprint of so many rows, given sums of any size."""
-        return cls(int(rows), int(first) % _MODULUS, int(second) % _MODULUS)
+        return Fingerprint(int(rows), int(first) % _MODULUS, int(second) % _MODULUS)
 
     def __add__(self, other: Fingerprint) -> Fingerprint:
-        return self.of(self.rows + other.rows, self.first + other.first, self.second + other.second)
+        return Fingerprint.of(self.rows + other.rows, self.first + other.first, self.second + other.second)
 
     def __str__(self) -> str:
         return f"{self.first:015x}{self.second:015x}"

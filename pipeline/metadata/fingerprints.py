@@ -26,17 +26,10 @@ class HashedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class FileFingerprint:
-    """The rows of a data file; `file` is its path as the log has it, with its deletion vector."""
+class FileFingerprint(Fingerprint):
+    """That of a data file; `file` is its path as the log has it, with its deletion vector."""
 
-    file: str
-    rows: int
-    first: int
-    second: int
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        return Fingerprint(self.rows, self.first, self.second)
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

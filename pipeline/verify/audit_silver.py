@@ -19,6 +19,7 @@ from pipeline.config.config import Config
 from pipeline.delta.file_list import Add
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError, report_error
+from pipeline.fingerprint import total
 from pipeline.metadata.fingerprints import FileFingerprint, Fingerprints, TableFingerprint
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.silver.compare.compared_rows import DatasetRows, rows_of
@@ -180,7 +181,7 @@ def _finding(
         found = fingerprint_of(rows.of_files({key: add}), columns)
     except Exception as error:
         return f"{add['path']} cannot be read: {report_error(error)}"
-    if found == file.fingerprint:
+    if found == total([file]):
         return None
     if found.rows != file.rows:
         return f"{add['path']} has {found.rows:,} of {format_count(file.rows, 'row')}"

@@ -71,7 +71,7 @@ class FileFingerprints:
             found = known.get(key)
             if key not in without and found is None:
                 one = fingerprint_of(rows.of_files({key: add}), columns)
-                found = FileFingerprint(key, one.rows, one.first, one.second)
+                found = FileFingerprint(one.rows, one.first, one.second, key)
                 self._read += 1
             elif key not in without:
                 self._kept += 1
@@ -80,7 +80,7 @@ class FileFingerprints:
         record = replace(form, files=tuple(files))
         if before is None or (before.files, before.columns) != (record.files, record.columns):
             self._recorded[form.name] = self._new[form.name] = record
-        return total(each.fingerprint for each in files if each.file not in without)
+        return total(each for each in files if each.file not in without)
 
 
 class FileSums:
