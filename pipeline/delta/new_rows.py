@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.delta.definition import Definition
+from pipeline.delta.native_commit import Operation
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
@@ -44,13 +46,21 @@ class NewRows:
 
 
 def add_columns(table: LakeTable, ddl: str) -> None:
-    """Give a table that an earlier version of pgdelta created, and its structs, all columns of `ddl`."""
+    """Give a table that an earlier version of pgdelta created, and its structs, all columns of `ddl`.
+
+    Files that lack them stay as they are, because readers take a column that a file lacks as NULL.
+    """
     schema = TableSchema.of_ddl(ddl)
 
-    def replace() -> None:
+    def add() -> None:
         snapshot = table.snapshot()
+        if table.writes_natively(snapshot):
+            before = Definition.of(snapshot)
+            actions = before.with_fields(schema.fields).actions(before)
+            table.commit(snapshot, actions, {}, Operation("ADD COLUMNS", is_blind_append=True))
+            return
         rows = table.rows(snapshot=snapshot).to_pylist()
         table.overwrite_rows(rows, ddl, replaces_schema=True, snapshot=snapshot)
 
     if table.exists() and table.schema().fields != schema.fields:
-        retry_conflicts(replace)
+        retry_conflicts(add)
