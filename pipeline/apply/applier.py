@@ -154,6 +154,7 @@ class Applier:
     def _prepare(self) -> None:
         if not self._is_ready:
             self.records.ensure()
+            self.summary.verified = self.records.reconciliations.equal()
             self.shown.manifests.ensure()
             self.shown.read()
             tables = self.records.tables.read()

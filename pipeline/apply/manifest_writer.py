@@ -40,7 +40,7 @@ class ManifestWriter:
     def record_newest(self) -> None:
         """Record the newest manifest with what its tables show now."""
         if self.newest is not None:
-            self.manifests.record(self.newest)
+            self._write(self.newest)
             self._summary.show(self.newest)
 
     def stay_busy(self, names: Iterable[TableName], end: LSN) -> None:
@@ -63,7 +63,7 @@ class ManifestWriter:
             self.newest = manifest.with_entry(replace(entry, is_behind=entry.is_behind or is_older))
             if past is not None and is_older and not entry.is_behind:
                 self._past[end_lsn] = past.with_entry(entry)
-                self.manifests.record(self._past[end_lsn])
+                self._write(self._past[end_lsn])
 
     def show(self, name: TableName, state: TableState) -> None:
         """Put into the summary how a table is, with all changes and misfits of the run."""
@@ -87,11 +87,15 @@ class ManifestWriter:
         kept = (entry for entry in entries.values() if entry.name not in detached)
         carried = [e if e.is_behind else replace(e, applied_lsn=end.lsn) for e in kept]
         self.newest = Manifest(end.lsn, plan.commit_time, tuple(carried))
-        self.manifests.record(self.newest)
+        self._write(self.newest)
         self._past[end.lsn] = self.newest
         self._past = {lsn: past for lsn, past in self._past.items() if lsn in self._ends.values()}
         self.written_at = end
         self._summary.show(self.newest)
+
+    def _write(self, manifest: Manifest) -> None:
+        """Record a manifest with what is known of comparisons, which are looked for once a minute."""
+        self.manifests.record(manifest.verified(self._summary.verified))
 
     def _skipped(self, plan: BatchPlan, found: ManifestEntries) -> dict[TableName, ManifestEntry]:
         """Return the entries of tables without changes that the last manifest did not show at its LSN.

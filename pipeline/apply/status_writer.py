@@ -11,7 +11,6 @@ from pipeline.apply.applier import Applier
 from pipeline.bronze.activity import commit_times_of
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
-from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.registry import Records
 from pipeline.metadata.status import FAILED, StatusTable
 from pipeline.progress import ApplySummary, TableState
@@ -71,10 +70,10 @@ class StatusWriter:
 def note_comparisons(summary: ApplySummary, bronze: Bronze, records: Records, config: Config) -> None:
     """Note where each table was last found equal to its source, and those in doubt that await no copy."""
     history, events = bronze.copies.read(), records.events.history()
-    compared = Reconciliations(bronze.lake).compared()
+    compared = records.reconciliations.compared()
     doubts = find_doubts(events, history, compared)
     waiting = history.open_requests() if doubts else {}
-    summary.verified = {name: each.equal for name, each in compared.items() if each.equal is not None}
+    summary.verified = records.reconciliations.equal()
     summary.doubts = {
         name: doubt.sentence
         for name, doubt in doubts.items()

@@ -13,12 +13,14 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.new_rows import add_columns
 from pipeline.delta.record_table import TableRecord, ddl_of, record_of, row_of
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.rows import Where
 from pipeline.delta.sql import from_microseconds, now, to_microseconds
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
+from pipeline.metadata.reconciliations import ComparedAt
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -30,7 +32,9 @@ class ManifestEntry(TableRecord):
     `version` is -1 and `table_id` empty if the table does not exist yet. `table_id` is Delta's id, which
     changes when a table is created again under the same path. `offset` is what the log records in that
     version; without newer changes it is below the manifest's LSN. `copied_version` is the newest version that
-    was made of copied rows or by a rebuild, not of changes, None if there is none.
+    was made of copied rows or by a rebuild, not of changes, None if there is none. `verified_lsn` is the
+    newest LSN at which the table was known to equal its source when the manifest was written; `verified_at`
+    and `verified_by` say when and by what it was compared.
     """
 
     path: str
@@ -40,6 +44,14 @@ class ManifestEntry(TableRecord):
     table_id: str = ""
     offset: LSN | None = None
     copied_version: int | None = None
+    verified_lsn: LSN | None = None
+    verified_at: datetime | None = None
+    verified_by: str | None = None
+
+    def verified(self, found: ComparedAt | None) -> ManifestEntry:
+        """Return the entry with the newest comparison that found the table equal, if there is one."""
+        lsn, at, method = found or (None, None, None)
+        return replace(self, verified_lsn=lsn, verified_at=at, verified_by=method)
 
 
 MANIFESTS = (
@@ -72,6 +84,10 @@ class Manifest:
         """The tables that are behind the LSN, each with its `applied_lsn`."""
         return {entry.name: entry.applied_lsn for entry in self.entries if entry.is_behind}
 
+    def verified(self, equal: Mapping[TableName, ComparedAt]) -> Manifest:
+        """Return the manifest with the newest comparisons that found its tables equal."""
+        return replace(self, entries=tuple(each.verified(equal.get(each.name)) for each in self.entries))
+
     def with_entry(self, entry: ManifestEntry) -> Manifest:
         """Return the manifest with another entry for one of its tables."""
         entries = (entry if each.name == entry.name else each for each in self.entries)
@@ -86,8 +102,9 @@ class Manifests:
         self._table = lake.table("_pgdelta", "manifests")
 
     def ensure(self) -> None:
-        """Create the table unless it exists."""
+        """Create the table unless it exists; give it the columns that it lacks."""
         self._table.ensure_for_appends(MANIFESTS)
+        add_columns(self._table, MANIFESTS)
 
     def record(self, manifest: Manifest) -> None:
         """Append a manifest."""

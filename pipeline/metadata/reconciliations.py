@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import add_columns
 from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.sql import now, utc_text
 from pipeline.delta.table import Lake
+from pipeline.delta.table_log import Snapshot
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -111,6 +113,7 @@ class Reconciliations:
     def __init__(self, lake: Lake) -> None:
         self._reconciliations = lake.table("_pgdelta", "reconciliations")
         self._differences = lake.table("_pgdelta", "differences")
+        self._newest: tuple[tuple[str, int], Mapping[TableName, Compared]] = ("", -1), {}
 
     def record(self, run_id: str, verdicts: Sequence[Reconciliation]) -> None:
         """Append the results for tables in one commit, their differences first."""
@@ -132,14 +135,23 @@ class Reconciliations:
         add_columns(self._reconciliations, RECONCILIATIONS)
         retry_conflicts(lambda: self._reconciliations.append_rows(rows, RECONCILIATIONS))
 
-    def compared(self) -> dict[TableName, Compared]:
-        """Return what was found of each table."""
-        if not self._reconciliations.exists():
-            return {}
+    def compared(self) -> Mapping[TableName, Compared]:
+        """Return what was found of each table; it is read only if something was recorded since."""
+        snapshot = self._reconciliations.snapshot()
+        version = snapshot.table_id, snapshot.version
+        if version != self._newest[0]:
+            self._newest = version, self._compared(snapshot) if snapshot.exists else {}
+        return self._newest[1]
+
+    def equal(self) -> dict[TableName, ComparedAt]:
+        """Return the newest comparison of each table that found it equal to its source."""
+        return {name: each.equal for name, each in self.compared().items() if each.equal is not None}
+
+    def _compared(self, snapshot: Snapshot) -> dict[TableName, Compared]:
         import pyarrow.compute as pc  # takes long
 
-        present = self._reconciliations.schema().names
-        rows = self._reconciliations.rows([name for name in _COMPARED if name in present])
+        present = TableSchema.of_json(snapshot.schema_string).names
+        rows = self._reconciliations.rows([n for n in _COMPARED if n in present], snapshot=snapshot)
         verdicts = rows.column("verdict")
         last = _newest(rows)
         equal = _newest(rows.filter(pc.equal(verdicts, EQUAL)))
@@ -177,8 +189,7 @@ def _unless_before(found: ComparedAt | None, other: ComparedAt | None) -> Compar
 
 def verified_through(lake: Lake) -> dict[TableName, LSN]:
     """Return the newest LSN at which each table was found equal to its source."""
-    compared = Reconciliations(lake).compared()
-    return {name: each.equal.lsn for name, each in compared.items() if each.equal is not None}
+    return {name: each.lsn for name, each in Reconciliations(lake).equal().items()}
 
 
 _COMPARED = ("schema_name", "table_name", "verdict", "lsn", "recorded_at", "method")

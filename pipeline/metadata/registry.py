@@ -24,6 +24,7 @@ from pipeline.delta.txn import TxnId
 from pipeline.metadata.events import EventLog
 from pipeline.metadata.misfits import MisfitLog
 from pipeline.metadata.pauses import PauseTable
+from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.source_comments import CommentTable
 from pipeline.metadata.waiting import Waiting
 from pipeline.protected_columns import ProtectedColumn
@@ -168,6 +169,7 @@ class Records:
         self.misfits = MisfitLog(lake)
         self.comments = CommentTable(lake)
         self.pauses = PauseTable(lake)
+        self.reconciliations = Reconciliations(lake)
 
     def ensure(self) -> None:
         """Create the Delta tables unless they exist."""

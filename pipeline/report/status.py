@@ -27,7 +27,6 @@ from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.metadata.events import Event, newest_events
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.metadata.status import FAILED, Failure, StatusTable
 from pipeline.protocol.lsn import INVALID, LSN
@@ -222,7 +221,7 @@ def read_tables(
     events = newest_events(recorded)
     membership = source or events
     found = describe_tables(lake, events.tables, records.misfits.counts(), chunks, membership.unpublished)
-    compared = Reconciliations(bronze.lake).compared()
+    compared = records.reconciliations.compared()
     doubts = find_doubts(recorded, history, compared)
     equal = {name: each.equal for name, each in compared.items()}
     return tuple(

@@ -15,12 +15,14 @@ from pipeline.config.tables import TableRule
 from pipeline.config.verify import Verify
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.ingest.job import run_ingest
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, Reconciliations
+from pipeline.metadata.manifests import Manifests
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, RECONCILE, Reconciliations
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from pipeline.verify.audit_silver import DAMAGED, UNKNOWN, WHOLE, AuditedTable, run_silver_audit
 from pipeline.verify.fingerprint import read_query, run_fingerprint
 from pipeline.verify.prove import due_tables, run_prove
+from pipeline.verify.reconcile import run_reconcile
 from pipeline.verify.reconcile_report import Reconciled
 from pipeline.verify.schedule import proving
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
@@ -93,6 +95,26 @@ def test_a_proof_reads_only_files_that_are_new_or_change(proved: Pipeline) -> No
     for table in status:
         assert table.verified is not None
         assert (table.verified.method, recorded[table.name.table].fingerprint is not None) == (PROVE, True)
+
+
+@pytest.mark.promise("verified manifests")
+def test_a_manifest_says_where_each_table_was_found_equal(proved: Pipeline) -> None:
+    def verified() -> dict[str, tuple[object, str | None]]:
+        proved.run("UPDATE marked SET v = v || '.' WHERE id > 10")
+        proved.catch_up()
+        manifest = Manifests(Lake(proved.config.storage)).last()
+        assert manifest is not None
+        for each in manifest.entries:
+            assert (each.verified_at is None) == (each.verified_lsn is None) == (each.verified_by is None)
+        return {each.table_name: (each.verified_lsn, each.verified_by) for each in manifest.entries}
+
+    compared = Reconciliations(Lake(proved.config.storage)).equal()
+    by_prove = {name.table: (found.lsn, PROVE) for name, found in compared.items()}
+    assert by_prove.keys() == ALL.keys()
+    proved.run("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
+    assert verified() == {**by_prove, "later": (None, None)}
+    [again] = run_reconcile(proved.config, ["public.items"], wait=5, runs=True).verdicts
+    assert verified() == {**by_prove, "later": (None, None), "items": (again.lsn, RECONCILE)}
 
 
 @pytest.mark.promise("proof")

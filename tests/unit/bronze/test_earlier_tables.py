@@ -1,5 +1,6 @@
 """The small tables of a lake that an earlier version of pgdelta created get the columns that they lack."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.bronze.copies import COPIES, REQUESTS, Copies
@@ -11,6 +12,8 @@ from pipeline.delta.sql import EPOCH
 from pipeline.delta.table import Lake
 from pipeline.key_ranges import ColumnRange, KeyRange
 from pipeline.metadata.catalog import CatalogRow, CatalogState, CatalogTable, Root, SourcePartition
+from pipeline.metadata.manifests import MANIFESTS, Manifests
+from pipeline.metadata.reconciliations import ComparedAt
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -44,7 +47,7 @@ def test_requests_and_copies_of_an_earlier_version_stay(tmp_path: Path) -> None:
         version = table.version()
         add_columns(table, ddl)
         assert table.version() == version
-    assert len(seen.read()[0]) == 1
+    assert (seen.read(), len(NewRows(copies).read()[0])) == (([], True), 1)
     new = CopyRequest.repair(NAME, [KeyRange((), (), (ColumnRange("day", None, "7"),))])
     Copies(lake).request([new])
     found = {request.reason: request.key_ranges for request in Copies(lake).read().requests}
@@ -64,3 +67,25 @@ def test_a_catalog_of_an_earlier_version_has_no_bounds(tmp_path: Path) -> None:
     assert found.roots[9].partitions[8].ranges is None
     CatalogTable(lake).replace(state, "p")
     assert CatalogTable(lake).read() == state
+
+
+def test_manifests_of_an_earlier_version_stay_as_they_are(tmp_path: Path) -> None:
+    table = Lake(str(tmp_path)).table("_pgdelta", "manifests")
+    old_ddl = MANIFESTS.partition(", verified_lsn")[0] + ">>"
+    table.ensure(old_ddl, short_log())
+    entry = {"schema_name": "public", "table_name": "t", "path": "/t", "version": 3, "applied_lsn": 5}
+    row = {"lsn": 5, "written_at": EPOCH, "tables": [{**entry, "is_behind": False, "table_id": "a"}]}
+    table.append_rows([row], old_ddl)
+    files = table.snapshot().files.keys()
+    manifests = Manifests(Lake(str(tmp_path)))
+    for _ in range(2):
+        manifests.ensure()
+        assert (table.version(), table.snapshot().files.keys()) == (2, files)
+    last = manifests.last()
+    assert last is not None
+    assert (last.entries[0].version, last.entries[0].verified_lsn) == (3, None)
+    manifests.record(replace(last, lsn=LSN(6)).verified({NAME: ComparedAt(LSN(6), EPOCH, "prove")}))
+    assert [each.verified_by for each in (manifests.at(LSN(5)).entries + manifests.at().entries)] == [
+        None,
+        "prove",
+    ]

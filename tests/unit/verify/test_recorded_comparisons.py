@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from pipeline.config.storage import Storage
-from pipeline.delta.table import Lake
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.metadata.reconciliations import (
     DIFFERENT,
     EQUAL,
@@ -33,3 +35,24 @@ def test_a_difference_counts_until_a_later_comparison_finds_none(tmp_path: Path)
     assert two.equal is not None
     assert (two.last.lsn, two.equal.lsn, two.different) == (3, 2, None)
     assert verified_through(lake) == {ONE: 1, TWO: 2}
+
+
+def test_comparisons_are_read_again_only_after_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(Storage(root=str(tmp_path)))
+    reads: list[str] = []
+    rows = LakeTable.rows
+
+    def counted(table: LakeTable, *arguments: object, **options: object) -> object:
+        reads.append(table.path)
+        return rows(table, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LakeTable, "rows", counted)
+    reconciliations = Reconciliations(lake)
+    assert (reconciliations.equal(), len(reads)) == ({}, 0)
+    for count in (1, 2):
+        Reconciliations(lake).record("run", [Reconciliation(ONE, EQUAL, LSN(count))])
+        for _ in range(3):
+            assert reconciliations.equal()[ONE].lsn == count
+        assert len(reads) == count
