@@ -33,7 +33,6 @@ from pipeline.config.config import Config
 from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, LakeError, TableLockedError, report_error
-from pipeline.ingest import job as ingesting
 from pipeline.ingest.continuity import refuse_other_source
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.manifests import Manifests
@@ -49,7 +48,6 @@ from pipeline.metadata.reconciliations import (
     Reconciliations,
 )
 from pipeline.metadata.registry import Records
-from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import list_published
@@ -119,8 +117,14 @@ def run_reconcile(
     if not repairs or not reconciler.requests:
         return found
     Bronze(reconciler.lake, config.pipeline).copies.request(reconciler.requests)
-    sentences = {request.name: repair_sentence(request) for request in reconciler.requests}
-    return replace(found, repairs=sentences, run=run_both(config, spark=spark, stop=stop) if runs else None)
+    found = replace(
+        found, repairs={request.name: repair_sentence(request) for request in reconciler.requests}
+    )
+    if not runs:
+        return found
+    from pipeline.operate.run import run_both  # takes long
+
+    return replace(found, run=run_both(config, spark=spark, stop=stop))
 
 
 class Reconciler:
@@ -275,6 +279,8 @@ class Reconciler:
 
     def _capture_beyond(self, lsn: LSN) -> bool:
         """Wait until bronze is complete past an LSN, or capture that far; return whether it is."""
+        from pipeline.ingest import job as ingesting  # takes long, and the source is being read already
+
         deadline = time.monotonic() + self._wait
         has_notice = self._runs
         while True:

@@ -71,15 +71,19 @@ _BOUNDS = {
 
 def canonical(form: Form, value: sql.Composable) -> sql.Composable:
     """Return SQL for the form of a value, of any type: concat() writes it as the stream does."""
+    condition, text = held(form, value)
+    if form.kind in _LOSSLESS[1:] and not (form.is_array or form.is_misfit):
+        return text
+    return sql.SQL("CASE WHEN {} THEN {} END").format(condition, text)
+
+
+def held(form: Form, value: sql.Composable) -> tuple[sql.Composable, sql.Composable]:
+    """Return SQL for whether a value is not NULL and has its form, and for the form of a value that has."""
     if form.is_misfit:
-        held = canonical(replace(form, is_misfit=False), value)
-        text = sql.SQL(
-            "CASE WHEN {0} IS DISTINCT FROM NULL AND ({1}) IS NULL THEN pg_catalog.concat({0}) END"
-        )
-        return text.format(value, held)
-    if form.is_array:
-        return sql.SQL("CASE WHEN {} IS DISTINCT FROM NULL THEN {} END").format(value, _array(form, value))
-    return _scalar(form, value)
+        condition, _ = held(replace(form, is_misfit=False), value)
+        lost = sql.SQL("{} IS DISTINCT FROM NULL AND NOT ({})").format(value, condition)
+        return lost, _text(value)
+    return _array(form, value) if form.is_array else _scalar(form, value)
 
 
 def is_misfit(form: Form, value: sql.Composable) -> sql.Composable:
@@ -96,85 +100,91 @@ def is_misfit(form: Form, value: sql.Composable) -> sql.Composable:
     return sql.SQL("({} IS DISTINCT FROM NULL AND {})").format(value, lost)
 
 
-def _array(form: Form, value: sql.Composable) -> sql.Composable:
-    """Return SQL for an array of one dimension with lower bound 1; other arrays are NULL."""
-    one = sql.SQL("pg_catalog.concat({})").format(value)
+def _array(form: Form, value: sql.Composable) -> tuple[sql.Composable, sql.Composable]:
+    """Return SQL for an array of one dimension with lower bound 1; other arrays have no form."""
+    text: sql.Composable = _text(value)
     if form.kind not in (HashedKind.TEXT, HashedKind.PLAIN):
         element = canonical(replace(form, is_array=False), sql.SQL("u.e"))
-        one = sql.SQL(
+        text = sql.SQL(
             "(SELECT pg_catalog.concat('{{', pg_catalog.string_agg(coalesce(({})::text, 'NULL'), ','"
             " ORDER BY u.n), '}}') FROM pg_catalog.unnest({}) WITH ORDINALITY AS u (e, n))"
         ).format(element, value)
-    return sql.SQL(
-        "CASE WHEN coalesce(pg_catalog.array_ndims({0}), 1) = 1"
-        " AND coalesce(pg_catalog.array_lower({0}, 1), 1) = 1 THEN {1} END"
-    ).format(value, one)
+    condition = sql.SQL(
+        "{0} IS DISTINCT FROM NULL AND coalesce(pg_catalog.array_ndims({0}), 1) = 1"
+        " AND coalesce(pg_catalog.array_lower({0}, 1), 1) = 1"
+    )
+    return condition.format(value), text
 
 
-def _scalar(form: Form, value: sql.Composable) -> sql.Composable:
+def _scalar(form: Form, value: sql.Composable) -> tuple[sql.Composable, sql.Composable]:
     match form.kind:
         case HashedKind.TEXT:
-            return text_of(value)
+            return _is_present(value), _text(value)
         case HashedKind.PLAIN:
-            return value
+            return _is_present(value), value
         case HashedKind.PARTITION_TEXT:
-            return _partitiontext_of(value)
+            return _partition_text(value)
         case HashedKind.DECIMAL:
             return _decimal(form, value)
         case HashedKind.REAL | HashedKind.DOUBLE:
             send = "float4send" if form.kind is HashedKind.REAL else "float8send"
             bits = "CASE WHEN {0} = 'NaN' THEN 'NaN' ELSE pg_catalog.encode(pg_catalog.{1}({0}), 'hex') END"
-            return sql.SQL(bits).format(value, sql.SQL(send))
+            return _is_present(value), sql.SQL(bits).format(value, sql.SQL(send))
         case HashedKind.DATE | HashedKind.TIMESTAMP | HashedKind.TIMESTAMPTZ:
             return _dated(form, value)
 
 
-def _partitiontext_of(value: sql.Composable) -> sql.Composable:
+def _partition_text(value: sql.Composable) -> tuple[sql.Composable, sql.Composable]:
     """Return SQL for a text that a partition column holds: escaped, it is short enough for a folder."""
-    text = sql.SQL("pg_catalog.concat({})").format(value)
-    return sql.SQL(
-        "CASE WHEN {0} NOT IN ('', {1}) AND pg_catalog.octet_length(pg_catalog.convert_to({0}, 'UTF8'))"
+    text = _text(value)
+    condition = sql.SQL(
+        "{0} NOT IN ('', {1}) AND pg_catalog.octet_length(pg_catalog.convert_to({0}, 'UTF8'))"
         " + 2 * (pg_catalog.length({0}) - pg_catalog.length(pg_catalog.translate({0}, {2}, ''))) <= {3}"
-        " THEN {0} END"
     ).format(text, sql.Literal(NULL_FOLDER), sql.Literal(ESCAPED), sql.Literal(MAX_TEXT_BYTES))
+    return condition, text
 
 
-def _decimal(form: Form, value: sql.Composable) -> sql.Composable:
+def _decimal(form: Form, value: sql.Composable) -> tuple[sql.Composable, sql.Composable]:
     number = sql.SQL("{}::pg_catalog.numeric").format(value)
     scale = sql.Literal(form.scale)
     greatest = sql.SQL("{}::pg_catalog.numeric").format(sql.Literal(_greatest(form.precision, form.scale)))
-    held: sql.Composable = number
-    condition: sql.Composable = sql.SQL("")
+    nearest: sql.Composable = number
+    condition: sql.Composable = sql.SQL("{} <> 'NaN'").format(number)
     if form.clamps and not form.fits:
-        held = sql.SQL("greatest(least({0}, {1}), -({1}))").format(number, greatest)
+        nearest = sql.SQL("greatest(least({0}, {1}), -({1}))").format(number, greatest)
     elif not form.fits:
-        condition = sql.SQL(" AND pg_catalog.abs({0}) <= {1} AND pg_catalog.round({0}, {2}) = {0}").format(
-            number, greatest, scale
+        condition = sql.SQL("{0} AND pg_catalog.abs({1}) <= {2} AND pg_catalog.round({1}, {3}) = {1}").format(
+            condition, number, greatest, scale
         )
     if form.is_exact:
-        return sql.SQL("CASE WHEN {0} <> 'NaN' THEN {0} END").format(number)
-    return sql.SQL("CASE WHEN {0} <> 'NaN'{1} THEN pg_catalog.round({2}, {3}) END").format(
-        number, condition, held, scale
-    )
+        return condition, number
+    return condition, sql.SQL("pg_catalog.round({}, {})").format(nearest, scale)
 
 
 def _greatest(precision: int, scale: int) -> str:
     return "9" * (precision - scale) + "." + "9" * scale if scale else "9" * precision
 
 
-def _dated(form: Form, value: sql.Composable) -> sql.Composable:
+def _dated(form: Form, value: sql.Composable) -> tuple[sql.Composable, sql.Composable]:
     least, greatest = _BOUNDS[form.kind]
     typed = [
         sql.SQL("{}::pg_catalog.{}").format(sql.Literal(text), sql.SQL(form.kind.value))
         for text in (least, greatest)
     ]
     if form.clamps:
-        nearest = "CASE WHEN {0} IS NOT NULL THEN greatest(least({0}, {2}), {1}) END"
-        return sql.SQL(nearest).format(value, *typed)
-    return sql.SQL("CASE WHEN {0} >= {1} AND {0} <= {2} THEN {0} END").format(value, *typed)
+        return _is_present(value), sql.SQL("greatest(least({0}, {2}), {1})").format(value, *typed)
+    return sql.SQL("{0} >= {1} AND {0} <= {2}").format(value, *typed), value
 
 
 def text_of(value: sql.Composable) -> sql.Composed:
     """Return SQL for the text of a value, as the stream has it."""
+    return sql.SQL("CASE WHEN {} THEN {} END").format(_is_present(value), _text(value))
+
+
+def _text(value: sql.Composable) -> sql.Composed:
+    return sql.SQL("pg_catalog.concat({})").format(value)
+
+
+def _is_present(value: sql.Composable) -> sql.Composed:
     # IS DISTINCT FROM, because a composite of NULLs IS NULL although it is not.
-    return sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END").format(value)
+    return sql.SQL("{} IS DISTINCT FROM NULL").format(value)

@@ -1,8 +1,8 @@
 """The source's side of a comparison, read as soon as there is a snapshot.
 
 A TRUNCATE, or an ALTER TABLE that rewrites a table, removes what the snapshot saw of it. Applying changes to
-silver up to the snapshot takes long, so the sums of all tables' rows are read before that, one table after
-the other, and the source is read again only if ranges differ.
+silver up to the snapshot takes long, so the sums of all tables' rows are read before that, and the source
+is read again only if ranges differ.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from pipeline.silver.compare.compared_rows import fields_of
 from pipeline.silver.compare.differing_rows import FIRST_DIGITS
 from pipeline.table_name import TableName
 
+_SESSIONS = 2  # while one is opened, the other reads
+
 
 @dataclass(frozen=True, slots=True)
 class SourceRead:
@@ -54,10 +56,11 @@ class SourceRead:
 
 
 class SourceReads:
-    """Reads tables as one snapshot shows them, in its own thread.
+    """Reads tables as one snapshot shows them, in threads of its own.
 
     `is_ascii` if the database has no encoding of its texts. `digits` are those of the ranges whose sums are
-    read first; with none, at most `budget` bytes of tables a second are read.
+    read first. With none, two tables are read at a time, or with a `budget` one and at most so many bytes of
+    tables a second.
     """
 
     def __init__(
@@ -77,7 +80,8 @@ class SourceReads:
         self._digits = digits
         self._budget = budget
         self._moves = Copies(lake).read().moves
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="source")
+        sessions = 1 if digits or budget else _SESSIONS
+        self._pool = ThreadPoolExecutor(sessions, thread_name_prefix="source")
         self._reading: dict[TableName, Future[SourceRead]] = {}
 
     def __enter__(self) -> SourceReads:

@@ -4,10 +4,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pytest
 
-from pipeline.fingerprint import total
+from pipeline.fingerprint import Fingerprint, total
 from pipeline.postgres.snapshot.comparable_forms import PLAIN, TEXT, Form, HashedKind
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper
 from pipeline.postgres.snapshot.hashed_rows import HashedColumns, HashedTable, SourceRows
@@ -73,10 +74,10 @@ def md5(values: Mapping[str, str | None]) -> str:
 
 
 @contextmanager
-def source(database: Database) -> Iterator[HashedTable]:
+def source(database: Database, name: str = "t") -> Iterator[HashedTable]:
     with (
         closing(SnapshotKeeper(database.conninfo)) as keeper,
-        HashedTable(database.conninfo, keeper.snapshot, database.name, TableName("public", "t")) as table,
+        HashedTable(database.conninfo, keeper.snapshot, database.name, TableName("public", name)) as table,
     ):
         yield table
 
@@ -115,6 +116,62 @@ def test_values_are_hashed_in_their_forms(name: str, request: pytest.FixtureRequ
         assert rows.misfits == {
             "price": 1, "exact": 1, "free": 2, "day": 1, "local": 1, "instant": 1, "days": 1, "texts": 1,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["database", "old_database"])
+def test_the_sum_of_all_rows_is_that_of_their_texts(name: str, request: pytest.FixtureRequest) -> None:
+    database: Database = request.getfixturevalue(name)
+    fill(database)
+    database.run("INSERT INTO t SELECT i, i > 9, i, i, i, i, i, i, 'a,', day.day, day.day, day.day, day.day, "
+        "ARRAY[day.day], '{1}', '{a}', row(i, ',')::pair FROM generate_series(4, 40) i, "
+        "(SELECT date '2024-02-29' AS day) day")  # fmt: skip
+    misfits = {
+        "price": 1, "exact": 1, "free": 2, "day": 1, "local": 1, "instant": 1, "days": 1, "texts": 1,
+    }  # fmt: skip
+    columns = list(FORMS.items())
+    sidecar = ("day", replace(FORMS["day"], is_misfit=True))
+    with source(database) as table:
+        for last in range(1, len(columns) + 1):
+            names = columns[:last]
+            found = {name: count for name, count in misfits.items() if name in dict(names)}
+            with_sidecar = [c for each in names for c in ([each, sidecar] if each[0] == "day" else [each])]
+            for some in (names, with_sidecar):
+                rows = SourceRows(table, HashedColumns(tuple(some), ()))
+                parts = rows.sums(1)
+                assert rows.misfits == found
+                assert (rows.sums(0), rows.misfits) == ({"": total(parts.values())}, found)
+
+
+def test_commas_at_the_end_of_a_row_are_not_hashed(database: Database) -> None:
+    tails = ["NULL", "''", "','", "',a'", "'a,,'", "'ü,'", "'ü'", "'" + "," * 300 + "'"]
+    values = ", ".join(f"({one}, {other})" for one in tails for other in tails)
+    wide = [f"c{i} int" for i in range(120)]
+    database.run(
+        "CREATE TABLE t (a text, b text)",
+        f"INSERT INTO t VALUES {values}",
+        f"CREATE TABLE wide ({', '.join(wide)}, v text)",
+        "INSERT INTO wide (c0, c60, c119) VALUES (1, NULL, 3), (1, 2, NULL)",
+        "INSERT INTO wide SELECT "
+        + ", ".join(str(i) for i in range(120))
+        + ", v FROM (VALUES ('a'), (','), (NULL)) t (v)",
+        f"CREATE PUBLICATION {database.name} FOR TABLE t, wide",
+    )
+    for name, types in (("t", [TEXT, TEXT]), ("wide", [*[PLAIN] * 120, TEXT])):
+        rows_of_table = database.run(f"SELECT * FROM {name}")
+        texts = [
+            ",".join(
+                "" if v is None else f"{len(str(v))}:{v}" if form == TEXT else str(v)
+                for v, form in zip(row, types, strict=True)
+            ).rstrip(",")
+            for row in rows_of_table
+        ]
+        digests = [hashlib.md5(text.encode()).hexdigest() for text in texts]
+        expected = total(Fingerprint(1, int(d[:15], 16), int(d[16:31], 16)) for d in digests)
+        names = ["a", "b"] if name == "t" else [*(f"c{i}" for i in range(120)), "v"]
+        with source(database, name) as table:
+            rows = SourceRows(table, HashedColumns(tuple(zip(names, types, strict=True)), ()))
+            assert rows.sums(0) == {"": expected}
+            assert total(rows.sums(2).values()) == expected
 
 
 def test_equal_rows_count_and_ranges_are_cut(database: Database) -> None:
