@@ -70,7 +70,7 @@ class Applier:
         self._is_closed = False
         self._is_ready = False
         sharing = Sharing(self.planner.shared, self.records.events, self.summary, self.planner.path)
-        self.shown = ManifestWriter(Manifests(self.lake), sharing, self.summary)
+        self.shown = ManifestWriter(Manifests(self.lake), self.records, sharing, self.summary)
         self._comments = CommentUpkeep(self.planner, self.tables)
         self._archive = Archive(config, self.records, self.planner.path)
         self._batch_at = 0.0
@@ -154,7 +154,7 @@ class Applier:
     def _prepare(self) -> None:
         if not self._is_ready:
             self.records.ensure()
-            self.summary.verified = self.records.reconciliations.equal()
+            self.records.reconciliations.compared()
             self.shown.manifests.ensure()
             self.shown.read()
             tables = self.records.tables.read()

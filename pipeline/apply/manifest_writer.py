@@ -15,6 +15,7 @@ from pipeline.apply.sharing import Outcome, Sharing
 from pipeline.bronze.log import BronzeOffset
 from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
+from pipeline.metadata.registry import Records
 from pipeline.progress import ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import Step
@@ -24,8 +25,11 @@ from pipeline.table_name import TableName
 class ManifestWriter:
     """Writes the manifests of one process; `newest` is the last one, None before the first of a lake."""
 
-    def __init__(self, manifests: Manifests, sharing: Sharing, summary: ApplySummary) -> None:
+    def __init__(
+        self, manifests: Manifests, records: Records, sharing: Sharing, summary: ApplySummary
+    ) -> None:
         self.manifests = manifests
+        self._records = records
         self.sharing = sharing
         self.newest: Manifest | None = None
         self.written_at: BronzeOffset | None = None  # bronze, when this process wrote the newest one
@@ -95,7 +99,7 @@ class ManifestWriter:
 
     def _write(self, manifest: Manifest) -> None:
         """Record a manifest with what is known of comparisons, which are looked for once a minute."""
-        self.manifests.record(manifest.verified(self._summary.verified))
+        self.manifests.record(manifest.verified(self._records.equal(looks=False)))
 
     def _skipped(self, plan: BatchPlan, found: ManifestEntries) -> dict[TableName, ManifestEntry]:
         """Return the entries of tables without changes that the last manifest did not show at its LSN.

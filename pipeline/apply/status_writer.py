@@ -70,10 +70,10 @@ class StatusWriter:
 def note_comparisons(summary: ApplySummary, bronze: Bronze, records: Records, config: Config) -> None:
     """Note where each table was last found equal to its source, and those in doubt that await no copy."""
     history, events = bronze.copies.read(), records.events.history()
-    compared = records.reconciliations.compared()
+    compared = records.compared()
     doubts = find_doubts(events, history, compared)
     waiting = history.open_requests() if doubts else {}
-    summary.verified = records.reconciliations.equal()
+    summary.verified = records.equal()
     summary.doubts = {
         name: doubt.sentence
         for name, doubt in doubts.items()

@@ -29,7 +29,7 @@ RECONCILIATIONS = (
     "missing BIGINT, surplus BIGINT, changed BIGINT, is_whole BOOLEAN, columns ARRAY<STRING>, "
     "left_out ARRAY<STRUCT<column: STRING, reason: STRING>>, "
     "misfits ARRAY<STRUCT<column: STRING, values: BIGINT>>, sentence STRING, seconds DOUBLE, "
-    "recorded_at TIMESTAMP, method STRING, fingerprint STRING"
+    "recorded_at TIMESTAMP, method STRING, fingerprint STRING, relation_id BIGINT"
 )
 DIFFERENCES = (
     "run_id STRING, schema_name STRING, table_name STRING, lsn BIGINT, kind STRING, key STRING, "
@@ -59,7 +59,8 @@ class Reconciliation:
     A table that could not be compared has the verdict UNPROVEN and a `sentence`. `pending` changes were in
     bronze but not in the compared version of silver. Unless `is_whole`, more rows differ than are counted.
     `left_out` maps columns that were not compared to the reason; `misfits` counts values that silver's types
-    cannot hold. `fingerprint` is that of both sides, if they are equal.
+    cannot hold. `fingerprint` is that of both sides, if they are equal. `relation_id` is the oid of the
+    source's table, None if it is not known.
     """
 
     name: TableName
@@ -81,6 +82,7 @@ class Reconciliation:
     seconds: float = 0.0
     method: Method = RECONCILE
     fingerprint: str | None = None
+    relation_id: int | None = None
     rows: tuple[Difference, ...] = field(default=(), repr=False)
 
 
@@ -113,7 +115,7 @@ class Reconciliations:
     def __init__(self, lake: Lake) -> None:
         self._reconciliations = lake.table("_pgdelta", "reconciliations")
         self._differences = lake.table("_pgdelta", "differences")
-        self._newest: tuple[tuple[str, int], Mapping[TableName, Compared]] = ("", -1), {}
+        self._newest: tuple[tuple[str, int], tuple[_Newest, _Newest, _Newest]] = ("", -1), ({}, {}, {})
 
     def record(self, run_id: str, verdicts: Sequence[Reconciliation]) -> None:
         """Append the results for tables in one commit, their differences first."""
@@ -135,61 +137,75 @@ class Reconciliations:
         add_columns(self._reconciliations, RECONCILIATIONS)
         retry_conflicts(lambda: self._reconciliations.append_rows(rows, RECONCILIATIONS))
 
-    def compared(self) -> Mapping[TableName, Compared]:
-        """Return what was found of each table; it is read only if something was recorded since."""
-        snapshot = self._reconciliations.snapshot()
-        version = snapshot.table_id, snapshot.version
-        if version != self._newest[0]:
-            self._newest = version, self._compared(snapshot) if snapshot.exists else {}
-        return self._newest[1]
+    def compared(
+        self, relations: Mapping[TableName, int] | None = None, *, looks: bool = True
+    ) -> dict[TableName, Compared]:
+        """Return what was found of each table; it is read only if something was recorded since.
 
-    def equal(self) -> dict[TableName, ComparedAt]:
-        """Return the newest comparison of each table that found it equal to its source."""
-        return {name: each.equal for name, each in self.compared().items() if each.equal is not None}
-
-    def _compared(self, snapshot: Snapshot) -> dict[TableName, Compared]:
-        import pyarrow.compute as pc  # takes long
-
-        present = TableSchema.of_json(snapshot.schema_string).names
-        rows = self._reconciliations.rows([n for n in _COMPARED if n in present], snapshot=snapshot)
-        verdicts = rows.column("verdict")
-        last = _newest(rows)
-        equal = _newest(rows.filter(pc.equal(verdicts, EQUAL)))
-        different = _newest(rows.filter(pc.equal(verdicts, DIFFERENT)))
+        Without `looks`, it is what was read last. `relations` are the oids of the source's tables by their
+        names now: comparisons of an earlier table with the same name are left out.
+        """
+        if looks:
+            snapshot = self._reconciliations.snapshot()
+            version = snapshot.table_id, snapshot.version
+            if version != self._newest[0]:
+                self._newest = version, self._read(snapshot) if snapshot.exists else ({}, {}, {})
+        last, equal, different = (_of_relations(found, relations or {}) for found in self._newest[1])
         return {
             name: Compared(found, equal.get(name), _unless_before(different.get(name), equal.get(name)))
             for name, found in last.items()
         }
 
+    def _read(self, snapshot: Snapshot) -> tuple[_Newest, _Newest, _Newest]:
+        """Return the newest comparisons: of all, of those that found a table equal, and different."""
+        import pyarrow.compute as pc  # takes long
 
-def _newest(rows: pa.Table) -> dict[TableName, ComparedAt]:
-    """Return the newest comparison of each table, of rows of all times."""
+        present = TableSchema.of_json(snapshot.schema_string).names
+        rows = self._reconciliations.rows([n for n in _COMPARED if n in present], snapshot=snapshot)
+        verdicts = rows.column("verdict")
+        equal, different = (rows.filter(pc.equal(verdicts, each)) for each in (EQUAL, DIFFERENT))
+        return _newest(rows), _newest(equal), _newest(different)
+
+
+_Newest = dict[tuple[TableName, int | None], ComparedAt]
+"""The newest comparison of each table, by its name and its oid at the source, if that was recorded."""
+
+
+def _newest(rows: pa.Table) -> _Newest:
+    """Return the newest comparisons, of rows of all times."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     # a join or a group_by would import Acero, for which each run would wait
-    joined = pc.binary_join_element_wise(rows.column("schema_name"), rows.column("table_name"), "\0")
-    names = joined.combine_chunks().dictionary_encode()
+    keys = [rows.column("schema_name"), rows.column("table_name")]
+    if "relation_id" in rows.column_names:
+        keys.append(pc.fill_null(rows.column("relation_id").cast("string"), ""))
+    names = pc.binary_join_element_wise(*keys, "\0").combine_chunks().dictionary_encode()
     order = np.argsort(rows.column("recorded_at").cast("int64").to_numpy(), kind="stable")
     last = np.empty(len(names.dictionary), np.int64)
     last[names.indices.to_numpy()[order]] = order  # of rows of one table, the last one stays
     newest = rows.take(pa.array(last)).to_pylist()
     return {
-        TableName(row["schema_name"], row["table_name"]): ComparedAt(
+        (TableName(row["schema_name"], row["table_name"]), row.get("relation_id")): ComparedAt(
             LSN(row["lsn"]), row["recorded_at"], row.get("method") or RECONCILE
         )
         for row in newest
     }
 
 
+def _of_relations(found: _Newest, relations: Mapping[TableName, int]) -> dict[TableName, ComparedAt]:
+    """Return the newest comparison of each name, without those of another table than it has now."""
+    newest: dict[TableName, ComparedAt] = {}
+    for (name, relation), each in found.items():
+        is_other = relation is not None and relations.get(name, relation) != relation
+        if not is_other and (name not in newest or newest[name].at < each.at):
+            newest[name] = each
+    return newest
+
+
 def _unless_before(found: ComparedAt | None, other: ComparedAt | None) -> ComparedAt | None:
     return None if found is None or (other is not None and found.at < other.at) else found
 
 
-def verified_through(lake: Lake) -> dict[TableName, LSN]:
-    """Return the newest LSN at which each table was found equal to its source."""
-    return {name: each.lsn for name, each in Reconciliations(lake).equal().items()}
-
-
-_COMPARED = ("schema_name", "table_name", "verdict", "lsn", "recorded_at", "method")
+_COMPARED = ("schema_name", "table_name", "verdict", "lsn", "recorded_at", "method", "relation_id")

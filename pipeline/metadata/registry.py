@@ -24,7 +24,7 @@ from pipeline.delta.txn import TxnId
 from pipeline.metadata.events import EventLog
 from pipeline.metadata.misfits import MisfitLog
 from pipeline.metadata.pauses import PauseTable
-from pipeline.metadata.reconciliations import Reconciliations
+from pipeline.metadata.reconciliations import Compared, ComparedAt, Reconciliations
 from pipeline.metadata.source_comments import CommentTable
 from pipeline.metadata.waiting import Waiting
 from pipeline.protected_columns import ProtectedColumn
@@ -171,8 +171,23 @@ class Records:
         self.pauses = PauseTable(lake)
         self.reconciliations = Reconciliations(lake)
 
+    def compared(self, *, looks: bool = True) -> dict[TableName, Compared]:
+        """Return what comparisons with the source found of each table; without `looks`, as read last."""
+        relations = {name: table.relation_id for name, table in self.tables.read().items()}
+        return self.reconciliations.compared(relations, looks=looks)
+
+    def equal(self, *, looks: bool = True) -> dict[TableName, ComparedAt]:
+        """Return the newest comparison of each table that found it equal to its source."""
+        found = self.compared(looks=looks)
+        return {name: each.equal for name, each in found.items() if each.equal is not None}
+
     def ensure(self) -> None:
         """Create the Delta tables unless they exist."""
         self.tables.ensure()
         self.events.ensure()
         self.misfits.ensure()
+
+
+def verified_through(lake: Lake) -> dict[TableName, LSN]:
+    """Return the newest LSN at which each table was found equal to its source."""
+    return {name: found.lsn for name, found in Records(lake).equal().items()}

@@ -13,8 +13,7 @@ from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.delta.pinned_lake import PinnedLake, PinnedTable
 from pipeline.errors import LakeError, MissingTable
-from pipeline.metadata.reconciliations import verified_through
-from pipeline.metadata.registry import Records
+from pipeline.metadata.registry import Records, verified_through
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.read.live_rows import fold_onto
 from pipeline.silver.read.missing_tables import why_missing

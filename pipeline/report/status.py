@@ -221,7 +221,7 @@ def read_tables(
     events = newest_events(recorded)
     membership = source or events
     found = describe_tables(lake, events.tables, records.misfits.counts(), chunks, membership.unpublished)
-    compared = records.reconciliations.compared()
+    compared = records.compared()
     doubts = find_doubts(recorded, history, compared)
     equal = {name: each.equal for name, each in compared.items()}
     return tuple(

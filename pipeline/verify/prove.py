@@ -17,7 +17,7 @@ from pipeline.config.scalars import parse_rate
 from pipeline.delta.sql import EPOCH
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
-from pipeline.metadata.reconciliations import PROVE, Reconciliations
+from pipeline.metadata.reconciliations import PROVE
 from pipeline.metadata.registry import Records
 from pipeline.silver.compare.file_fingerprints import FileCounts
 from pipeline.silver.fold.modes import why_not_comparable
@@ -77,10 +77,11 @@ def due_tables(config: Config, now: datetime) -> list[TableName]:
     """Return the tables whose newest comparison is older than `verify.every`, the oldest first."""
     lake = Lake(config.storage, application=f"pgdelta prove {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
-    captured, registered = bronze.captured_offset(), Records(lake).tables.read()
+    records = Records(lake)
+    captured, registered = bronze.captured_offset(), records.tables.read()
     if captured is None:
         return []
-    compared = Reconciliations(lake).compared()
+    compared = records.compared()
     detached = detached_tables(config, bronze.copies.read(), registered, captured)
     ages = {}
     for name in registered.keys() - detached.keys():

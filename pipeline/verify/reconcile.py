@@ -343,6 +343,7 @@ class Reconciler:
             misfits=of_source.misfits,
             method=self._method,
             fingerprint=None if found.fingerprint is None else str(found.fingerprint),
+            relation_id=pinned.registered.relation_id,
             seconds=time.monotonic() - started,
         )
 

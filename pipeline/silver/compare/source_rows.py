@@ -38,8 +38,6 @@ from pipeline.silver.compare.compared_rows import fields_of
 from pipeline.silver.compare.differing_rows import FIRST_DIGITS
 from pipeline.table_name import TableName
 
-_SESSIONS = 2  # while one is opened, the other reads
-
 
 @dataclass(frozen=True, slots=True)
 class SourceRead:
@@ -59,8 +57,8 @@ class SourceReads:
     """Reads tables as one snapshot shows them, in threads of its own.
 
     `is_ascii` if the database has no encoding of its texts. `digits` are those of the ranges whose sums are
-    read first. With none, two tables are read at a time, or with a `budget` one and at most so many bytes of
-    tables a second.
+    read first. With none, several tables are read at a time, or with a `budget` one and at most so many bytes
+    of tables a second.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class SourceReads:
         self._digits = digits
         self._budget = budget
         self._moves = Copies(lake).read().moves
-        sessions = 1 if digits or budget else _SESSIONS
+        sessions = 1 if digits or budget else config.source.copying.connections
         self._pool = ThreadPoolExecutor(sessions, thread_name_prefix="source")
         self._reading: dict[TableName, Future[SourceRead]] = {}
 

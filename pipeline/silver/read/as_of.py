@@ -17,8 +17,7 @@ from pipeline.delta.sql import quoted
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, MissingTable, ProtocolError, describe_error, report_error
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.reconciliations import verified_through
-from pipeline.metadata.registry import TableRegistry
+from pipeline.metadata.registry import TableRegistry, verified_through
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.read.missing_tables import why_missing
 from pipeline.silver.read.versions import resolve_path, why_unreadable

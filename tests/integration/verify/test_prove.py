@@ -17,6 +17,7 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.ingest.job import run_ingest
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, RECONCILE, Reconciliations
+from pipeline.metadata.registry import Records
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from pipeline.verify.audit_silver import DAMAGED, UNKNOWN, WHOLE, AuditedTable, run_silver_audit
@@ -108,13 +109,18 @@ def test_a_manifest_says_where_each_table_was_found_equal(proved: Pipeline) -> N
             assert (each.verified_at is None) == (each.verified_lsn is None) == (each.verified_by is None)
         return {each.table_name: (each.verified_lsn, each.verified_by) for each in manifest.entries}
 
-    compared = Reconciliations(Lake(proved.config.storage)).equal()
+    compared = Records(Lake(proved.config.storage)).equal()
     by_prove = {name.table: (found.lsn, PROVE) for name, found in compared.items()}
     assert by_prove.keys() == ALL.keys()
     proved.run("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
     assert verified() == {**by_prove, "later": (None, None)}
     [again] = run_reconcile(proved.config, ["public.items"], wait=5, runs=True).verdicts
-    assert verified() == {**by_prove, "later": (None, None), "items": (again.lsn, RECONCILE)}
+    by_prove["items"] = (again.lsn, RECONCILE)
+    assert verified() == {**by_prove, "later": (None, None)}
+    proved.run("ALTER TABLE items RENAME TO items_old", "ALTER TABLE later RENAME TO items")
+    proved.run("INSERT INTO items VALUES (2)", "UPDATE items_old SET name = 'other' WHERE id = 1")
+    none = dict.fromkeys(("items", "items_old"), (None, None))  # another table has the name now
+    assert verified() == {"divided": by_prove["divided"], "marked": by_prove["marked"], **none}
 
 
 @pytest.mark.promise("proof")

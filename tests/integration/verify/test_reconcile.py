@@ -17,7 +17,8 @@ from pipeline.delta.commit_files import commit_files
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import LakeError, SourceError
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation, verified_through
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation
+from pipeline.metadata.registry import verified_through
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.silver.read.as_of import as_of

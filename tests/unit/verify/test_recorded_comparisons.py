@@ -12,8 +12,8 @@ from pipeline.metadata.reconciliations import (
     UNPROVEN,
     Reconciliation,
     Reconciliations,
-    verified_through,
 )
+from pipeline.metadata.registry import verified_through
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -50,9 +50,19 @@ def test_comparisons_are_read_again_only_after_a_new_one(
 
     monkeypatch.setattr(LakeTable, "rows", counted)
     reconciliations = Reconciliations(lake)
-    assert (reconciliations.equal(), len(reads)) == ({}, 0)
+    assert (reconciliations.compared(), len(reads)) == ({}, 0)
     for count in (1, 2):
         Reconciliations(lake).record("run", [Reconciliation(ONE, EQUAL, LSN(count))])
         for _ in range(3):
-            assert reconciliations.equal()[ONE].lsn == count
+            assert reconciliations.compared()[ONE].last.lsn == count
         assert len(reads) == count
+
+
+def test_comparisons_of_an_earlier_table_of_the_name_do_not_count(tmp_path: Path) -> None:
+    reconciliations = Reconciliations(Lake(Storage(root=str(tmp_path))))
+    found = [Reconciliation(ONE, EQUAL, LSN(n), relation_id=oid) for n, oid in ((1, None), (2, 7), (3, 8))]
+    for each in found:
+        reconciliations.record("run", [each])
+    newest = {None: 3, 7: 2, 8: 3, 9: 1}  # that of an earlier release has no oid
+    for oid, lsn in newest.items():
+        assert reconciliations.compared({ONE: oid} if oid else None)[ONE].last.lsn == lsn
