@@ -5,6 +5,7 @@ Without Spark DuckDB reads them in this process as they come from the files, and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from uuid import uuid4
 from pipeline.delta.file_list import Add
 from pipeline.delta.rows import READABLE_FEATURES, arrow_schema
 from pipeline.delta.schema import TableSchema
+from pipeline.delta.store.mirror import mirror_of
 from pipeline.delta.table import LakeTable
-from pipeline.delta.table_log import Snapshot
+from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.engine import DUCKDB, SPARK
 from pipeline.errors import LakeError
 from pipeline.metadata.registry import RegisteredTable
@@ -78,6 +80,13 @@ class DatasetRows:
     def of_files(self, files: Mapping[str, Add], overlay: Overlay | None = None) -> DatasetRows:
         """Return the rows of some files of the version, or of another overlay."""
         return DatasetRows(self._path, self.snapshot.with_files(files), self.registered, overlay)
+
+    def require_file(self, add: Add) -> None:
+        """Raise LakeError if a file of a folder is missing, or has another size than was written."""
+        path = data_path(self._path, add["path"])
+        if mirror_of(path) is None and not (os.path.exists(path) and os.path.getsize(path) == add["size"]):
+            repair = self.registered.name.command("rebuild")
+            raise LakeError(f"The file {path} of silver is missing or damaged. Run {repair}.")
 
     def query(self, query: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query; raise LakeError if a file is missing or damaged."""

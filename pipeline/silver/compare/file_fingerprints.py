@@ -74,6 +74,7 @@ class FileFingerprints:
                 found = FileFingerprint(one.rows, one.first, one.second, key)
                 self._read += 1
             elif key not in without:
+                rows.require_file(add)
                 self._kept += 1
             if found is not None:
                 files.append(found)

@@ -16,8 +16,9 @@ from pipeline.config.verify import Verify
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.ingest.job import run_ingest
 from pipeline.metadata.manifests import Manifests
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, RECONCILE, Reconciliations
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, RECONCILE, UNPROVEN, Reconciliations
 from pipeline.metadata.registry import Records
+from pipeline.operate.rebuild import run_rebuild
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from pipeline.verify.audit_silver import DAMAGED, UNKNOWN, WHOLE, AuditedTable, run_silver_audit
@@ -216,6 +217,13 @@ def test_an_audit_names_the_file_that_was_damaged(proved: Pipeline) -> None:
         assert [table.verdict for table in others] == [WHOLE] * 2
         assert audited.exit_code(strict=False) == 1
         path.write_bytes(written)
+    path.write_bytes(written[:-1])
+    assert prove(proved, globs=["public.items"])[0] == {"items": UNPROVEN}
+    path.unlink()
+    [lost] = run_prove(proved.config, ["public.items"], wait=5, runs=True).verdicts
+    assert (lost.verdict, path.name in str(lost.sentence)) == (UNPROVEN, True)
+    run_rebuild(proved.config, ["public.items"])
+    assert prove(proved) == (ALL, 1, 4)
 
 
 @pytest.mark.promise("audit of silver")
