@@ -165,7 +165,10 @@ class SourceRows:
         if not self._budget:
             source.use_workers()
         for part in self._paced() if self._budget else iter([None]):
-            found += source.execute(hash_sums(self._shape, *source.place(part), is_utf8=source.is_utf8))
+            leaves, where = source.place(part)
+            for i in range(0, len(leaves), _LEAVES):
+                some = leaves[i : i + _LEAVES]
+                found += source.execute(hash_sums(self._shape, some, where, is_utf8=source.is_utf8))
         return [("", *row) for row in found if row[0]]
 
     def _paced(self) -> Iterator[LeafPages]:
@@ -420,4 +423,5 @@ def _within(key: sql.Composable, ranges: Sequence[str]) -> sql.Composed:
 
 
 _PAGE_BYTES = 8192
+_LEAVES = 100  # of one query, whose expressions the server keeps for each
 _CONCATENATED = 50  # values: PostgreSQL allows 100 arguments

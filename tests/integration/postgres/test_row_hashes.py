@@ -214,3 +214,19 @@ def test_what_is_not_published_is_not_read(database: Database) -> None:
     with source(database) as table:
         sums = SourceRows(table, HashedColumns((("id", TEXT), ("v", TEXT)), (0,))).sums(1)
         assert sum(found.rows for found in sums.values()) == 14
+
+
+def test_many_partitions_are_summed_by_several_queries(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.postgres.snapshot.hashed_rows._LEAVES", 2)
+    database.run(
+        "CREATE TABLE t (id int, day date) PARTITION BY LIST (id)",
+        *(f"CREATE TABLE t_{n} PARTITION OF t FOR VALUES IN ({n})" for n in range(5)),
+        "INSERT INTO t VALUES (0, '2024-01-01'), (2, NULL), (4, 'infinity'), (3, '-infinity')",
+        f"CREATE PUBLICATION {database.name} FOR TABLE t WITH (publish_via_partition_root = true)",
+    )
+    with source(database) as table:
+        rows = SourceRows(table, HashedColumns((("id", PLAIN), ("day", Form(HashedKind.DATE))), ()))
+        whole = total(rows.sums(1).values())
+        assert (rows.sums(0), rows.misfits, whole.rows) == ({"": whole}, {"day": 2}, 4)
