@@ -1,7 +1,7 @@
 """After every batch of random workloads, a table's kept fingerprint is that of its rows, and of the source's.
 
-The kept one is the sum of those of its files, of which a batch leaves some as they are. The rows are read
-again as a whole, and the source computes its own by SQL.
+The kept one is the sum of those of its files; a batch leaves some files as they are. The rows are read again
+as a whole, and the source computes its own by SQL.
 """
 
 from __future__ import annotations

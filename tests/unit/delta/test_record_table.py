@@ -41,7 +41,8 @@ DDL = {
     "files_after BIGINT, bytes BIGINT, removed_files BIGINT, removed_log_files BIGINT, seconds DOUBLE, "
     "is_failed BOOLEAN, sentence STRING",
     ManifestEntry: "schema_name STRING, table_name STRING, path STRING, version BIGINT, applied_lsn BIGINT, "
-    "is_behind BOOLEAN, table_id STRING, offset BIGINT, copied_version BIGINT",
+    "is_behind BOOLEAN, table_id STRING, offset BIGINT, copied_version BIGINT, verified_lsn BIGINT, "
+    "verified_at TIMESTAMP, verified_by STRING",
     Pause: "schema_name STRING, table_name STRING, relation_id BIGINT, lsn BIGINT, reason STRING, "
     "paused_at TIMESTAMP",
     RegisteredTable: "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
