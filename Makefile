@@ -86,8 +86,7 @@ stores: $(READY) ## lakes on object stores and HDFS: whole jobs, races, faults
 		--deselect tests/integration/table_copy/test_table_copies.py::test_rows_from_before_the_slot_are_copied \
 		|| exit 1; done
 
-unity: $(READY) ## a real server of Unity Catalog, which Cargo builds (half an hour the first time), and its tests
-	test -x build/unity/bin/uc-server || cargo install --locked --root build/unity --features bin olai-uc-server@0.0.11
+unity: $(READY) ## tables in a real Unity Catalog: UNITY_SERVER=http://HOST:PORT, whose catalog main they may use
 	$(VENV)/bin/pytest -m "slow or not slow" -rs -k unity tests/integration/apply/test_catalog_targets.py
 
 matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with everything it can be asked for

@@ -1,15 +1,16 @@
 """Catalogs of other programs on loopback: AWS Glue by moto, Spark's Hive metastore, Unity Catalog."""
 
 import json
+import os
 import socket
 import subprocess
 import time
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
+
+import pytest
 
 from pipeline.config.jobs import CatalogService
 from pipeline.delta.catalogs.entry import HeldColumns, MetastoreEntry, TableCatalog
@@ -18,8 +19,7 @@ from pipeline.delta.catalogs.hive import HiveCatalog
 from pipeline.delta.catalogs.unity import UnityCatalog
 from pipeline.delta.schema import type_ddl
 from pipeline.delta.spark.jars import check_java, spark_folder
-from pipeline.postgres.embedded import find_free_port
-from tests.support.paths import ROOT
+from pipeline.http_requests import send_request
 from tests.support.stores.s3 import S3Server, s3_server
 from tests.support.unity_server import CATALOG, TOKEN, UnityServer, unity_server
 
@@ -39,8 +39,8 @@ _SITE = {
     "hive.async.log.enabled": "false",  # Spark does not ship what it needs
 }
 _START_SECONDS = 180.0
-UNITY_SERVER = ROOT / "build" / "unity" / "bin" / "uc-server"
-"""The server that `make unity` installs."""
+UNITY_SERVER = os.environ.get("UNITY_SERVER")
+"""The address of a server of Unity Catalog, if one runs."""
 
 
 class Place:
@@ -170,20 +170,47 @@ class UnityDoublePlace(UnityPlace):
         self._server.tables[schema, table]["properties"][name] = value
 
 
-class ServedPlace(Place):
-    """A catalog in a process of its own, which stores in a folder."""
+class UnityServerPlace(UnityPlace):
+    """Unity Catalog by the server at `UNITY_SERVER`, in its catalog `main`."""
 
-    port: int
-    _folder: Path
-    _process: subprocess.Popen[bytes] | None = None
+    def __init__(self) -> None:
+        uri, token = UNITY_SERVER or "", os.environ.get("UNITY_TOKEN")
+        super().__init__(uri, token)
+        for schema in ("public", "moved"):  # of the test before
+            address = f"{uri}/api/2.1/unity-catalog/schemas/{CATALOG}.{schema}?force=true"
+            send_request("DELETE", address, token=token, seconds=60)
 
-    def command(self) -> list[Any]:
-        """Return the program and its arguments."""
-        raise NotImplementedError
+    def stop(self) -> None:
+        pytest.skip("others run this server")
+
+
+class HivePlace(Place):
+    """A Hive metastore in a process of its own, which stores in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        uri = f"thrift://127.0.0.1:{self.port}"
+        super().__init__(CatalogService("hive", uri=uri), HiveCatalog(OTHERS, uri))
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir()
+        (folder / "warehouse").mkdir()
+        properties = (
+            f"<property><name>{name}</name><value>{value.format(folder=folder)}</value></property>"
+            for name, value in _SITE.items()
+        )
+        (folder / "hive-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
 
     def start(self) -> None:
+        jars = spark_folder() / "jars"
+        options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Dderby.system.home={self._folder}"]
+        command: list[Any] = [check_java(), *options, f"-Djava.io.tmpdir={self._folder}"]
+        command += ["-cp", f"{self._folder}:{jars}/*", "org.apache.hadoop.hive.metastore.HiveMetaStore"]
         with open(self._folder / "log", "ab") as log:
-            self._process = subprocess.Popen(self.command(), cwd=self._folder, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [*command, "-p", str(self.port)], cwd=self._folder, stdout=log, stderr=log
+            )
         end = time.monotonic() + _START_SECONDS
         while True:
             try:
@@ -200,63 +227,6 @@ class ServedPlace(Place):
             self._process.wait()
 
 
-class HivePlace(ServedPlace):
-    """A Hive metastore."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port = find_free_port()
-        uri = f"thrift://127.0.0.1:{self.port}"
-        super().__init__(CatalogService("hive", uri=uri), HiveCatalog(OTHERS, uri))
-        self._folder = folder
-        folder.mkdir()
-        (folder / "warehouse").mkdir()
-        properties = (
-            f"<property><name>{name}</name><value>{value.format(folder=folder)}</value></property>"
-            for name, value in _SITE.items()
-        )
-        (folder / "hive-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
-
-    def command(self) -> list[Any]:
-        jars = spark_folder() / "jars"
-        options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Dderby.system.home={self._folder}"]
-        command: list[Any] = [check_java(), *options, f"-Djava.io.tmpdir={self._folder}"]
-        command += ["-cp", f"{self._folder}:{jars}/*", "org.apache.hadoop.hive.metastore.HiveMetaStore"]
-        return [*command, "-p", str(self.port)]
-
-
-class UnityServerPlace(ServedPlace, UnityPlace):
-    """Unity Catalog by a server of its own, which allows external tables in some folder."""
-
-    def __init__(self, folder: Path, tables: Path) -> None:
-        self.port = find_free_port()
-        UnityPlace.__init__(self, f"http://127.0.0.1:{self.port}", None)
-        self._folder = folder
-        folder.mkdir()
-        config = {
-            "backend": {"engine": "sqlite", "path": str(folder / "db")},
-            "encryption": {"active": {"id": "test", "key": b64encode(bytes(32)).decode()}},
-            "local_storage": {"allowed-roots": [str(tables)]},
-            "ui": {"serve": False},
-        }
-        (folder / "config.yaml").write_text(json.dumps(config))
-        subprocess.run([UNITY_SERVER, "migrate", "--config", folder / "config.yaml"], check=True)
-        self.start()
-        role = {"role_arn": "arn:aws:iam::123456789012:role/test"}  # which no test needs
-        self._post("credentials", {"name": "reader", "purpose": "STORAGE", "aws_iam_role": role})
-        location = {"name": "tables", "url": f"file://{tables}", "credential_name": "reader"}
-        self._post("external-locations", location)
-        self._post("catalogs", {"name": CATALOG})
-
-    def command(self) -> list[Any]:
-        address = ["--host", "127.0.0.1", "--port", str(self.port)]
-        return [UNITY_SERVER, "serve", "--config", self._folder / "config.yaml", *address]
-
-    def _post(self, kind: str, body: dict[str, Any]) -> None:
-        url = f"{self.service.uri}/api/2.1/unity-catalog/{kind}"
-        headers = {"Content-Type": "application/json"}
-        urlopen(Request(url, json.dumps(body).encode(), headers, method="POST")).close()
-
-
 @contextmanager
 def glue_place() -> Iterator[GluePlace]:
     """Serve an empty AWS Glue for the block."""
@@ -269,16 +239,6 @@ def unity_place() -> Iterator[UnityDoublePlace]:
     """Serve an empty Unity Catalog for the block."""
     with unity_server() as server:
         yield UnityDoublePlace(server)
-
-
-@contextmanager
-def unity_server_place(folder: Path) -> Iterator[UnityServerPlace]:
-    """Serve an empty Unity Catalog by a server of its own for the block."""
-    place = UnityServerPlace(folder / "unity", folder)
-    try:
-        yield place
-    finally:
-        place.stop()
 
 
 @contextmanager

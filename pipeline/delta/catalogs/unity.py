@@ -159,11 +159,13 @@ class UnityCatalog:
         )
         try:
             found = json.loads(answer)
-        except ValueError:  # of a DELETE, which answers `200 OK`, or of another program
-            found = {} if method == "DELETE" else None
-        if status // 100 != 2 or not isinstance(found, dict):
-            raise UnityFault(status, found.get("error_code") if isinstance(found, dict) else None)
-        return found
+        except ValueError:
+            found = None
+        is_object = isinstance(found, dict)
+        # The answer to a DELETE is any text; that of another program is no object.
+        if status // 100 != 2 or not (is_object or method == "DELETE"):
+            raise UnityFault(status, found.get("error_code") if is_object else None)
+        return found if is_object else {}
 
     def _read_token(self) -> str | None:
         token = self._token

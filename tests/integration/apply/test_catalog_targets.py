@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -37,10 +36,10 @@ from tests.support.metastores import (
     Place,
     UnityDoublePlace,
     UnityPlace,
+    UnityServerPlace,
     glue_place,
     hive_place,
     unity_place,
-    unity_server_place,
 )
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 from tests.support.threads import in_threads, wait_until
@@ -56,7 +55,7 @@ SERVER = pytest.param(
     "unity-server",
     marks=[
         pytest.mark.slow,
-        pytest.mark.skipif(not UNITY_SERVER.exists(), reason="make unity installs a server of Unity Catalog"),
+        pytest.mark.skipif(UNITY_SERVER is None, reason="UNITY_SERVER names no server of Unity Catalog"),
     ],
 )
 
@@ -64,13 +63,11 @@ SERVER = pytest.param(
 @pytest.fixture(params=["glue", "unity", SERVER, pytest.param("hive", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """Give an empty catalog."""
-    places: dict[str, AbstractContextManager[Place]] = {
-        "unity": unity_place(),
-        "unity-server": unity_server_place(tmp_path),
-        "hive": hive_place(tmp_path / "hive"),
-    }
-    if request.param in places:
-        with places[request.param] as found:
+    if request.param == "unity-server":
+        yield UnityServerPlace()
+        return
+    if request.param != "glue":
+        with unity_place() if request.param == "unity" else hive_place(tmp_path / "hive") as found:
             yield found
         return
     for name, value in GLUE_VARIABLES.items():
