@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -154,7 +155,8 @@ class Applier:
     def _prepare(self) -> None:
         if not self._is_ready:
             self.records.ensure()
-            self.records.reconciliations.compared()
+            with suppress(Exception):  # the end of the run names what cannot be read
+                self.records.reconciliations.compared()
             self.shown.manifests.ensure()
             self.shown.read()
             tables = self.records.tables.read()

@@ -14,6 +14,7 @@ import pytest
 from pipeline.config.tables import TableRule
 from pipeline.config.verify import Verify
 from pipeline.delta.table import Lake, LakeTable
+from pipeline.errors import LakeError
 from pipeline.ingest.job import run_ingest
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, RECONCILE, UNPROVEN, Reconciliations
@@ -122,6 +123,14 @@ def test_a_manifest_says_where_each_table_was_found_equal(proved: Pipeline) -> N
     proved.run("INSERT INTO items VALUES (2)", "UPDATE items_old SET name = 'other' WHERE id = 1")
     none = dict.fromkeys(("items", "items_old"), (None, None))  # another table has the name now
     assert verified() == {"divided": by_prove["divided"], "marked": by_prove["marked"], **none}
+
+    for path in Path(proved.root, "_pgdelta", "reconciliations").glob("*.parquet"):
+        path.write_bytes(b"damaged")
+    proved.run("INSERT INTO items VALUES (3)")
+    proved.ingest()
+    with pytest.raises(LakeError, match="damaged"):
+        proved.apply()
+    assert silver(proved, "items").row_count() == 3  # it was written before
 
 
 @pytest.mark.promise("proof")
