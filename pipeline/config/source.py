@@ -119,7 +119,13 @@ class Copying:
         ),
     ] = field(default=(), repr=False, kw_only=True)
     connections: Annotated[
-        int, Field(ge=1, le=64, description="Number of sessions that read in parallel."), Number
+        int,
+        Field(
+            ge=1,
+            le=64,
+            description="Number of sessions that read in parallel, also for a proof without a budget.",
+        ),
+        Number,
     ] = 2
     rate_limit: Annotated[
         ByteCount,
