@@ -196,7 +196,8 @@ def test_entries_of_others_stay_as_they_are(shop: Pipeline, place: Place) -> Non
     in_catalogs(shop, place.service).apply()
     assert place.entry("moved", "a") is not None
     assert place.entry("moved", "b") is None
-    place.drop("moved", "a")  # Unity Catalog may refuse two tables at one path
+    if place.service.type == "unity":  # which may refuse two tables at one path
+        place.drop("moved", "a")
     place.drop("public", "a")
     assert any("1 table registered" in line for line in lines_of(run(shop)))
 
