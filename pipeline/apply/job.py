@@ -175,9 +175,11 @@ class _ApplyRun:
         """Apply as bronze grows, until the query ends or `stop`; return the error that ended the query."""
         from pyspark.errors import StreamingQueryException
 
-        applier, stop = self.applier, self.stop
+        applier, stop, changes = self.applier, self.stop, self.applier.bronze.changes
         stream = applier.lake.spark.readStream.format("delta").option("skipChangeCommits", "true")
-        writer = stream.load(applier.bronze.changes.path).writeStream.foreachBatch(applier.apply_batch)
+        # a batch is only a trigger: a new query needs no list of the files that bronze has by now
+        stream = stream.option("startingVersion", changes.version())
+        writer = stream.load(changes.path).writeStream.foreachBatch(applier.apply_batch)
         if self.is_continuous:
             writer = writer.trigger(processingTime="1 second")
         else:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import Any, cast
 
 import pytest
 
@@ -84,6 +85,18 @@ def test_a_run_starts_spark_only_for_a_query(filled: Pipeline, monkeypatch: pyte
     filled.ingest("INSERT INTO t VALUES (4)")
     with pytest.raises(AssertionError, match="Spark is started"):  # the query is the clock
         run_apply(filled.config, starts_query=True)
+
+
+@pytest.mark.spark
+def test_a_new_query_is_a_clock_that_costs_no_spark_job(filled: Pipeline) -> None:
+    scheduler = cast(Any, filled.session.sparkContext)._jsc.sc().dagScheduler()
+    before = scheduler.numTotalJobs()
+    for _ in range(2):  # Delta would read all of bronze's log for a new checkpoint, and again for the next run
+        summary = filled.apply(starts_query=True)
+        assert summary.stream is not None
+        filled.assert_equal("t")
+        filled.ingest("UPDATE t SET id = id + 10")
+    assert scheduler.numTotalJobs() == before
 
 
 @pytest.mark.spark
