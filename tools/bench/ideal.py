@@ -41,6 +41,25 @@ class Ideal:
         """Write the rows of a Delta table as another one."""
         self._spark.read.format("delta").load(str(table)).write.format("delta").save(str(target))
 
+    def write(self, table: Path, target: Path) -> float:
+        """Write the rows of a Delta table as two others; return the seconds of the second."""
+        seconds = 0.0
+        for name in ("warm", "ideal"):
+            began = time.monotonic()
+            self.copy_table(table, target / name)
+            seconds = time.monotonic() - began
+        return seconds
+
+    def merge_into_empty(self, table: Path, target: Path, key: str) -> float:
+        """Merge the rows of a Delta table into two empty ones; return the seconds of the second."""
+        rows = self._spark.read.format("delta").load(str(table))
+        rows.selectExpr("*", "'U' AS op").write.parquet(str(target / "net"))
+        seconds = 0.0
+        for name in ("warm", "ideal"):
+            rows.limit(0).write.format("delta").save(str(target / name))
+            seconds = self.merge({target / name: target / "net"}, key)
+        return seconds
+
     def write_net_changes(self, old: Path, new: Path, key: str, target: Path) -> int:
         """Write what differs between two Delta tables as Parquet with an `op` (U or D); return the rows."""
         before = self._spark.read.format("delta").load(str(old))

@@ -18,7 +18,7 @@ _HEADINGS = ("figure", "measured", "limit", "")
 class Figure:
     """One figure: what it is, its unit, and its limit (None: shown only).
 
-    `unit` is s, MiB or x (a ratio). A limit is the most that is allowed, or with `is_least` the least.
+    `unit` is s, MiB, /s or x (a ratio). A limit is the most that is allowed, or with `is_least` the least.
     """
 
     part: str
@@ -37,11 +37,33 @@ class Measured:
     value: float | None
 
 
+def _one_table(load: str, text: str, capture: float | None, ideal: str, apply: float) -> tuple[Figure, ...]:
+    return (
+        Figure("one_table", f"{load}_reference", f"{text}, by pg_recvlogical", "s"),
+        Figure("one_table", f"{load}_capture", "  by ingest", "s"),
+        Figure(
+            "one_table", f"{load}_capture_ratio", "  pg_recvlogical / ingest", "x", capture, is_least=True
+        ),
+        Figure("one_table", f"{load}_ideal", f"  net rows, {ideal} by warm Spark", "s"),
+        Figure("one_table", f"{load}_apply", "  by apply, without its start", "s"),
+        Figure("one_table", f"{load}_apply_ratio", "  Spark / apply", "x", apply, is_least=True),
+        Figure("one_table", f"{load}_memory", "  peak memory of a job", "MiB", 1024),
+    )
+
+
 FIGURES = (
+    Figure("start", "first_apply", "first apply of 60 tables, without Spark", "s", 4),
     Figure("start", "ingest_empty", "empty ingest", "s", 2),
     Figure("start", "ingest_empty_memory", "  its peak memory", "MiB", 300),
+    Figure("start", "apply_lsn", "apply after a commit that only moves the LSN", "s", 1.2),
+    Figure("start", "run", "pgdelta run, 5 changes in 2 of 60 tables", "s", 2),
+    Figure("start", "run_memory", "  its peak memory", "MiB", 400),
+    Figure("start", "apply_few", "pgdelta apply of the same", "s", 1.5),
     Figure("start", "apply_empty", "empty apply under spark-submit", "s", 8),
-    Figure("start", "spark_start", "  of which Spark's own start", "s"),
+    Figure("start", "submit_few", "  5 changes in 2 tables", "s"),
+    Figure("start", "submit_query", "  a bare empty query on a Delta table", "s"),
+    Figure("start", "submit_extra", "  changes beyond the query", "s", 1),
+    Figure("start", "spark_start", "  Spark's own start", "s"),
     Figure("commands", "commands_58", "slowest command that answers, 58 tables", "s", 1),
     Figure("commands", "commands_1000", "  1,000 tables", "s", 3),
     Figure("tables", "first_load", "first load of 60 tables, after Spark's start", "s", 15),
@@ -64,9 +86,20 @@ FIGURES = (
     Figure("mixed", "mixed_ideal", "mixed load by warm ideal MERGEs", "s"),
     Figure("mixed", "end_to_end", "  by ingest and apply, to silver", "s"),
     Figure("mixed", "end_to_end_ratio", "  (pg_recvlogical + MERGE) / both", "x", 0.8, is_least=True),
+    Figure("sustained", "sustained_rate", "changes of ten tables for ten minutes", "/s"),
+    Figure("sustained", "sustained_bronze_p99", "  commit to bronze, p99", "s"),
+    Figure("sustained", "sustained_p50", "  commit to silver, p50", "s"),
+    Figure("sustained", "sustained_p99", "  p99", "s", 5),
+    Figure("sustained", "sustained_growth", "  p50 of the last third / of the first", "x", 1.3),
+    Figure("sustained", "sustained_ingest_cpu", "  processor time of ingest, of 1 M changes", "s"),
+    Figure("sustained", "sustained_apply_cpu", "  of apply", "s"),
+    Figure("sustained", "sustained_memory", "  peak memory of both jobs", "MiB", 800),
     Figure("apply", "apply_ideal", "100 k net changes into 1 M rows, ideal MERGE", "s"),
     Figure("apply", "apply_batch", "  by apply", "s"),
     Figure("apply", "apply_ratio", "  apply / MERGE", "x", 1.2),
+    *_one_table("narrow", "5 columns, 1.2 M changes", None, "written as Delta", 0.8),
+    *_one_table("wide", "100 columns, 200 k changes", 0.8, "merged", 1.0),
+    *_one_table("very_wide", "400 columns, 200 k changes", 0.8, "merged", 1.0),
     Figure("copy", "copy_reference", "20 M copied rows, written as Delta by Spark", "s"),
     Figure("copy", "copy_ingest", "  copied to bronze", "s"),
     Figure("copy", "copy_silver", "  copied to bronze and applied to silver", "s"),
@@ -154,6 +187,8 @@ def _line(cells: tuple[str, str, str, str]) -> str:
 def _format(value: float, unit: str) -> str:
     if unit == "MiB":
         return f"{value:,.0f} MiB"
+    if unit == "/s":
+        return f"{value:,.0f} /s"
     if unit == "x":
         return f"{value:.2f}"
     digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1

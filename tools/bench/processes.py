@@ -70,6 +70,17 @@ class Job:
         if code:
             raise RuntimeError(f"{self.name} failed, {code}: {_last_line(self.errors)}")
 
+    def end(self) -> str:
+        """Wait until it ends by itself, well; return what it wrote to stdout."""
+        code = self.process.wait(PATIENCE)
+        if code:
+            raise RuntimeError(f"{self.name} failed, {code}: {_last_line(self.errors)}")
+        return self.output
+
+    def processor_seconds(self) -> float:
+        """Return the processor time that the process and what it started took so far."""
+        return sum(map(_processor_seconds, family_of(self.process.pid)))
+
     def watch(self) -> None:
         """Sample the memory of the process and of what it started until `close`."""
         while not self._end.wait(_SAMPLE_SECONDS):
@@ -202,6 +213,13 @@ def _peak_mib(pid: int) -> float:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def _processor_seconds(pid: int) -> float:
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
 

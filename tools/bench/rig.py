@@ -31,6 +31,17 @@ INGEST = (sys.executable, str(ROOT / "jobs" / "ingest.py"))
 APPLY = (sys.executable, str(ROOT / "jobs" / "apply.py"))
 SUBMIT_APPLY = (str(BIN / "spark-submit"), str(ROOT / "jobs" / "apply.py"))
 SPARK_ONLY = "from pyspark.sql import SparkSession\n\nSparkSession.builder.getOrCreate().stop()\n"
+EMPTY_QUERY = """import sys
+
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+table, checkpoint = sys.argv[1:]
+changes = spark.readStream.format("delta").option("startingVersion", "latest").load(table)
+query = changes.writeStream.foreachBatch(lambda rows, number: None).trigger(availableNow=True)
+query.option("checkpointLocation", checkpoint).start().awaitTermination()
+spark.stop()
+"""
 BATCH_PATIENCE = 900.0  # seconds
 Writer = Literal["auto", "spark"]
 
@@ -69,13 +80,23 @@ class Source:
 
     def pgbench(self, scripts: Sequence[str], transactions: int, *, clients: int = 4) -> None:
         """Run transactions of these scripts, each about as often."""
+        command = self._pgbench(scripts, clients, "-t", str(max(1, transactions // clients)))
+        subprocess.run(command, check=True, capture_output=True, timeout=processes.PATIENCE)
+
+    def pgbench_at(
+        self, scripts: Sequence[str], per_second: float, seconds: int, *, clients: int = 4
+    ) -> AbstractContextManager[Job]:
+        """Start transactions of these scripts, as many per second; they end after `seconds`."""
+        rate = ("-T", str(seconds), "-R", f"{per_second:.1f}")
+        return processes.started("pgbench", self._pgbench(scripts, clients, *rate))
+
+    def _pgbench(self, scripts: Sequence[str], clients: int, *options: str) -> list[str]:
         command = [str(self._binaries / "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "2"]
         for number, script in enumerate(scripts):
             path = self._folder / f"{self.name}_{number}.sql"
             path.write_text(script)
             command += ["-f", str(path)]
-        command += ["-t", str(max(1, transactions // clients)), self.conninfo]
-        subprocess.run(command, check=True, capture_output=True, timeout=processes.PATIENCE)
+        return [*command, *options, self.conninfo]
 
     def create_slot(self, name: str) -> None:
         """Create a logical slot of pgoutput."""
@@ -183,6 +204,16 @@ class Rig:
         script.write_text(SPARK_ONLY)
         return processes.run("Spark's start", [SUBMIT_APPLY[0], str(script)])
 
+    def spark_query(self, pipeline: str) -> Run:
+        """Run a query that finds nothing new in bronze by spark-submit, to its end."""
+        folder = self.folder / "empty_query"
+        rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        script = folder / "empty_query.py"
+        script.write_text(EMPTY_QUERY)
+        paths = (script, self.root(pipeline) / "bronze" / "changes", folder / "checkpoint")
+        return processes.run("empty query", [SUBMIT_APPLY[0], *map(str, paths)])
+
     def reconcile(self, config: Path) -> Run:
         """Compare silver with its source; fail if they differ."""
         return processes.run(
@@ -196,7 +227,7 @@ class Rig:
         )
 
     def ask(self, config: Path, *command: str) -> Run:
-        """Run a command of pgdelta that changes no table, with modules that an earlier one has compiled."""
+        """Run a command of pgdelta without Spark, with modules that an earlier one has compiled."""
         environ = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.folder / "compiled")}
         full = [str(BIN / "pgdelta"), *command, "--config", str(config)]
         return processes.run(command[0], full, environ=environ)

@@ -43,7 +43,7 @@ shop.audit_log held        10            10         3   0.0 s       0 B
 def test_figures_have_unique_keys_and_known_parts() -> None:
     assert len(BY_KEY) == len(FIGURES)
     assert {figure.part for figure in FIGURES} == PARTS.keys()
-    assert {figure.unit for figure in FIGURES} == {"s", "MiB", "x"}
+    assert {figure.unit for figure in FIGURES} == {"s", "MiB", "x", "/s"}
 
 
 @pytest.mark.parametrize("value", [None, 0.0, 0.0123, 9.999, 133.26, 123456.7])
@@ -292,6 +292,14 @@ class FakeSource(Source):
         assert "{rows}" not in "".join(scripts)
         self.execute(*scripts)
 
+    @contextmanager
+    def pgbench_at(
+        self, scripts: Sequence[str], per_second: float, seconds: int, *, clients: int = 4
+    ) -> Iterator[Job]:
+        assert 10_000 / 4 < per_second < 10_000 / 2  # two to four changes each
+        self.execute(*scripts)
+        yield cast(Job, FakeJob(is_stopped=True))
+
     def create_slot(self, name: str) -> None:
         self.execute(name)
 
@@ -331,10 +339,20 @@ class FakeJob:
     """A job that runs until it is stopped."""
 
     peak_mib = 123.0
-    is_stopped = False
+
+    def __init__(self, *, is_stopped: bool = False) -> None:
+        self.is_stopped = is_stopped
+        self.used = 0.0
 
     def check(self) -> None:
         assert not self.is_stopped
+
+    def processor_seconds(self) -> float:
+        self.used += 0.5
+        return self.used
+
+    def end(self) -> str:
+        return "number of failed transactions: 0 (0.000%)\ntps = 4000.5 (without initial connection time)\n"
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -344,6 +362,7 @@ class FakeReader(FakeJob):
     """Reads that end half a second after a commit."""
 
     def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
         self.fake = clock
         self.lines: list[str] = []
 
@@ -359,6 +378,12 @@ class FakeIdeal(Ideal):
 
     def copy_table(self, table: Path, target: Path) -> None:
         pass
+
+    def write(self, table: Path, target: Path) -> float:
+        return 3.0
+
+    def merge_into_empty(self, table: Path, target: Path, key: str) -> float:
+        return 4.0
 
     def write_net_changes(self, old: Path, new: Path, key: str, target: Path) -> int:
         return 1
@@ -381,6 +406,7 @@ class FakeRig(Rig):
         self.fake = FakeClock()
         self.jobs: list[FakeJob] = []
         self.sources: list[FakeSource] = []
+        self.applies = 0
 
     @contextmanager
     def source(self, name: str) -> Iterator[Source]:
@@ -407,7 +433,13 @@ class FakeRig(Rig):
     def prove(self, config: Path) -> Run:
         return replace(self._run(1.5), output='{"files": {"read": 0}}')
 
+    def spark_query(self, pipeline: str) -> Run:
+        return self._run(9.0)
+
     def ask(self, config: Path, *command: str) -> Run:
+        if command == ("apply",):  # each takes longer than the one before
+            self.applies += 1
+            return self._run(self.applies)
         return self._run(0.9 if command[0] == "audit" else 0.5)
 
     def demo(self, seconds: int) -> Run:
@@ -447,9 +479,12 @@ class FakeRig(Rig):
 
 EXPECTED: dict[str, dict[str, float]] = {
     "start": {
+        "first_apply": 1.0,
         "ingest_empty": 2.0,
         "ingest_empty_memory": 250.0,
+        "run": 0.5,
         "apply_empty": 10.0,
+        "submit_extra": 1.0,
         "spark_start": 4.0,
     },
     "commands": {"commands_58": 0.9, "commands_1000": 0.9},
@@ -463,6 +498,14 @@ EXPECTED: dict[str, dict[str, float]] = {
         "mixed_ideal": 3.0,
         "end_to_end": 8.0,
         "end_to_end_ratio": 7 / 8,
+    },
+    "sustained": {"sustained_rate": 4000.5 * 2.7, "sustained_ingest_cpu": 10.0, "sustained_memory": 246.0},
+    "one_table": {
+        "narrow_capture_ratio": 2.0,
+        "narrow_apply": 1.0,
+        "narrow_apply_ratio": 3.0,
+        "very_wide_apply_ratio": 4.0,
+        "very_wide_memory": 250.0,
     },
     "apply": {"apply_ideal": 3.0, "apply_batch": 6.0, "apply_ratio": 2.0},
     "copy": {"copy_reference": 3.0, "copy_ingest": 2.0, "copy_silver": 8.0, "copy_ratio": 3 / 8},
@@ -479,6 +522,15 @@ def test_a_part_gives_all_its_figures(part: str, tmp_path: Path) -> None:
     assert list(found) == [figure.key for figure in FIGURES if figure.part == part]
     assert {key: found[key] for key in EXPECTED[part]} == pytest.approx(EXPECTED[part])
     assert all(job.is_stopped for job in rig.jobs)
+
+
+def test_updates_of_wide_rows_change_three_columns(tmp_path: Path) -> None:
+    rig = FakeRig(tmp_path)
+    list(PARTS["one_table"](rig))
+    for source, columns in zip(rig.sources, (5, 100, 400), strict=True):
+        create, *_, update = source.statements
+        assert create.count(",") - create.count("(12,2)") == columns - 1
+        assert update.count("=") == 3 + update.count("<=")
 
 
 def test_latency_is_measured_at_a_thousand_changes_per_second(tmp_path: Path) -> None:

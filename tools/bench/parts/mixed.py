@@ -32,12 +32,9 @@ _DELETE = "DELETE FROM {} WHERE id = :id + 1;"
 
 def measure_mixed(rig: Rig) -> Iterator[Measured]:
     """Write the WAL once, read it three times, merge it twice."""
-    tables = [f"t{number}" for number in range(TABLES)]
     rows = rig.size(ROWS, 100)
     with rig.source("mixed") as source:
-        for number, table in enumerate(tables):
-            body = _body(number, "g")
-            source.execute(*(each.format(table=table, rows=rows, body=body) for each in CREATE))
+        tables = create(source, rows)
         config = rig.configure(source)
         alone = rig.configure(source, pipeline="mixed_capture", copy="never")
         rig.say("first load")
@@ -47,7 +44,7 @@ def measure_mixed(rig: Rig) -> Iterator[Measured]:
         with rig.follow("mixed", tables) as logs, rig.job("apply", config) as apply:
             logs.wait(0, apply.check)
             _warm_up(source, tables)
-            lsn = _close(source, tables)
+            lsn = close(source, tables)
             rig.ingest(config)
             logs.wait(lsn, apply.check)
             for table in tables:
@@ -57,7 +54,7 @@ def measure_mixed(rig: Rig) -> Iterator[Measured]:
             source.recvlogical("mixed_reference", "mixed")
             rig.say("load")
             _load(rig, source, rows)
-            lsn = _close(source, tables)
+            lsn = close(source, tables)
             rig.say("pg_recvlogical, ingest alone, ingest and apply")
             reference = source.recvlogical("mixed_reference", "mixed")
             capture = rig.ingest(alone).seconds
@@ -77,6 +74,15 @@ def measure_mixed(rig: Rig) -> Iterator[Measured]:
         rig.reconcile(config)
 
 
+def create(source: Source, rows: int) -> list[str]:
+    """Create the tables with their first rows; return their names."""
+    tables = [f"t{number}" for number in range(TABLES)]
+    for number, table in enumerate(tables):
+        body = _body(number, "g")
+        source.execute(*(each.format(table=table, rows=rows, body=body) for each in CREATE))
+    return tables
+
+
 def scripts() -> list[str]:
     """Return a script for each table; a random row is of those that the first load made."""
     found = []
@@ -89,6 +95,13 @@ def scripts() -> list[str]:
             statements.append(_DELETE.format(table))
         found.append("\n".join(("\\set id random(1, {rows})", "BEGIN;", *statements, "COMMIT;", "")))
     return found
+
+
+def close(source: Source, tables: list[str]) -> int:
+    """Change every table once more; return an LSN before."""
+    lsn = source.lsn()
+    source.transaction(*(f"INSERT INTO {table} (customer) VALUES (0)" for table in tables))
+    return lsn
 
 
 def _body(number: int, value: str) -> str:
@@ -108,13 +121,6 @@ def _load(rig: Rig, source: Source, rows: int) -> None:
 def _warm_up(source: Source, tables: list[str]) -> None:
     for table in tables:
         source.execute(f"UPDATE {table} SET note = 'warm' WHERE id <= 100")
-
-
-def _close(source: Source, tables: list[str]) -> int:
-    """Change every table once more; return an LSN before."""
-    lsn = source.lsn()
-    source.transaction(*(f"INSERT INTO {table} (customer) VALUES (0)" for table in tables))
-    return lsn
 
 
 def _ideal(rig: Rig, tables: list[str]) -> float:
