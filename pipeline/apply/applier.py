@@ -111,7 +111,7 @@ class Applier:
         """
         with self._lock:
             self._is_closed = True
-            self.pool.wait()
+            self.pool.close()
             if self.error is None and self._take_ended():
                 self.shown.record_newest()
 

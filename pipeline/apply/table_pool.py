@@ -84,6 +84,10 @@ class TablePool(Generic[Result]):
         """Wait until no table is being written."""
         wait(self._busy.values())
 
+    def close(self) -> None:
+        """Wait until no table is being written, and end the threads."""
+        self._executor.shutdown()
+
     def run(
         self,
         jobs: Iterable[Job[Result]],
