@@ -86,6 +86,7 @@ FIGURES = (
     Figure("mixed", "mixed_ideal", "mixed load by warm ideal MERGEs", "s"),
     Figure("mixed", "end_to_end", "  by ingest and apply, to silver", "s"),
     Figure("mixed", "end_to_end_ratio", "  (pg_recvlogical + MERGE) / both", "x", 0.8, is_least=True),
+    Figure("mixed", "mixed_memory", "  peak memory of both jobs", "MiB", 800),
     Figure("sustained", "sustained_rate", "changes of ten tables for ten minutes", "/s"),
     Figure("sustained", "sustained_bronze_p99", "  commit to bronze, p99", "s"),
     Figure("sustained", "sustained_p50", "  commit to silver, p50", "s"),

@@ -498,6 +498,7 @@ EXPECTED: dict[str, dict[str, float]] = {
         "mixed_ideal": 3.0,
         "end_to_end": 8.0,
         "end_to_end_ratio": 7 / 8,
+        "mixed_memory": 250.0 + 123.0,
     },
     "sustained": {"sustained_rate": 4000.5 * 2.7, "sustained_ingest_cpu": 10.0, "sustained_memory": 246.0},
     "one_table": {

@@ -62,7 +62,7 @@ def measure_mixed(rig: Rig) -> Iterator[Measured]:
             yield Measured("capture", capture)
             yield Measured("capture_ratio", reference / capture)
             began = rig.clock()
-            rig.ingest(config)
+            ingest = rig.ingest(config)
             end_to_end = logs.wait(lsn, apply.check) - began
             apply.stop()
         rig.say("ideal MERGE")
@@ -70,6 +70,7 @@ def measure_mixed(rig: Rig) -> Iterator[Measured]:
         yield Measured("mixed_ideal", ideal)
         yield Measured("end_to_end", end_to_end)
         yield Measured("end_to_end_ratio", (reference + ideal) / end_to_end)
+        yield Measured("mixed_memory", ingest.peak_mib + apply.peak_mib)
         rig.say("comparison of silver and source")
         rig.reconcile(config)
 
