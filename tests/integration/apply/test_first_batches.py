@@ -91,7 +91,9 @@ def test_a_run_starts_spark_only_for_a_query(filled: Pipeline, monkeypatch: pyte
 def test_a_new_query_is_a_clock_that_costs_no_spark_job(filled: Pipeline) -> None:
     scheduler = cast(Any, filled.session.sparkContext)._jsc.sc().dagScheduler()
     before = scheduler.numTotalJobs()
-    for _ in range(2):  # Delta would read all of bronze's log for a new checkpoint, and again for the next run
+    for _ in range(
+        2
+    ):  # Delta would read all of bronze's log for a new checkpoint, and again for the next run
         summary = filled.apply(starts_query=True)
         assert summary.stream is not None
         filled.assert_equal("t")
