@@ -142,10 +142,10 @@ class TableApplier:
         else:
             self.held_by_guards.pop(name, None)
         writer, relations = self._writer_in(plan, name), self._planner.relations
-        other = self.other_names.find(
-            registered, plan.end, plan.names_by_oid, relations, writer, is_behind=facts.is_behind
-        )
         surveys = [each.survey for each in table.surveys]
+        other = self.other_names.find(
+            registered, plan.end, plan.names_by_oid, relations, writer, surveys, is_behind=facts.is_behind
+        )
         events.record([*rename_events(name, plan.registered, relations, surveys, other)])
         writer.refuse_foreign_commits(since)
         if table.decision.sentence is not None and table.is_guarded:

@@ -21,7 +21,7 @@ from pipeline.errors import LakeError
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import RegisteredTable
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.read.versions import resolve_path
 from pipeline.silver.write.shared_tables import shared_path
 from pipeline.silver.write.table import SilverTable
@@ -101,18 +101,19 @@ def last_changes_under_other_name(
     start_lsn: LSN,
     end_lsn: LSN,
     *,
+    own_lsn: LSN = INVALID,
     has_rows: bool,
 ) -> ChangesUnderOtherName | None:
-    """Return the last change of a table under another name that is followed by one under its own name.
+    """Return the last change of a table under another name before one under its own name, or `own_lsn`.
 
-    `versions` are the table's relation versions. Only transactions that end in (start_lsn, end_lsn] count.
-    With `has_rows`, silver has the rows from before `start_lsn`; otherwise changes before the first one under
-    the table's own name are not missing.
+    `versions` are the table's relation versions. Only transactions that end in (start_lsn, end_lsn] count. At
+    `own_lsn` the table had its own name, by a change or by the catalog. With `has_rows`, silver has the rows
+    from before `start_lsn`; otherwise changes before the first one under its own name are not missing.
     """
     own = is_table(name)
     sql = f"""
         SELECT schema_name, table_name, sequence_key FROM (
-            SELECT schema_name, table_name, sequence_key, is_own,
+            SELECT schema_name, table_name, sequence_key, commit_lsn, is_own,
                 min(CASE WHEN is_own THEN sequence_key END) OVER () AS first_own,
                 max(CASE WHEN is_own THEN sequence_key END) OVER () AS last_own
             FROM (
@@ -120,7 +121,8 @@ def last_changes_under_other_name(
                 FROM {{changes}} WHERE relation_version IN ({", ".join(map(str, versions))})
             )
         )
-        WHERE NOT is_own AND sequence_key < last_own{"" if has_rows else " AND sequence_key > first_own"}
+        WHERE NOT is_own AND (sequence_key < last_own OR commit_lsn < {int(own_lsn)})
+            {"" if has_rows else "AND (first_own IS NULL OR sequence_key > first_own)"}
         ORDER BY sequence_key DESC, schema_name DESC, table_name DESC LIMIT 1
     """
     for schema, table, key in bronze.select(sql, _COLUMNS, start_lsn, end_lsn):
@@ -181,6 +183,7 @@ class OtherNames:
         names: Mapping[int, Set[TableName]],
         relations: Mapping[int, SourceRelation],
         writer: SilverTable,
+        surveys: Iterable[Survey],
         *,
         is_behind: bool,
     ) -> ChangesUnderOtherName | None:
@@ -189,7 +192,7 @@ class OtherNames:
         The batch that wrote the table may have had such changes after the last one under its own name, so the
         search starts where that write started, or at the LSN of the manifest before it. `names` are those of
         the batch that writes the table; a newer one may have others, and so may earlier ones if the table
-        `is_behind`.
+        `is_behind`. `surveys` are of what the input has under the table's own name.
         """
         name = writer.name
         if known is None or name in self._settled:
@@ -197,13 +200,14 @@ class OtherNames:
         oid, found = known.relation_id, None
         if any(r.oid == oid and r.name != name for r in relations.values()):
             versions = [r.version for r in relations.values() if r.oid == oid]
-            found = self._find(versions, point, writer)
+            own_lsn = LSN(max((survey.last[0] for survey in surveys), default=INVALID))
+            found = self._find(versions, point, writer, own_lsn)
         if not is_behind and names is self._newest and names.get(oid, {name}) == {name}:
             self._settled.add(name)
         return found
 
     def _find(
-        self, versions: Collection[int], point: BronzeOffset, writer: SilverTable
+        self, versions: Collection[int], point: BronzeOffset, writer: SilverTable, own_lsn: LSN
     ) -> ChangesUnderOtherName | None:
         name, bronze = writer.name, writer.bronze
         copy = writer.history.newest(point.lsn).get(name)
@@ -211,7 +215,7 @@ class OtherNames:
         if copy is not None:
             start_lsn = max(start_lsn, copy.lsns[0])
         return last_changes_under_other_name(
-            bronze, versions, name, start_lsn, point.lsn, has_rows=copy is not None
+            bronze, versions, name, start_lsn, point.lsn, own_lsn=own_lsn, has_rows=copy is not None
         )
 
 

@@ -1,7 +1,8 @@
-"""Find the published tables whose columns or identity were altered, by the xmin of their rows in the catalog.
+"""Find the published tables that were altered or renamed, by the xmin of their rows in the catalog.
 
 Altering a column writes its row in `pg_attribute`, another key that in `pg_index`, another replica identity
-that in `pg_class`. Other commands write these rows too: what is found may be unchanged.
+that in `pg_class`, and another name or schema that of the row's type in `pg_type`. Other commands write these
+rows too: what is found may be unchanged.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ WITH written AS (
     UNION ALL
     SELECT i.indrelid, {WRITTEN_BY.format(row="i", unknown=0)}
     FROM pg_catalog.pg_index i, {SNAPSHOT} WHERE i.indisprimary OR i.indisreplident
+    UNION ALL
+    SELECT t.typrelid, {WRITTEN_BY.format(row="t", unknown=0)}
+    FROM pg_catalog.pg_type t, {SNAPSHOT} WHERE t.typrelid <> 0
 ), altered AS (
     SELECT relid, pg_catalog.array_agg(xid ORDER BY xid) AS xids
     FROM written WHERE xid >= %(since)s GROUP BY relid
@@ -45,7 +49,7 @@ WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.granted
 
 @dataclass(frozen=True, slots=True)
 class AlteredTable:
-    """The replica identity of a table, and the transactions that wrote rows of its columns and its key."""
+    """The replica identity of a table, and the transactions that wrote rows of its columns, key and type."""
 
     replica_identity: str
     xids: tuple[int, ...] = ()

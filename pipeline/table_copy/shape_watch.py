@@ -1,4 +1,4 @@
-"""Record the columns and identity of tables that were altered and have had no change since.
+"""Record the name, columns and identity of tables that were altered and have had no change since.
 
 The stream describes a table only with a change, and the catalog has what it looks like now. A version that is
 read from the catalog is recorded at an LSN at which it is proved: all transactions that altered the table had
@@ -85,8 +85,8 @@ class ShapeWatch:
             # Changes that are not captured yet may have an earlier version.
             unknown = self._without_changes(connection, unknown)
             known = self._known(names)
-        # What bronze does not know is described by its copy or its first change; and a table whose columns
-        # and key were left alone is as it was.
+        # What bronze does not know is described by its copy or its first change; and a table whose name,
+        # columns and key were left alone is as it was.
         unchanged = {
             oid
             for oid, version in known.items()
