@@ -44,8 +44,8 @@ class Scrape:
 class Metric:
     """One metric; its name has no prefix, its labels are those besides `pipeline`."""
 
-    name: str
     kind: Literal["counter", "gauge", "summary"]
+    name: str
     help: str
     read: Callable[[Scrape], Samples]
     labels: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -139,7 +140,7 @@ def _stream(read: Callable[[StreamProgress], float | None]) -> Callable[[Scrape]
     return samples
 
 
-def _tables(read: Callable[[TableState], int]) -> Callable[[Scrape], Samples]:
+def _tables(read: Callable[[TableState], float]) -> Callable[[Scrape], Samples]:
     """Return a reader of what this run did to each table, 0 for tables that only the manifest has."""
 
     def samples(scrape: Scrape) -> Samples:
@@ -186,248 +187,160 @@ def _maintenance(read: Callable[[MaintenanceProgress], int]) -> Callable[[Scrape
     return samples
 
 
+_gauge, _counter = partial(Metric, "gauge"), partial(Metric, "counter")
+_table_gauge, _table_counter = partial(_gauge, labels=TABLE_LABELS), partial(_counter, labels=TABLE_LABELS)
+
 METRICS = {
     "every run": (
-        Metric("info", "gauge", "The release that runs; always 1.", _info, ("version",)),
-        Metric("run_start_timestamp_seconds", "gauge", "Start of this run.", lambda s: _single(s.started)),
+        _gauge("info", "The release that runs; always 1.", _info, ("version",)),
+        _gauge("run_start_timestamp_seconds", "Start of this run.", lambda s: _single(s.started)),
     ),
     "ingest": (
-        Metric(
+        _gauge(
             "source_wal_lsn",
-            "gauge",
             "End of the source's WAL, requested every 10 s in a session of its own. "
             "No sample if the source did not answer for a minute.",
             _source(lambda wal: wal.lsn),
         ),
-        Metric(
+        _gauge(
             "slot_retained_wal_bytes",
-            "gauge",
             "WAL that the server retains for the slot. No sample if it is not known.",
             _source(lambda wal: wal.retained_size),
         ),
-        Metric(
+        _gauge(
             "slot_safe_wal_bytes",
-            "gauge",
             "WAL that can still be written before the slot can be lost. No sample without "
             "max_slot_wal_keep_size.",
             _source(lambda wal: wal.safe_size),
         ),
-        Metric(
+        _gauge(
             "slot_held_wal_bytes",
-            "gauge",
             "WAL that the server retains because a transaction, or the slot of a standby, keeps the slot's "
             "restart_lsn back. No sample below the limit of alerts.",
             _holder(lambda holder: holder.retained_size),
             HOLDER_LABELS,
         ),
-        Metric(
+        _gauge(
             "slot_held_since_timestamp_seconds",
-            "gauge",
             "Start of that transaction. No sample if it is not visible to the role.",
             _holder(lambda holder: _seconds(holder.since)),
             HOLDER_LABELS,
         ),
-        Metric(
-            "captured_lsn",
-            "gauge",
-            "LSN up to which bronze is complete.",
-            _ingest(lambda i: i.captured_offset),
-        ),
-        Metric(
+        _gauge("captured_lsn", "LSN up to which bronze is complete.", _ingest(lambda i: i.captured_offset)),
+        _gauge(
             "captured_commit_timestamp_seconds",
-            "gauge",
             "Commit time of the newest transaction that this run captured.",
             _ingest(lambda i: _seconds(i.commit_time)),
         ),
-        Metric(
+        _counter(
             "captured_transactions_total",
-            "counter",
             "Transactions captured by this run.",
             _ingest(lambda i: i.transactions),
         ),
-        Metric(
-            "captured_changes_total",
-            "counter",
-            "Row changes captured by this run.",
-            _ingest(lambda i: i.changes),
-        ),
-        Metric(
-            "bronze_commits_total", "counter", "Commits of this run to bronze.", _ingest(lambda i: i.commits)
-        ),
-        Metric(
+        _counter("captured_changes_total", "Row changes captured by this run.", _ingest(lambda i: i.changes)),
+        _counter("bronze_commits_total", "Commits of this run to bronze.", _ingest(lambda i: i.commits)),
+        _gauge(
             "unpublished_tables",
-            "gauge",
             "Tables that match the configuration and are not published or not followed.",
             _ingest(lambda i: None if i.unpublished is None else len(i.unpublished) + len(i.unfollowed)),
         ),
     ),
     "table copies": (
-        Metric(
+        _gauge(
             "copies_failed",
-            "gauge",
             "1 if no table can be copied, because the server or its snapshot is not available.",
-            _ingest(lambda i: int(i.copy_failure is not None)),
+            _ingest(lambda i: i.copy_failure is not None),
         ),
-        Metric(
-            "copy_share",
-            "gauge",
-            "Part of a table's copy that bronze holds, 0 to 1.",
-            _copies(lambda c: c.share),
-            TABLE_LABELS,
+        _table_gauge(
+            "copy_share", "Part of a table's copy that bronze holds, 0 to 1.", _copies(lambda c: c.share)
         ),
-        Metric(
-            "copy_failed",
-            "gauge",
-            "1 if the copy of a table failed.",
-            _copies(lambda c: int(c.failure is not None)),
-            TABLE_LABELS,
+        _table_gauge(
+            "copy_failed", "1 if the copy of a table failed.", _copies(lambda c: c.failure is not None)
         ),
     ),
     "apply": (
-        Metric(
-            "applied_lsn",
-            "gauge",
-            "LSN that all current silver tables show.",
-            _apply(lambda a: a.applied_offset),
-        ),
-        Metric(
+        _gauge("applied_lsn", "LSN that all current silver tables show.", _apply(lambda a: a.applied_offset)),
+        _gauge(
             "applied_commit_timestamp_seconds",
-            "gauge",
             "Commit time of the newest transaction that silver shows.",
             _apply(lambda a: _seconds(a.commit_time)),
         ),
-        Metric(
-            "apply_pass_seconds",
-            "summary",
-            "Duration of the batches that applied something.",
-            _batches,
-        ),
-        Metric(
+        Metric("summary", "apply_pass_seconds", "Duration of the batches that applied something.", _batches),
+        _gauge(
             "apply_last_pass_seconds",
-            "gauge",
             "Duration of the last batch that applied something.",
             _apply(lambda a: a.batch_seconds or None),
         ),
-        Metric(
+        _gauge(
             "tables_in_doubt",
-            "gauge",
             "Tables that may differ from the source until they are copied or compared.",
             _apply(lambda a: len(a.doubts)),
         ),
-        Metric(
-            "table_applied_lsn",
-            "gauge",
-            "LSN up to which a table is applied.",
-            _applied_lsns,
-            TABLE_LABELS,
+        _table_gauge("table_applied_lsn", "LSN up to which a table is applied.", _applied_lsns),
+        _table_counter(
+            "table_changes_total", "Changes that this run applied to a table.", _tables(lambda t: t.changes)
         ),
-        Metric(
-            "table_changes_total",
-            "counter",
-            "Changes that this run applied to a table.",
-            _tables(lambda t: t.changes),
-            TABLE_LABELS,
-        ),
-        Metric(
+        _table_counter(
             "table_misfits_total",
-            "counter",
             "Values that did not fit their silver type in this run.",
             _tables(lambda t: t.misfits),
-            TABLE_LABELS,
         ),
-        Metric(
-            "table_held",
-            "gauge",
-            "1 if a recorded policy holds a table.",
-            _tables(lambda t: int(bool(t.held))),
-            TABLE_LABELS,
-        ),
-        Metric(
+        _table_gauge("table_held", "1 if a recorded policy holds a table.", _tables(lambda t: bool(t.held))),
+        _table_gauge(
             "table_verified_lsn",
-            "gauge",
             "LSN at which a table was last found equal to its source, by prove or reconcile.",
             _verified(lambda found: float(found.lsn)),
-            TABLE_LABELS,
         ),
-        Metric(
+        _table_gauge(
             "table_verified_timestamp_seconds",
-            "gauge",
             "When a table was last found equal to its source.",
             _verified(lambda found: found.at.timestamp()),
-            TABLE_LABELS,
         ),
-        Metric(
-            "table_failed",
-            "gauge",
-            "1 if a table could not be applied.",
-            _tables(lambda t: int(bool(t.failure))),
-            TABLE_LABELS,
+        _table_gauge(
+            "table_failed", "1 if a table could not be applied.", _tables(lambda t: bool(t.failure))
         ),
-        Metric(
-            "table_paused",
-            "gauge",
-            "1 if an operator paused a table.",
-            _tables(lambda t: int(bool(t.paused))),
-            TABLE_LABELS,
-        ),
+        _table_gauge("table_paused", "1 if an operator paused a table.", _tables(lambda t: bool(t.paused))),
     ),
     "maintenance": (
-        Metric(
+        _counter(
             "maintained_tables_total",
-            "counter",
             "How often this run maintained a table, for all tables.",
             _maintenance(lambda m: m.tables),
         ),
-        Metric(
+        _counter(
             "maintenance_merged_files_total",
-            "counter",
             "Data files that tables have fewer after merging.",
             _maintenance(lambda m: m.merged),
         ),
-        Metric(
+        _counter(
             "maintenance_removed_files_total",
-            "counter",
             "Files that maintenance removed from the folders of tables and from their logs.",
             _maintenance(lambda m: m.removed_files + m.removed_log_files),
         ),
-        Metric(
+        _gauge(
             "maintenance_failed_tables",
-            "gauge",
             "Tables whose last maintenance failed.",
             _maintenance(lambda m: len(m.failures)),
         ),
     ),
     "Structured Streaming": (
-        Metric(
+        _gauge(
             "stream_batch_id",
-            "gauge",
             "Id of the newest micro-batch of the streaming query.",
             _stream(lambda s: s.batch_id),
         ),
-        Metric(
-            "stream_input_rows",
-            "gauge",
-            "Input rows of the newest micro-batch.",
-            _stream(lambda s: s.rows),
-        ),
-        Metric(
+        _gauge("stream_input_rows", "Input rows of the newest micro-batch.", _stream(lambda s: s.rows)),
+        _gauge(
             "stream_input_rows_per_second",
-            "gauge",
             "Rate at which the rows of the newest micro-batch arrived.",
             _stream(lambda s: s.input_rate),
         ),
-        Metric(
+        _gauge(
             "stream_processed_rows_per_second",
-            "gauge",
             "Rate at which the rows of the newest micro-batch were processed.",
             _stream(lambda s: s.processed_rate),
         ),
-        Metric(
-            "stream_batch_seconds",
-            "gauge",
-            "Duration of the newest micro-batch.",
-            _stream(lambda s: s.seconds),
-        ),
+        _gauge("stream_batch_seconds", "Duration of the newest micro-batch.", _stream(lambda s: s.seconds)),
     ),
 }
 """Every metric, by what it is about."""
