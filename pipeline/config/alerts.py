@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
-
-from pipeline.config.scalars import AlertCondition, Webhook, Word, alert_limit
-from pipeline.config.tables import FILE_SECTION
+from pipeline.config.scalars import AlertCondition, FileSection, Webhook, Word, alert_limit, key
 from pipeline.config.yaml_document import Document, Items, Scalar
 
 HELD_WAL_LIMIT = 512 << 20
@@ -16,37 +13,36 @@ HELD_WAL_LIMIT = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Alerting:
+class Alerting(FileSection):
     """What needs a person, and where the jobs send it; without `webhook` they send nothing."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
     webhook: Annotated[
         str | None,
         Webhook,
-        Field(
-            description="Address to which ingest and apply send each alert when it begins and when it is"
+        key(
+            "Address to which ingest and apply send each alert when it begins and when it is"
             " over, by POST. Write it as a `${VARIABLE}` if it has a token.",
+            default="nothing is sent",
             examples=["https://alerts.example.com/pgdelta"],
-            json_schema_extra={"x-default": "nothing is sent"},
         ),
     ] = None
     on: Annotated[
         tuple[AlertCondition, ...],
-        Field(
-            description="What is an alert: `held` (a table waits for a person), `failed` (a table, its copy,"
+        key(
+            "What is an alert: `held` (a table waits for a person), `failed` (a table, its copy,"
             " its maintenance or a job failed), `unpublished` (a table that matches is not captured), `slot`"
             " (the slot is missing, lost, near its limit, no job reads it, or a transaction keeps more than"
             " 512 MiB of WAL for it), `lag > TIME` (a change waits"
             " longer, or no ingest or apply runs), `wal > SIZE` (the server retains more WAL for the slot).",
+            default="`[held, failed, unpublished, slot, lag > 1 h]`",
+            json_schema_extra={"minItems": 1},
             examples=[["held", "lag > 5 min", "wal > 10 GB"]],
-            json_schema_extra={"minItems": 1, "x-default": "`[held, failed, unpublished, slot, lag > 1 h]`"},
         ),
     ] = ("held", "failed", "unpublished", "slot", "lag > 1 h")
     format: Annotated[
         Literal["json", "slack"],
         Word,
-        Field(description="What is sent: an object with all fields (`json`), or Slack's `text` (`slack`)."),
+        key("What is sent: an object with all fields (`json`), or Slack's `text` (`slack`)."),
     ] = "json"
 
     @property
@@ -68,9 +64,6 @@ class Alerting:
     def _limit(self, what: str) -> int | None:
         limits = (limit for each in self.on if (limit := alert_limit(each)) is not None)
         return min((value for kind, value in limits if kind == what), default=None)
-
-
-DEFAULT_ALERTS = Alerting()
 
 
 def check_alerts(document: Document) -> None:

@@ -3,57 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from pydantic import ConfigDict, Field
-
-from pipeline.config.scalars import HashKey, Retention, Root, Text, Webhook
-from pipeline.config.tables import FILE_SECTION
+from pipeline.config.scalars import FileSection, HashKey, Retention, Root, Text, Webhook, key
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(FileSection):
     """Where the jobs send OpenLineage events of their runs; without `path` and `url` nowhere."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
     path: Annotated[
         str | None,
         Root,
-        Field(
-            description="File to which ingest and apply append OpenLineage events of their runs, one a line.",
+        key(
+            "File to which ingest and apply append OpenLineage events of their runs, one a line.",
+            default="nothing is written",
             examples=["/var/log/pgdelta/lineage.jsonl"],
-            json_schema_extra={"x-default": "nothing is written"},
         ),
     ] = None
     url: Annotated[
         str | None,
         Webhook,
-        Field(
-            description="Address to which they send each event by a POST.",
+        key(
+            "Address to which they send each event by a POST.",
+            default="nothing is sent",
             examples=["http://marquez:5000/api/v1/lineage"],
-            json_schema_extra={"x-default": "nothing is sent"},
         ),
     ] = None
     api_key: Annotated[
         str | None,
         HashKey,
-        Field(
-            description="Key that is sent to `url` as a bearer token, as a `${VARIABLE}` without a default.",
+        key(
+            "Key that is sent to `url` as a bearer token, as a `${VARIABLE}` without a default.",
+            default="none",
             examples=["${LINEAGE_KEY}"],
-            json_schema_extra={"x-default": "none"},
         ),
     ] = field(default=None, repr=False)
     namespace: Annotated[
-        str, Text, Field(description="Namespace of the jobs `<pipeline>.ingest` and `<pipeline>.apply`.")
+        str, Text, key("Namespace of the jobs `<pipeline>.ingest` and `<pipeline>.apply`.")
     ] = "pgdelta"
     interval: Annotated[
         Retention,
-        Field(
-            description="Least time between two events of a continuous run while it goes on; `forever` sends"
+        key(
+            "Least time between two events of a continuous run while it goes on; `forever` sends"
             " only those of its start and end.",
+            default="5min",
             examples=["1h"],
-            json_schema_extra={"x-default": "5min"},
         ),
     ] = 300
 
@@ -61,6 +56,3 @@ class Lineage:
     def is_on(self) -> bool:
         """Whether events go anywhere."""
         return self.path is not None or self.url is not None
-
-
-DEFAULT_LINEAGE = Lineage()

@@ -418,7 +418,12 @@ def field_schema(location: Sequence[str | int]) -> dict[str, Any]:
 
 @cache
 def _models() -> dict[str, Any]:
-    return adapter().json_schema()
+    """Return pydantic's schema; a key of a rule that `silver` has, too, defaults to that."""
+    models = adapter().json_schema()
+    rule, silver = (models["$defs"][name]["properties"] for name in ("TableRule", "Silver"))
+    for name in rule.keys() & silver.keys():
+        rule[name]["x-default"] = f"`silver.{name}`"
+    return models
 
 
 def _definition(reference: str) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticKnownError
 
@@ -58,6 +58,20 @@ MAX_AT_ONCE = 64
 MIN_KEY = 16
 
 T = TypeVar("T")
+
+
+class FileSection:
+    """A section of the file, as pydantic validates it: with no other keys, and with errors without values."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+def key(description: str, *, default: str | None = None, since: int | None = None, **attributes: Any) -> Any:
+    """Describe a key of the file: its `default` in words, the first PostgreSQL that supports it."""
+    notes = {"x-postgresql": since, "x-default": default, **attributes.pop("json_schema_extra", {})}
+    shown = {name: value for name, value in notes.items() if value is not None}
+    return Field(description=description, json_schema_extra=shown or None, **attributes)
 
 
 def read_text(node: Node) -> str:

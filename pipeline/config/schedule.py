@@ -9,33 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta, timezone
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 from zoneinfo import ZoneInfo
 
-from pydantic import ConfigDict, Field
-
-from pipeline.config.scalars import Hours, Seconds, TimeZone, minutes_of
+from pipeline.config.scalars import FileSection, Hours, Seconds, TimeZone, key, minutes_of
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(FileSection):
     """Hours of every day, and the least time between two writes to a table during them."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     hours: Annotated[
         Hours,
-        Field(
-            description="Hours of the day, such as `22:00-06:00`: from the first minute on, up to the second,"
+        key(
+            "Hours of the day, such as `22:00-06:00`: from the first minute on, up to the second,"
             " which is not included.",
             examples=["22:00-06:00", "08:00-18:30", "00:00-24:00"],
         ),
     ]
     min_interval: Annotated[
         Seconds,
-        Field(
-            description="Least time between two writes to a table during these hours, in place of"
-            " `silver.min_interval`.",
+        key(
+            "Least time between two writes to a table during these hours, in place of `silver.min_interval`.",
             examples=["0s", "1h"],
         ),
     ] = 0
@@ -47,21 +42,18 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(FileSection):
     """Windows of the day in a time zone; the first one that includes a minute decides."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
     time_zone: Annotated[
-        TimeZone,
-        Field(description="Time zone of the hours, by its IANA name.", examples=["Europe/Berlin", "UTC"]),
+        TimeZone, key("Time zone of the hours, by its IANA name.", examples=["Europe/Berlin", "UTC"])
     ] = "UTC"
     windows: Annotated[
         tuple[Window, ...],
-        Field(
-            description="Hours of the day and how often tables are written then; the first window that"
+        key(
+            "Hours of the day and how often tables are written then; the first window that"
             " includes a minute decides. At all other times `silver.min_interval` applies.",
-            json_schema_extra={"x-default": "none"},
+            default="none",
         ),
     ] = ()
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import ConfigDict, Field
+from typing import Annotated, Literal
 
 from pipeline.config.scalars import (
+    FileSection,
     Flag,
     Internal,
     Limit,
@@ -24,11 +23,10 @@ from pipeline.config.scalars import (
     SilverType,
     Text,
     Word,
+    key,
 )
 from pipeline.config.schedule import NO_SCHEDULE, Schedule, interval_at
 from pipeline.table_name import TableGlob, TableName, exact_name
-
-FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 Misfits = Annotated[Literal["null", "text", "clamp", "error"], Word]
 DroppedColumns = Annotated[Literal["keep", "drop"], Word]
@@ -58,17 +56,15 @@ INHERITED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Guards:
+class Guards(FileSection):
     """Limits for one batch of one table; None is no limit."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
-
-    deletes: Annotated[
-        Limit, Field(description="Most rows that one batch may delete from a table.", examples=[1000])
-    ] = None
-    truncates: Annotated[
-        Limit, Field(description="Most TRUNCATEs that one batch may bring to a table.", examples=[0])
-    ] = None
+    deletes: Annotated[Limit, key("Most rows that one batch may delete from a table.", examples=[1000])] = (
+        None
+    )
+    truncates: Annotated[Limit, key("Most TRUNCATEs that one batch may bring to a table.", examples=[0])] = (
+        None
+    )
 
 
 NO_LIMITS = Guards()
@@ -81,17 +77,13 @@ TABLE_PLACEHOLDER = "{table}"
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class History(FileSection):
     """Which versions tables in the mode `history` have."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
     intermediate: Annotated[
         bool,
         Flag,
-        Field(
-            description="Whether each change of a row in a transaction is a version, instead of the last one."
-        ),
+        key("Whether each change of a row in a transaction is a version, instead of the last one."),
     ] = False
 
 
@@ -103,39 +95,38 @@ LAST4 = "last4"
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnRules:
+class ColumnRules(FileSection):
     """Which columns of a table are left out, hashed or masked; `places` are their rules in the file."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
     include: Annotated[
         tuple[Name, ...],
-        Field(
-            description="The only columns that are captured. Columns that are added later stay out.",
+        key(
+            "The only columns that are captured. Columns that are added later stay out.",
+            default="all columns",
+            json_schema_extra={"minItems": 1},
             examples=[["id", "price"]],
-            json_schema_extra={"x-default": "all columns", "minItems": 1},
         ),
     ] = ()
     exclude: Annotated[
         tuple[Name, ...],
-        Field(
-            description="Columns that are not captured, now or when they are added.",
+        key(
+            "Columns that are not captured, now or when they are added.",
+            default="none",
             examples=[["password"]],
-            json_schema_extra={"x-default": "none"},
         ),
     ] = ()
     hash: Annotated[
         Mapping[str, Annotated[Literal["hmac-sha256"], Word]],
-        Field(
-            description="Columns that are captured as a hash with `source.hash_key`, such as"
+        key(
+            "Columns that are captured as a hash with `source.hash_key`, such as"
             " `{email: hmac-sha256}`. Columns of the key may be hashed.",
             examples=[{"email": "hmac-sha256"}],
         ),
     ] = field(default_factory=dict, hash=False)
     mask: Annotated[
         Mapping[str, Mask],
-        Field(
-            description="Columns that are captured masked: `last4` keeps the last four characters of values"
+        key(
+            "Columns that are captured masked: `last4` keeps the last four characters of values"
             " that have eight or more, `null` nothing, and any other text replaces every value.",
             examples=[{"card": "last4", "notes": None, "name": "***"}],
         ),
@@ -186,16 +177,14 @@ NO_COLUMN_RULES = ColumnRules()
 
 
 @dataclass(frozen=True, slots=True)
-class TableRule:
+class TableRule(FileSection):
     """How the tables that a glob matches become silver tables."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
     source: Annotated[
         str,
         Text,
-        Field(
-            description="Source tables of the rule: a `schema.table` glob with `*` and `?`, in which a part"
+        key(
+            "Source tables of the rule: a `schema.table` glob with `*` and `?`, in which a part"
             " that contains a dot is double-quoted. Case counts.",
             examples=["public.*", "sales.orders", '"my.schema".orders'],
         ),
@@ -203,46 +192,26 @@ class TableRule:
     target: Annotated[
         str | None,
         Text,
-        Field(
-            description="Folder of the table in silver, for a rule that matches a single table. With"
+        key(
+            "Folder of the table in silver, for a rule that matches a single table. With"
             " `{table}` for the name of the source table, the rule may match several: tables of that name in"
             " several schemas, or in several pipelines, are one silver table with the column `_source`.",
+            default="`<schema>/<table>`",
             examples=["orders", "{table}"],
-            json_schema_extra={"x-default": "`<schema>/<table>`"},
         ),
     ] = None
-    mode: Annotated[
-        SilverMode,
-        Field(
-            description="How rows are kept in these tables.",
-            json_schema_extra={"x-default": "`silver.mode`"},
-        ),
-    ] = "mirror"
-    history: Annotated[
-        History,
-        Field(
-            description="Which versions these tables have, in the mode `history`.",
-            json_schema_extra={"x-default": "`silver.history`"},
-        ),
-    ] = COMMITTED_VERSIONS
-    on_delete: Annotated[
-        OnChange,
-        Field(
-            description="What a DELETE does to these tables, in the mode `mirror`.",
-            json_schema_extra={"x-default": "`silver.on_delete`"},
-        ),
-    ] = "apply"
-    on_truncate: Annotated[
-        OnChange,
-        Field(
-            description="What a TRUNCATE does to these tables, in the mode `mirror`.",
-            json_schema_extra={"x-default": "`silver.on_truncate`"},
-        ),
-    ] = "apply"
+    mode: Annotated[SilverMode, key("How rows are kept in these tables.")] = "mirror"
+    history: Annotated[History, key("Which versions these tables have, in the mode `history`.")] = (
+        COMMITTED_VERSIONS
+    )
+    on_delete: Annotated[OnChange, key("What a DELETE does to these tables, in the mode `mirror`.")] = "apply"
+    on_truncate: Annotated[OnChange, key("What a TRUNCATE does to these tables, in the mode `mirror`.")] = (
+        "apply"
+    )
     types: Annotated[
         Mapping[str, SilverType],
-        Field(
-            description="Silver types by column in place of the default ones, such as"
+        key(
+            "Silver types by column in place of the default ones, such as"
             ' `{price: "DECIMAL(20,4)"}`; `VARIANT` for JSON and `ARRAY<FLOAT>` for pgvector are among them.'
             " Digits beyond the scale of a DECIMAL are a misfit, never rounded.",
             examples=[{"price": "DECIMAL(20,4)", "document": "VARIANT", "embedding": "ARRAY<FLOAT>"}],
@@ -250,126 +219,85 @@ class TableRule:
     ] = field(default_factory=dict, hash=False)
     misfits: Annotated[
         Mapping[str, Misfits],
-        Field(
-            description="What happens to misfits, by column, such as `{day: text, price: error}`.",
+        key(
+            "What happens to misfits, by column, such as `{day: text, price: error}`.",
             examples=[{"day": "text", "price": "error"}],
-            json_schema_extra={"x-default": "`silver.misfits`"},
         ),
     ] = field(default_factory=dict, hash=False)
     misfit: Internal[Misfits] = "null"  # of the columns that `misfits` does not name
     dropped_columns: Annotated[
-        DroppedColumns,
-        Field(
-            description="What happens to columns that are dropped from these tables.",
-            json_schema_extra={"x-default": "`silver.dropped_columns`"},
-        ),
+        DroppedColumns, key("What happens to columns that are dropped from these tables.")
     ] = "keep"
     type_changes: Annotated[
-        TypeChanges,
-        Field(
-            description="What happens at a type change that the silver column cannot hold.",
-            json_schema_extra={"x-default": "`silver.type_changes`"},
-        ),
+        TypeChanges, key("What happens at a type change that the silver column cannot hold.")
     ] = "hold"
-    readers: Annotated[
-        Readers,
-        Field(
-            description="Which readers these tables are kept for.",
-            json_schema_extra={"x-default": "`silver.readers`"},
-        ),
-    ] = "spark"
+    readers: Annotated[Readers, key("Which readers these tables are kept for.")] = "spark"
     detached_tables: Annotated[
-        DetachedTables,
-        Field(
-            description="What happens to these tables when they are detached.",
-            json_schema_extra={"x-default": "`silver.detached_tables`"},
-        ),
+        DetachedTables, key("What happens to these tables when they are detached.")
     ] = "keep"
     dropped_partitions: Annotated[
         DroppedPartitions,
-        Field(
-            description="What happens to the rows of partitions that are dropped or detached from these"
-            " tables.",
-            json_schema_extra={"x-default": "`silver.dropped_partitions`"},
-        ),
+        key("What happens to the rows of partitions that are dropped or detached from these tables."),
     ] = "delete"
     inheritance: Annotated[
         Literal[Inheritance, "union"],
         Word,
-        Field(
-            description="What happens to these tables if others inherit from them (`INHERITS`). With `union`,"
+        key(
+            "What happens to these tables if others inherit from them (`INHERITS`). With `union`,"
             " for a rule that names one table, its silver table also has the rows of its `descendants`, as"
-            " `SELECT … FROM parent` shows them, and the column `_source`.",
-            json_schema_extra={"x-default": "`silver.inheritance`"},
+            " `SELECT … FROM parent` shows them, and the column `_source`."
         ),
     ] = "parent_only"
     descendants: Annotated[
         tuple[Annotated[str, Text], ...],
-        Field(
-            description="With `inheritance: union`, globs of the tables that inherit from that of `source`,"
+        key(
+            "With `inheritance: union`, globs of the tables that inherit from that of `source`,"
             " on all levels. They follow this rule and have no silver table of their own.",
+            default="none",
+            json_schema_extra={"minItems": 1},
             examples=[["public.capitals", "public.cities_*"]],
-            json_schema_extra={"x-default": "none", "minItems": 1},
         ),
     ] = ()
     exclude: Annotated[
         tuple[Annotated[str, Text], ...],
-        Field(
-            description="Globs of tables that the rule does not apply to, though `source` matches them. A"
+        key(
+            "Globs of tables that the rule does not apply to, though `source` matches them. A"
             " later rule may.",
+            default="none",
             examples=[["public.audit", "public.tmp_*"]],
-            json_schema_extra={"x-default": "none"},
         ),
     ] = ()
     min_interval: Annotated[
-        Seconds,
-        Field(
-            description="Least time between two writes to each of these tables.",
-            examples=["30s", "5min"],
-            json_schema_extra={"x-default": "`silver.min_interval`"},
-        ),
+        Seconds, key("Least time between two writes to each of these tables.", examples=["30s", "5min"])
     ] = 0
     retention: Annotated[
         Retention,
-        Field(
-            description="How long bronze keeps every change of these tables, such as `30d`.",
+        key(
+            "How long bronze keeps every change of these tables, such as `30d`.",
+            default="`bronze.retention`",
             examples=["30d", "forever"],
-            json_schema_extra={"x-default": "`bronze.retention`"},
         ),
     ] = PIPELINE_RETENTION
-    guards: Annotated[
-        Guards,
-        Field(
-            description="Limits for one batch of these tables.",
-            json_schema_extra={"x-default": "`silver.guards`"},
-        ),
-    ] = NO_LIMITS
+    guards: Annotated[Guards, key("Limits for one batch of these tables.")] = NO_LIMITS
     columns: Annotated[
         ColumnRules,
-        Field(
-            description="Columns that are kept out of the lake, hashed or masked before anything is written."
-        ),
+        key("Columns that are kept out of the lake, hashed or masked before anything is written."),
     ] = NO_COLUMN_RULES
     comment: Annotated[
         str | None,
         Text,
-        Field(
-            description="Comment of the silver table, in place of the source's.",
-            json_schema_extra={"x-default": "the comment on the source table"},
+        key(
+            "Comment of the silver table, in place of the source's.",
+            default="the comment on the source table",
         ),
     ] = None
     source_comments: Annotated[
-        bool,
-        Flag,
-        Field(
-            description="Whether these tables and their columns get the comments of the source.",
-            json_schema_extra={"x-default": "`silver.source_comments`"},
-        ),
+        bool, Flag, key("Whether these tables and their columns get the comments of the source.")
     ] = True
     properties: Annotated[
         Mapping[str, Annotated[str, Text]],
-        Field(
-            description="Delta properties of these tables: any that do not begin with `delta.`, and"
+        key(
+            "Delta properties of these tables: any that do not begin with `delta.`, and"
             " `delta.dataSkippingNumIndexedCols` and `delta.dataSkippingStatsColumns`, whose columns are"
             " followed when the source renames them. Spark refuses `owner`, `location`, `provider` and"
             " `external`, which it reserves.",
@@ -378,29 +306,30 @@ class TableRule:
     ] = field(default_factory=dict, hash=False)
     partition_by: Annotated[
         tuple[Name, ...],
-        Field(
-            description="Columns by whose values the files of these tables are divided into folders, at most"
+        key(
+            "Columns by whose values the files of these tables are divided into folders, at most"
             " 4: a query that filters by them opens the files of these values only.",
+            default="none",
+            json_schema_extra={"minItems": 1},
             examples=[["country"], ["ordered_on", "status"]],
-            json_schema_extra={"x-default": "none", "minItems": 1},
         ),
     ] = ()
     cluster_by: Annotated[
         tuple[Name, ...],
-        Field(
-            description="Columns by which maintenance sorts the files of these tables, so that a query that"
+        key(
+            "Columns by which maintenance sorts the files of these tables, so that a query that"
             " filters by them opens few files.",
+            default="the columns of the key",
+            json_schema_extra={"minItems": 1},
             examples=[["customer_id", "ordered_at"]],
-            json_schema_extra={"x-default": "the columns of the key", "minItems": 1},
         ),
     ] = ()
     change_feed: Annotated[
         bool | None,
         Flag,
-        Field(
-            description="Whether Delta records a change data feed of these tables. Only Spark writes such"
-            " tables.",
-            json_schema_extra={"x-default": "as the table is"},
+        key(
+            "Whether Delta records a change data feed of these tables. Only Spark writes such tables.",
+            default="as the table is",
         ),
     ] = None
 

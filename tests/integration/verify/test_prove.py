@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.config.jobs import Verify
 from pipeline.config.tables import TableRule
-from pipeline.config.verify import Verify
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.ingest.job import run_ingest
