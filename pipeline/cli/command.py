@@ -1,7 +1,8 @@
 """The classes behind every command: help with examples, grouped options and exit codes, and a guarded run.
 
-A command is a function under `pipeline/cli/commands/`. It gets its options and the `stop` event of
-`main_guard`, and returns its exit code. Nothing heavy is imported here, because `--help` needs it.
+A command is a function under `pipeline/cli/commands/`. It gets its options, and the `stop` event of
+`main_guard` if it has such a parameter, and returns its exit code. `--debug` is for `main_guard`. Nothing
+heavy is imported here, because `--help` needs it.
 """
 
 from __future__ import annotations
@@ -157,11 +158,14 @@ class PipelineCommand(click.Command):
         if ctx.obj is WHOLE_PROCESS:
             _collect_rarely(answers=kind is CommandKind.ANSWER)
 
+        debug = bool(ctx.params.pop("debug", False))
+        takes_stop = "stop" in inspect.signature(callback).parameters
+
         def work(stop: threading.Event) -> int:
-            exit_code: int = callback(**ctx.params, stop=stop)
+            exit_code: int = callback(**ctx.params, **({"stop": stop} if takes_stop else {}))
             return exit_code
 
-        return main_guard(work, debug=bool(ctx.params.get("debug")), kind=kind)
+        return main_guard(work, debug=debug, kind=kind)
 
 
 class PipelineGroup(click.Group):
@@ -212,6 +216,11 @@ def command(
 def option(*names: str, group: str, **attributes: Any) -> Callable[[Function], Function]:
     """Declare an option of a command, in a group of its help."""
     return click.option(*names, cls=GroupedOption, group=group, **attributes)
+
+
+def flag(*names: str, group: str, **attributes: Any) -> Callable[[Function], Function]:
+    """Declare an option without a value."""
+    return option(*names, group=group, is_flag=True, **attributes)
 
 
 def _collect_rarely(*, answers: bool) -> None:

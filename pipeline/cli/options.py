@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from pipeline.cli.command import Function, option
+from pipeline.cli.command import Function, flag, option
 from pipeline.errors import ConfigError
 
 LOCAL = "127.0.0.1"
@@ -93,17 +93,15 @@ def wait_option(function: Function) -> Function:
 
 def comparison_options(function: Function) -> Function:
     """Declare `--repair`, `--run` and `--wait` of commands that compare all rows with the source."""
-    repair = option(
+    repair = flag(
         "--repair",
         group="Run",
-        is_flag=True,
         help="Request that the rows that differ are copied again by the next ingest, and replaced by the "
         "apply after it.",
     )
-    run = option(
+    run = flag(
         "--run",
         group="Run",
-        is_flag=True,
         help="Capture what the comparison needs, and do what --repair requests. No other job may be running.",
     )
     return repair(run(wait_option(function)))
@@ -111,10 +109,9 @@ def comparison_options(function: Function) -> Function:
 
 def strict_option(function: Function) -> Function:
     """Declare `--strict` of commands that write."""
-    return option(
+    return flag(
         "--strict",
         group="Run",
-        is_flag=True,
         help="Exit with 1 also if a recorded policy held or refused a table, if one is in doubt, or if one "
         "that matches the configuration is not published.",
     )(function)
@@ -127,14 +124,12 @@ def output_options(function: Function) -> Function:
 
 def json_option(what: str) -> Callable[[Function], Function]:
     """Declare `--json`."""
-    return option("--json", "as_json", group=OUTPUT, is_flag=True, help=what)
+    return flag("--json", "as_json", group=OUTPUT, help=what)
 
 
 def debug_option(function: Function) -> Function:
     """Declare `--debug`."""
-    return option("--debug", group=OUTPUT, is_flag=True, help="Show stack traces and Spark's warnings.")(
-        function
-    )
+    return flag("--debug", group=OUTPUT, help="Show stack traces and Spark's warnings.")(function)
 
 
 def run_options(function: Function) -> Function:

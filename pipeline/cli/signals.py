@@ -114,6 +114,7 @@ def main_guard(
                 os._exit(int(kind in (CommandKind.ONCE, CommandKind.ANSWER)))
     finally:
         TRACES.removeHandler(traces)
+        TRACES.setLevel(logging.NOTSET)
         NOTICES.removeHandler(notices)
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.errors import NOTICES, PgdeltaError, describe_error, one_line
+from pipeline.errors import NOTICES, TRACES, PgdeltaError, describe_error, one_line
 from pipeline.report.progress import CopyBoard
 from pipeline.report.run_log import RunLog, StateChanges
 
@@ -35,7 +35,6 @@ class WatchOptions:
     metrics: tuple[str, int] | None = None
     log: str = "text"
     json: bool = False
-    debug: bool = False
     http: tuple[str, int] | None = None
 
 
@@ -106,7 +105,7 @@ class Observers:
         if self._log is not None and error is not None:
             code = error.exit_code if isinstance(error, PgdeltaError) else 1
             self._log.end(code, describe_error(error))
-            if not self._options.debug:
+            if not TRACES.isEnabledFor(logging.DEBUG):
                 raise SystemExit(code)  # the log has the sentence already
 
     def on_ingest(self, summary: IngestSummary) -> None:

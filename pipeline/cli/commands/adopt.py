@@ -4,7 +4,7 @@ import threading
 
 import click
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import TABLES, config_option, output_options, refuse_both, strict_option
 from pipeline.cli.output import finish, load_config, unless_stopped
 from pipeline.cli.signals import CommandKind
@@ -55,8 +55,8 @@ from pipeline.cli.signals import CommandKind
     metavar="NAME",
     help="Leave out this column of the Delta table, which the source does not have. Repeatable.",
 )
-@option("--dry-run", group="Run", is_flag=True, help="Compare only, and show how much would be copied.")
-@option("--no-run", group="Run", is_flag=True, help="Only request it. The next ingest and apply do it.")
+@flag("--dry-run", group="Run", help="Compare only, and show how much would be copied.")
+@flag("--no-run", group="Run", help="Only request it. The next ingest and apply do it.")
 @strict_option
 @output_options
 def adopt(
@@ -68,7 +68,6 @@ def adopt(
     no_run: bool,
     strict: bool,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Start a table from the Delta table at PATH, which another program wrote, instead of a complete copy.

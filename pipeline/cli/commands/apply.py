@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag
 from pipeline.cli.options import TABLES, Address, config_option, output_options, run_options, tables_option
 from pipeline.cli.output import finish, load_config, unless_stopped
 from pipeline.cli.signals import CommandKind
@@ -37,10 +37,9 @@ def _kind(parameters: Mapping[str, Any]) -> CommandKind:
     "Apply once what waits for these tables, those that were held included, for example after the "
     "configuration was corrected."
 )
-@option(
+@flag(
     "--confirm",
     group=TABLES,
-    is_flag=True,
     help="Lift the guards of the tables that --table names for this run: the deletes and truncates that "
     "they hold back are applied.",
 )
@@ -56,7 +55,6 @@ def apply(
     http: Address | None,
     log: str,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Apply every change that bronze holds to the silver tables, in commit order. Each table continues from
@@ -73,7 +71,7 @@ def apply(
     loaded = load_config(config)
     from pipeline.report.observers import Observers, WatchOptions
 
-    options = WatchOptions(trigger, metrics, log, json=as_json, debug=debug, http=http)
+    options = WatchOptions(trigger, metrics, log, json=as_json, http=http)
     with Observers(loaded, options, "apply") as watch:
         if tables or confirm:
             from pipeline.operate.rebuild import apply_tables

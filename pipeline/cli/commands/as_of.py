@@ -1,7 +1,5 @@
 """`pgdelta as-of`: which version of each silver table shows one commit."""
 
-import threading
-
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options, refuse_both, tables_option
 from pipeline.cli.output import finish, load_config
@@ -52,8 +50,6 @@ def as_of(
     since: str | None,
     tables: tuple[str, ...],
     as_json: bool,
-    debug: bool,
-    stop: threading.Event,
 ) -> int:
     """Print the LSN and commit time of a manifest, and for each silver table the version that shows it, with
     a query to paste. Tables that are read so agree: a transaction is visible in all of them or in none.

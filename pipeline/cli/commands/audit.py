@@ -2,7 +2,7 @@
 
 import threading
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag
 from pipeline.cli.options import config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config
 from pipeline.errors import ConfigError
@@ -23,17 +23,15 @@ from pipeline.errors import ConfigError
     },
 )
 @config_option
-@option(
+@flag(
     "--silver",
     group="Run",
-    is_flag=True,
     help="Read silver's files again instead, and compare each with its recorded fingerprint.",
 )
 @tables_option("With --silver, audit these tables only (default: all).")
-@option(
+@flag(
     "--strict",
     group="Run",
-    is_flag=True,
     help="Exit with 1 also if a gap was crossed by policy; with --silver, if a file has no fingerprint.",
 )
 @output_options
@@ -43,7 +41,6 @@ def audit(
     tables: tuple[str, ...],
     strict: bool,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Walk the commits of bronze and verify that each continues where the one before ended, and that bronze

@@ -1,10 +1,8 @@
 """`pgdelta capsule`: write a support archive."""
 
-import threading
-
 import click
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import Address, config_option, output_options, parse_address_option
 from pipeline.cli.output import finish, load_config
 
@@ -48,7 +46,7 @@ _FILE = "File"
     metavar="[HOST:]PORT",
     help="Where a running job serves its metrics.",
 )
-@option("--offline", group=_FILE, is_flag=True, help="Do not read the source.")
+@flag("--offline", group=_FILE, help="Do not read the source.")
 @output_options
 def capsule(
     config: str,
@@ -57,8 +55,6 @@ def capsule(
     metrics: Address | None,
     offline: bool,
     as_json: bool,
-    debug: bool,
-    stop: threading.Event,
 ) -> int:
     """Write one file for support: versions, the configuration without secrets, the status, events, counts of
     misfits, and columns, types, counts and sizes of tables. Logs and metrics are added if they are named.

@@ -1,8 +1,6 @@
 """`pgdelta check`: is everything ready for a start, and what to do if it is not."""
 
-import threading
-
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config
 from pipeline.errors import ConfigError
@@ -25,14 +23,13 @@ from pipeline.errors import ConfigError
     exit_codes={0: "every check passed", 1: "a check failed, or could not be made"},
 )
 @config_option
-@option(
+@flag(
     "--alert-test",
     group="Run",
-    is_flag=True,
     help="Send a test message to `alerts.webhook` too.",
 )
 @output_options
-def check(config: str, alert_test: bool, as_json: bool, debug: bool, stop: threading.Event) -> int:
+def check(config: str, alert_test: bool, as_json: bool) -> int:
     """Run every check that a start would meet, on this machine and at the source, and print what to do about
     those that fail. Nothing is changed.
     """

@@ -1,7 +1,5 @@
 """`pgdelta completion`: the script by which a shell completes commands and options."""
 
-import threading
-
 import click
 from click.shell_completion import get_completion_class
 
@@ -19,7 +17,7 @@ from pipeline.cli.command import COMPLETE_VARIABLE, PROGRAM, command
     ],
 )
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
-def completion(shell: str, stop: threading.Event) -> int:
+def completion(shell: str) -> int:
     """Print the script by which a shell completes the commands and options of pgdelta."""
     completer = get_completion_class(shell)
     assert completer is not None

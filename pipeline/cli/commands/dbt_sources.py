@@ -1,7 +1,6 @@
 """`pgdelta dbt-sources`: silver's tables as sources of dbt."""
 
 import json
-import threading
 from typing import cast
 
 import click
@@ -66,8 +65,6 @@ def dbt_sources(
     error_after: str,
     into: str | None,
     as_json: bool,
-    debug: bool,
-    stop: threading.Event,
 ) -> int:
     """Print a sources.yml of dbt for silver's tables: columns, PostgreSQL's comments as descriptions, keys as
     tests, and freshness. dbt-duckdb reads the tables by their paths, dbt-spark by their names in the catalog,

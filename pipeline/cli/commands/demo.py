@@ -36,7 +36,7 @@ from pipeline.cli.signals import CommandKind
     help="How long the shop changes.",
 )
 @output_options
-def demo(root: str, seconds: int, as_json: bool, debug: bool, stop: threading.Event) -> int:
+def demo(root: str, seconds: int, as_json: bool, stop: threading.Event) -> int:
     """Start an embedded PostgreSQL, change a small shop, replicate it while you watch, and compare every
     table with its source at the end. Needs the demo extra: pip install 'pgdelta[demo]'.
     """

@@ -2,7 +2,7 @@
 
 import threading
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag
 from pipeline.cli.options import config_option, output_options, strict_option, tables_option, wait_option
 from pipeline.cli.output import finish, load_config
 from pipeline.cli.signals import CommandKind
@@ -27,10 +27,9 @@ from pipeline.cli.signals import CommandKind
 )
 @config_option
 @tables_option("Account for these tables only, and show each column (default: all tables).")
-@option(
+@flag(
     "--run",
     group="Run",
-    is_flag=True,
     help="Capture what the comparison needs. No other job may be running.",
 )
 @wait_option
@@ -43,7 +42,6 @@ def fidelity(
     wait: int,
     strict: bool,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Account for the values of the source at one LSN: those of a column that are not NULL are those that

@@ -41,7 +41,6 @@ def fingerprint(
     tables: tuple[str, ...],
     dialect: Literal["postgres", "duckdb", "spark"] | None,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Show the number of rows and the fingerprint of each silver table: a sum of the hashes of its rows,

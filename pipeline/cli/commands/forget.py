@@ -2,7 +2,7 @@
 
 import threading
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config, unless_stopped
 from pipeline.cli.signals import CommandKind
@@ -37,7 +37,7 @@ from pipeline.cli.signals import CommandKind
     required=True,
     help="Erase all changes of the row with this key: a value for each column of the key. Repeatable.",
 )
-@option("--dry-run", group="Run", is_flag=True, help="Only count what would be erased.")
+@flag("--dry-run", group="Run", help="Only count what would be erased.")
 @output_options
 def forget(
     config: str,
@@ -45,7 +45,6 @@ def forget(
     keys: tuple[tuple[str, ...], ...],
     dry_run: bool,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Erase all that the lake has of rows that the source has deleted: their changes in bronze, misfits,

@@ -1,7 +1,5 @@
 """`pgdelta history`: the life of one row."""
 
-import threading
-
 import click
 
 from pipeline.cli.command import command
@@ -28,9 +26,7 @@ from pipeline.cli.output import finish, load_config
 @click.argument("key", metavar="KEY...", nargs=-1, required=True)
 @config_option
 @output_options
-def history(
-    config: str, table: str, key: tuple[str, ...], as_json: bool, debug: bool, stop: threading.Event
-) -> int:
+def history(config: str, table: str, key: tuple[str, ...], as_json: bool) -> int:
     """Print each change that bronze has of the row with KEY, oldest first: its commit LSN and time, its
     transaction, and the columns that it changed. Key changes are followed backward and forward; a row that is
     inserted again with a key is another row.

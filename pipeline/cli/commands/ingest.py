@@ -33,7 +33,6 @@ def ingest(
     http: Address | None,
     log: str,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Capture every committed change into {root}/bronze. A missing publication and slot are created if the
@@ -47,7 +46,7 @@ def ingest(
     from pipeline.report.observers import Observers, WatchOptions
     from pipeline.verify.schedule import proving
 
-    options = WatchOptions(trigger, metrics, log, json=as_json, debug=debug, http=http)
+    options = WatchOptions(trigger, metrics, log, json=as_json, http=http)
     with Observers(loaded, options, "ingest") as watch, proving(loaded, trigger, stop):
         summary = run_ingest(loaded, trigger=trigger, stop=stop, progress=watch.on_ingest)
     summary.names_next_step = trigger == "available-now"

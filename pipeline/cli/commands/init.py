@@ -1,12 +1,11 @@
 """`pgdelta init`: a configuration file for a server, and what is left to do there."""
 
 import sys
-import threading
 
 import click
 
 from pipeline.cli.arrow import use_lean_arrow
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import output_options, tables_option
 from pipeline.cli.output import show
 from pipeline.errors import ConfigError
@@ -64,7 +63,7 @@ _ALL = "*.*"
     type=click.Path(),
     help="Write the SQL for the DBA to this file, which must not exist (default: print it).",
 )
-@option("--yes", group=_FILE, is_flag=True, help="Ask nothing: use the options and the defaults.")
+@flag("--yes", group=_FILE, help="Ask nothing: use the options and the defaults.")
 @output_options
 def init(
     conninfo: str | None,
@@ -76,8 +75,6 @@ def init(
     sql: str | None,
     yes: bool,
     as_json: bool,
-    debug: bool,
-    stop: threading.Event,
 ) -> int:
     """Read what a server has (tables, sizes, replica identities, rights, settings), write a commented
     configuration file for it, estimate the initial copy, and print what is left to do there, as SQL for the

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag
 from pipeline.cli.options import config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config, unless_stopped
 from pipeline.cli.signals import CommandKind
@@ -24,12 +24,11 @@ from pipeline.cli.signals import CommandKind
 )
 @config_option
 @tables_option("Maintain these silver tables only (default: all tables of the lake).")
-@option("--dry-run", group="Run", is_flag=True, help="Only count what would be merged and removed.")
-@option(
+@flag("--dry-run", group="Run", help="Only count what would be merged and removed.")
+@flag(
     "--spark",
     "by_spark",
     group="Run",
-    is_flag=True,
     help="Let Spark do what only it can do: tables with deletion vectors or constraints, and lakes on other "
     "storage. Such tables are only named otherwise.",
 )
@@ -40,7 +39,6 @@ def maintain(
     dry_run: bool,
     by_spark: bool,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Merge the small files of bronze, of the pipeline's own tables and of silver, remove the files that no

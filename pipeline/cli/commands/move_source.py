@@ -2,7 +2,7 @@
 
 import threading
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import config_option, output_options, strict_option
 from pipeline.cli.output import finish, load_config, unless_stopped
 from pipeline.cli.signals import CommandKind
@@ -34,10 +34,9 @@ from pipeline.cli.signals import CommandKind
     help="Capture the old server up to its end first. Its writers must have stopped. A password comes from "
     "PGPASSFILE or a service file.",
 )
-@option(
+@flag(
     "--compare",
     group="Run",
-    is_flag=True,
     help="Compare the tables also if pg_upgrade kept the slot.",
 )
 @strict_option
@@ -48,7 +47,6 @@ def move_source(
     compare: bool,
     strict: bool,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Follow the database to the server that source.conninfo names now: after an upgrade, for blue/green, or

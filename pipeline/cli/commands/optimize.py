@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag
 from pipeline.cli.options import config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config, unless_stopped
 from pipeline.cli.signals import CommandKind
@@ -23,10 +23,9 @@ from pipeline.cli.signals import CommandKind
 )
 @config_option
 @tables_option("Optimize these silver tables only (default: all tables of the lake).")
-@option(
+@flag(
     "--vacuum",
     group="Run",
-    is_flag=True,
     help="Also remove the files that left a table longer ago than delta.deletedFileRetentionDuration, a week "
     "unless set. as-of cannot read versions that need them any more.",
 )
@@ -36,7 +35,6 @@ def optimize(
     tables: tuple[str, ...],
     vacuum: bool,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Merge the small files of bronze, of the pipeline's own tables and of silver. No row changes, and ingest

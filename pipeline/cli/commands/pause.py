@@ -1,7 +1,5 @@
 """`pgdelta pause` and `pgdelta resume`: tables to which apply writes nothing for a time."""
 
-import threading
-
 from pipeline.cli.command import command, option
 from pipeline.cli.options import TABLES, config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config
@@ -32,8 +30,6 @@ def pause(
     tables: tuple[str, ...],
     reason: str | None,
     as_json: bool,
-    debug: bool,
-    stop: threading.Event,
 ) -> int:
     """Let apply write nothing to tables until `pgdelta resume`. Capture goes on, so that no change is lost,
     and the other tables continue. A write that is under way is finished.
@@ -60,7 +56,7 @@ def pause(
 @config_option
 @tables_option("Resume these tables.")
 @output_options
-def resume(config: str, tables: tuple[str, ...], as_json: bool, debug: bool, stop: threading.Event) -> int:
+def resume(config: str, tables: tuple[str, ...], as_json: bool) -> int:
     """Let apply write to paused tables again. The next batch applies all that bronze has of them; a
     continuous run has one within a minute.
     """

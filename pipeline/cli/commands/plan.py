@@ -1,10 +1,8 @@
 """`pgdelta plan`: what the next apply would do."""
 
-import threading
-
 import click
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config
 
@@ -21,16 +19,13 @@ from pipeline.cli.output import finish, load_config
 )
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @config_option
-@option(
+@flag(
     "--sql",
     group="Output",
-    is_flag=True,
     help="Print the SQL that the next apply runs as a script, with comments. It holds no row values.",
 )
 @output_options
-def plan(
-    config: str, tables: tuple[str, ...], sql: bool, as_json: bool, debug: bool, stop: threading.Event
-) -> int:
+def plan(config: str, tables: tuple[str, ...], sql: bool, as_json: bool) -> int:
     """Show what waits in bronze for each silver table: changes by operation, and the steps by which its
     columns change; and what an edited configuration does to tables without changes. Nothing is changed.
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import comparison_options, config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config
 from pipeline.cli.signals import CommandKind
@@ -28,10 +28,9 @@ from pipeline.cli.signals import CommandKind
 )
 @config_option
 @tables_option("Prove these tables only (default: all).")
-@option(
+@flag(
     "--due",
     group="Run",
-    is_flag=True,
     help="Prove the tables whose last proof is older than verify.every, the oldest first.",
 )
 @option(
@@ -51,7 +50,6 @@ def prove(
     run: bool,
     wait: int,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Compare the fingerprint of each silver table with the source's at one LSN, while both go on. The source

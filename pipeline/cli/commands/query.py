@@ -1,11 +1,10 @@
 """`pgdelta query`: one SELECT about silver tables, without Spark."""
 
 import sys
-import threading
 
 import click
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import OUTPUT, config_option, debug_option, json_option, refuse_both
 from pipeline.cli.output import load_config, printing
 
@@ -29,7 +28,7 @@ _POINT = "Point in time"
 )
 @click.argument("sql", metavar="SQL")
 @config_option
-@option("--live", "is_live", group=_POINT, is_flag=True, help="Read silver as of the last commit of bronze.")
+@flag("--live", "is_live", group=_POINT, help="Read silver as of the last commit of bronze.")
 @option(
     "--as-of",
     "point",
@@ -45,7 +44,7 @@ _POINT = "Point in time"
     metavar="ROWS",
     help="Print at most this many rows. A table for people has 1000 by default.",
 )
-@option("--csv", "as_csv", group=OUTPUT, is_flag=True, help="Print CSV with a line of names; NULL is empty.")
+@flag("--csv", "as_csv", group=OUTPUT, help="Print CSV with a line of names; NULL is empty.")
 @json_option("Print one JSON object; its rows are arrays of values.")
 @debug_option
 def query(
@@ -56,8 +55,6 @@ def query(
     limit: int | None,
     as_csv: bool,
     as_json: bool,
-    debug: bool,
-    stop: threading.Event,
 ) -> int:
     """Run one SELECT of DuckDB's SQL over silver tables, all at one LSN, without Spark. Tables are named
     schema.table as in PostgreSQL: a quoted name is exact ("Sales"."Order items"), any other one is in lower

@@ -2,7 +2,7 @@
 
 import threading
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import (
     TABLES,
     config_option,
@@ -37,10 +37,9 @@ _PAST = "A table as it was"
 )
 @config_option
 @tables_option("Rebuild these tables only (default: all).")
-@option(
+@flag(
     "--confirm",
     group=TABLES,
-    is_flag=True,
     help="Lift the guards of the tables that --table names for this run. Without it a table that its guards "
     "hold is left as it is.",
 )
@@ -70,7 +69,6 @@ def rebuild(
     to_time: str | None,
     strict: bool,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Build silver tables again from all that bronze holds of them, under the types and policies that the

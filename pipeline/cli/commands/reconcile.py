@@ -36,7 +36,6 @@ def reconcile(
     run: bool,
     wait: int,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Compare silver with the source at one LSN, while both go on. Rows are hashed where they are, under one

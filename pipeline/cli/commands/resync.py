@@ -2,7 +2,7 @@
 
 import threading
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import config_option, output_options, strict_option, tables_option
 from pipeline.cli.output import finish, load_config, unless_stopped
 from pipeline.cli.signals import CommandKind
@@ -57,7 +57,7 @@ _ROWS = "Rows"
     metavar="VALUE...",
     help="Copy only the rows up to this key, which is included.",
 )
-@option("--run", group="Run", is_flag=True, help="Ingest and apply at once. No other job may be running.")
+@flag("--run", group="Run", help="Ingest and apply at once. No other job may be running.")
 @strict_option
 @output_options
 def resync(
@@ -69,7 +69,6 @@ def resync(
     run: bool,
     strict: bool,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Request that tables are copied again: the next ingest reads all their rows from the source while

@@ -30,7 +30,6 @@ def run(
     http: Address | None,
     log: str,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Run ingest and apply in one process, for a laptop or a small server. A failure ends both."""
@@ -39,7 +38,7 @@ def run(
     from pipeline.report.observers import Observers, WatchOptions
     from pipeline.verify.schedule import proving
 
-    options = WatchOptions(trigger, metrics, log, json=as_json, debug=debug, http=http)
+    options = WatchOptions(trigger, metrics, log, json=as_json, http=http)
     with Observers(loaded, options, "run") as watch, proving(loaded, trigger, stop):
         summary = run_both(
             loaded,

@@ -1,6 +1,5 @@
 """`pgdelta schema`: the JSON Schema of the configuration."""
 
-import threading
 from collections.abc import Callable
 from importlib import import_module
 
@@ -21,7 +20,7 @@ from pipeline.cli.options import debug_option
     ],
 )
 @debug_option
-def schema(debug: bool, stop: threading.Event) -> int:
+def schema() -> int:
     """Print the JSON Schema of the configuration file. Editors complete keys and check values with it."""
     schema_text: Callable[[], str] = import_module("pipeline.config.load").schema_text
 

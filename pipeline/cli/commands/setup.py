@@ -1,8 +1,6 @@
 """`pgdelta setup`: prepare the Spark of this environment."""
 
-import threading
-
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag
 from pipeline.cli.options import debug_option
 
 
@@ -15,9 +13,9 @@ from pipeline.cli.options import debug_option
         ("for a lake on S3 too", "pgdelta setup --s3"),
     ],
 )
-@option("--s3", group="Spark", is_flag=True, help="Fetch Hadoop's client for S3 too (12 MB).")
+@flag("--s3", group="Spark", help="Fetch Hadoop's client for S3 too (12 MB).")
 @debug_option
-def setup(s3: bool, debug: bool, stop: threading.Event) -> int:
+def setup(s3: bool) -> int:
     """Fetch Delta's JARs from Maven Central into the pyspark of this environment, compile the log store, and
     write Spark's settings, so that `spark-submit` of this environment needs no options. Archive Spark's
     classes (a minute, 200 MB), so that Spark starts sooner.

@@ -1,11 +1,10 @@
 """`pgdelta status`: how far each table is, and why not further."""
 
-import threading
 from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config, show
 from pipeline.errors import ConfigError
@@ -42,22 +41,19 @@ if TYPE_CHECKING:
 )
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @config_option
-@option(
+@flag(
     "--offline",
     group="Source",
-    is_flag=True,
     help="Do not connect to the source: lags are relative to bronze, and the slot is not shown.",
 )
-@option(
+@flag(
     "--strict",
     group="Run",
-    is_flag=True,
     help="Exit with 1 if a table is held, refused, in doubt, unpublished or failed.",
 )
-@option(
+@flag(
     "--alert",
     group="Run",
-    is_flag=True,
     help="Print only what needs a person, one line each with what to do, by the conditions of `alerts.on`; "
     "exit with 3 if there is anything.",
 )
@@ -78,8 +74,6 @@ def status(
     alert: bool,
     html: str | None,
     as_json: bool,
-    debug: bool,
-    stop: threading.Event,
 ) -> int:
     """Show each silver table as of the newest manifest: how far it is applied, how far it is behind, values
     that did not fit their type, and what holds it. The source's slot is shown with the WAL that it retains.

@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from pipeline.cli.command import command, option
+from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import debug_option, json_option, refuse_both
 from pipeline.cli.signals import CommandKind
 from pipeline.errors import ProtocolError
@@ -67,13 +67,12 @@ def _parse_lsn(context: click.Context, parameter: click.Parameter, value: str | 
     help="walsender: a replication session, which keeps the pipeline from reading the slot meanwhile. sql: "
     "SQL functions, which read the slot again and again and show open transactions each time.",
 )
-@option(
+@flag(
     "--temporary",
     group=_SLOT,
-    is_flag=True,
     help="Create a slot for this session only, which shows what is committed from now on.",
 )
-@option("--two-phase", group=_SLOT, is_flag=True, help="Make the temporary slot two-phase (PostgreSQL 15).")
+@flag("--two-phase", group=_SLOT, help="Make the temporary slot two-phase (PostgreSQL 15).")
 @option(
     "--protocol-version",
     group=_SLOT,
@@ -88,18 +87,16 @@ def _parse_lsn(context: click.Context, parameter: click.Parameter, value: str | 
     metavar="MODE",
     help="off, on or parallel, instead of the configuration's mode.",
 )
-@option(
+@flag(
     "--acknowledge",
     group=_SLOT,
-    is_flag=True,
     help="Let the slot FORGET every transaction that was shown: the pipeline never gets these changes. "
     "Refused if the configuration's pipeline fills bronze from this slot.",
 )
-@option("--messages", group=_SHOWN, is_flag=True, help="Every message as it comes (default).")
-@option(
+@flag("--messages", group=_SHOWN, help="Every message as it comes (default).")
+@flag(
     "--transactions",
     group=_SHOWN,
-    is_flag=True,
     help="Only committed transactions; a prepared one when it is committed.",
 )
 @option(
@@ -110,7 +107,7 @@ def _parse_lsn(context: click.Context, parameter: click.Parameter, value: str | 
     multiple=True,
     help="Only these tables. GLOB is schema.table with * and ?. Repeatable.",
 )
-@option("--no-values", group=_SHOWN, is_flag=True, help="Leave out values and contents.")
+@flag("--no-values", group=_SHOWN, help="Leave out values and contents.")
 @option(
     "--value-length",
     group=_SHOWN,
@@ -156,7 +153,6 @@ def tail(
     limit: int | None,
     until_lsn: LSN | None,
     as_json: bool,
-    debug: bool,
     stop: threading.Event,
 ) -> int:
     """Print the messages of a replication slot, from the LSN that it has reached. NOTHING IS ACKNOWLEDGED: a

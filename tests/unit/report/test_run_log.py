@@ -13,7 +13,7 @@ import pytest
 from pipeline import __version__
 from pipeline.cli.options import Address
 from pipeline.config.config import Config, Silver, Source, Storage
-from pipeline.errors import ConfigError, EndpointError, LakeError
+from pipeline.errors import TRACES, ConfigError, EndpointError, LakeError
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableState
@@ -199,14 +199,15 @@ def test_the_log_is_a_logger_that_no_configuration_changes() -> None:
 def options(
     log: str = "json",
     metrics: Address | None = None,
-    debug: bool = False,
     trigger: str = "available-now",
     json: bool = False,
 ) -> WatchOptions:
-    return WatchOptions(trigger, metrics, log, json, debug)
+    return WatchOptions(trigger, metrics, log, json)
 
 
-def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_ends_with_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(SystemExit) as ended, Observers(CONFIG, options(), "apply"):
         raise ConfigError("no such table")
     assert ended.value.code == 2
@@ -217,7 +218,8 @@ def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[
         "exit_code": 2,
         "sentence": "no such table",
     }
-    with pytest.raises(ValueError, match="geheim"), Observers(CONFIG, options(debug=True), "apply"):
+    caplog.set_level(logging.DEBUG, TRACES.name)  # as --debug does
+    with pytest.raises(ValueError, match="geheim"), Observers(CONFIG, options(), "apply"):
         raise ValueError("geheim")
     assert "geheim" not in capsys.readouterr().err
 
