@@ -14,7 +14,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from pipeline.bronze.changes_scan import (
     MAX_LSN,
@@ -33,9 +36,6 @@ from pipeline.delta.store.mirror import fetch, fetch_all
 from pipeline.delta.table_log import Snapshot, data_path, local_path
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 COLUMNS = (
     "commit_lsn",
@@ -90,8 +90,6 @@ class RowStream:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a stream of the rows, as Arrow's interface of PyCapsules defines it."""
-        import pyarrow as pa
-
         reader = pa.RecordBatchReader.from_batches(self._schema, self._batches())
         return reader.__arrow_c_stream__(requested_schema)
 
@@ -149,8 +147,6 @@ class ChangeRows:
 
         Raises TooLargeError if they need too much memory.
         """
-        import pyarrow as pa
-
         from pipeline.delta.data_files import TooLargeError
 
         tables, size = [], 0
@@ -296,8 +292,6 @@ def _read(path: str, columns: Sequence[str]) -> pa.Table:
 
 def _split(rows: pa.Table) -> dict[TableName, pa.Table]:
     """Return the rows of each table, in their order."""
-    import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     if not rows.num_rows:
@@ -317,8 +311,6 @@ def _split(rows: pa.Table) -> dict[TableName, pa.Table]:
 
 
 def _empty(columns: Sequence[str]) -> pa.Table:
-    import pyarrow as pa
-
     from pipeline.bronze.schema import CHANGES
 
     return pa.schema([CHANGES.field(name) for name in columns]).empty_table()

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from pipeline.bronze.schema import CHANGES
 from pipeline.delta.rows import damaged_file, named_if_damaged, read_rows
 from pipeline.delta.store.mirror import fetched
@@ -24,7 +26,6 @@ from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
 
 ROW_OPS = ("I", "U", "D", "T")
 MAX_LSN = LSN(2**63 - 1)
@@ -130,7 +131,6 @@ class ChangesScan:
         self, columns: Sequence[str], failures: list[BaseException] | None = None
     ) -> pa.RecordBatchReader:
         """Return a reader of the rows, with these columns; why it failed is added to `failures`."""
-        import pyarrow as pa
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
@@ -145,8 +145,6 @@ class ChangesScan:
 
     def chunks(self, columns: Sequence[str], max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
         """Yield the rows, with these columns, in chunks that one batch makes larger than a limit, if any."""
-        import pyarrow as pa
-
         batches: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in self._batches(_schema(columns)):
@@ -206,7 +204,6 @@ class ChangesScan:
             yield from self._batches_of(path, schema)
 
     def _batches_of(self, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         repeated = [name for name in schema.names if name in _REPEATED]
@@ -248,7 +245,6 @@ class ChangesScan:
         return True
 
     def _mask(self, rows: pa.Table) -> pa.BooleanArray:
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         ops = rows.column("op")
@@ -264,8 +260,6 @@ class ChangesScan:
 
     def _batches_by_rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a table with deletion vectors."""
-        import pyarrow as pa
-
         rows = read_rows(self.path, self.snapshot, list(dict.fromkeys([*schema.names, *_HEAD])))
         rows = rows.filter(self._mask(rows))
         columns = [rows.column(f.name).cast(f.type) for f in schema]
@@ -326,8 +320,6 @@ def may_have_table(low: Mapping[str, Any], high: Mapping[str, Any], name: TableN
 
 def _schema(columns: Sequence[str]) -> pa.Schema:
     """Return the schema of the rows that are read, with these columns."""
-    import pyarrow as pa
-
     fields = []
     for name in columns:
         kind = CHANGES.field(name).type

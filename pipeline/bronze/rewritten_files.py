@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES
 from pipeline.bronze.staged_files import StagedFileWriter
@@ -19,18 +22,12 @@ from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def read_changes(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of a file of `changes` or `prepared`, a row group at a time.
 
     Columns that it does not have are NULL.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = pa.schema([CHANGES.field(name) for name in columns])
     with named_if_damaged(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         present = set(file.schema_arrow.names)

@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from pipeline.delta.checkpoints import checkpoint_if_due
 from pipeline.delta.definition import Definition
 from pipeline.delta.features import Feature, needs_column_mapping
@@ -34,7 +36,6 @@ from pipeline.delta.txn import TableCommit
 from pipeline.errors import LakeError, report_error
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     from pipeline.delta.data_files import DataFile
@@ -324,8 +325,6 @@ def rows_file(folder: Path, snapshot: Snapshot, rows: Any, schema: TableSchema |
 
 def _table_of(rows: Any, snapshot: Snapshot, schema: TableSchema | None = None) -> pa.Table:
     """Return rows with the columns of the table; those that the rows do not have are NULL."""
-    import pyarrow as pa
-
     target = (schema or TableSchema.of_json(snapshot.schema_string)).arrow
     if isinstance(rows, pa.Table):
         names = set(rows.column_names)

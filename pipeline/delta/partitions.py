@@ -13,14 +13,15 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+
 from pipeline.delta.features import WIDENED
 from pipeline.delta.schema import TableSchema, arrow_ddl
 from pipeline.errors import LakeError
 from pipeline.partition_folders import escaped
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pipeline.delta.table_log import Snapshot
 
 _TYPES = frozenset({"BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "DATE"})
@@ -54,8 +55,6 @@ def may_be_partition_column(ddl: str) -> bool:
 
 def file_columns(snapshot: Snapshot) -> pa.Schema:
     """Return the columns that data files of a table have, by their physical names; none is required."""
-    import pyarrow as pa
-
     fields = TableSchema.of_json(snapshot.schema_string).fields
     return pa.schema([each.stored for each in fields if each.name not in snapshot.partition_columns])
 
@@ -83,8 +82,6 @@ def partition_of(columns: Sequence[str], add: Mapping[str, Any]) -> Partition:
 
 def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
     """Return the value of a partition column that a text shows; raise LakeError if it shows none."""
-    import pyarrow as pa
-
     if not text:
         return pa.scalar(None, kind)
     try:
@@ -103,9 +100,6 @@ def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 def divided(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Partition, pa.Table]]:
     """Yield the rows of each partition with all their columns, in their order; none without rows."""
-    import numpy as np
-    import pyarrow as pa
-
     if not columns:
         if rows.num_rows:
             yield WHOLE_TABLE, rows
@@ -131,7 +125,6 @@ def divided(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Partition,
 
 def in_partition(rows: pa.Table, partition: Partition) -> Any:
     """Return which rows belong to a partition, as an Arrow array of BOOLEAN without NULL."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     found: Any = None

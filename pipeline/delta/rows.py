@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+
 from pipeline.delta.partitions import partition_of, partition_value, physical_partition_columns
 from pipeline.delta.schema import PHYSICAL_NAME, arrow_field
 from pipeline.delta.store.mirror import files_of
@@ -21,7 +23,6 @@ from pipeline.delta.table_log import Snapshot, data_file, data_path, local_path
 from pipeline.errors import LakeError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
 # what a reader of data files need not know more of than this module does
@@ -58,8 +59,6 @@ def read_rows(
     Columns have their logical names, in the order of `columns` (default: all of the schema); `where` may use
     others. Raises LakeError if pgdelta cannot read the table without Spark or a file is missing.
     """
-    import pyarrow as pa
-
     schema = arrow_schema(snapshot)
     if unknown := snapshot.feature_names() - READABLE_FEATURES:
         raise LakeError(
@@ -112,8 +111,6 @@ def arrow_schema(snapshot: Snapshot) -> pa.Schema:
 
     Raises LakeError for a type that pgdelta does not read without Spark.
     """
-    import pyarrow as pa
-
     try:
         return pa.schema([arrow_field(each) for each in json.loads(snapshot.schema_string)["fields"]])
     except ValueError as error:
@@ -135,7 +132,6 @@ class _DataFile:
     def __init__(
         self, path: str, action: Mapping[str, Any], snapshot: Snapshot, mask: pa.Array | None = None
     ) -> None:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         self._is_small = action.get("size", _SMALL) < _SMALL
@@ -196,8 +192,6 @@ class _DataFile:
         return [name for name in map(physical_name, fields) if name in self._names]
 
     def _conformed(self, found: pa.Table, count: int, fields: Sequence[pa.Field]) -> pa.Table:
-        import pyarrow as pa
-
         columns = []
         for field in fields:
             name = physical_name(field)
@@ -226,8 +220,6 @@ def named_if_damaged(path: str) -> Iterator[None]:
 
 def _conform(column: Any, kind: pa.DataType) -> Any:
     """Return a column or an array as a type; nested fields that a file lacks are NULL."""
-    import pyarrow as pa
-
     if column.type == kind:
         return column
     if isinstance(column, pa.ChunkedArray):
@@ -255,7 +247,6 @@ def _conform(column: Any, kind: pa.DataType) -> Any:
 
 def _offsets(column: Any) -> Any:
     """Return the offsets of lists whose flattened values begin with those of the first list."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(column), 0)
@@ -264,7 +255,6 @@ def _offsets(column: Any) -> Any:
 
 def _vector_masks(path: str, snapshot: Snapshot) -> dict[str, pa.Array]:
     """Return which rows of the files that have deletion vectors are not deleted, by the files' paths."""
-    import pyarrow as pa
     from deltalake import DeltaTable
 
     try:

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.bronze.erasures import ERASED, ERASED_COPIES, FORGET, FORGET_ID
 from pipeline.bronze.log import Bronze
@@ -21,9 +24,6 @@ from pipeline.delta.native_commit import removing_uncommitted
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import data_file
 from pipeline.reading.row_keys import ForgottenTable, SubjectRows, close_keys
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(slots=True)
@@ -82,8 +82,6 @@ def count_rows(place: LakeTable, subject: SubjectRows) -> ErasedRows:
 
 def erase_rows(bronze: Bronze, subject: SubjectRows, forget_id: str) -> ErasedRows:
     """Erase the rows from `changes` in one commit, and return what was erased."""
-    import pyarrow.compute as pc
-
     place = bronze.changes
     snapshot = place.snapshot()
     found = ErasedRows()

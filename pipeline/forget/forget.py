@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 from pipeline.bronze.erasures import FORGET, ErasureLog, erasures_in
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.rewritten_files import read_changes
@@ -267,8 +269,6 @@ class _Forgetting:
             return False
 
     def _count_in_file(self, work: _Work, place: str, path: Path) -> int:
-        import pyarrow.parquet as pq
-
         if place in (_CHANGES, _PREPARED):
             groups = read_changes(str(path), SubjectRows.COLUMNS)
             return sum(work.subject.mask(rows).true_count for rows in groups)

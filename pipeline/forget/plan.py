@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze
@@ -23,9 +27,6 @@ from pipeline.reading.key_types import texts_of
 from pipeline.reading.row_keys import ForgottenTable
 from pipeline.silver.read.versions import resolve_path
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _APPLY_FIRST = "Run pgdelta ingest and pgdelta apply, then pgdelta forget again."
 
@@ -67,9 +68,6 @@ class SilverKeys:
 
     def count_in_file(self, path: Path, keys: AbstractSet[str]) -> int:
         """Return how many rows of a data file that no commit names have one of the keys."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         snapshot, schema = self.table.snapshot(), self.table.schema().arrow
         physical = self.physical_names or self.columns
         values: dict[str, str | None] = {}
@@ -88,9 +86,6 @@ class SilverKeys:
 
     def count_in(self, rows: pa.Table, keys: AbstractSet[str]) -> int:
         """Return how many rows have one of the keys; they have the columns of the key only, in order."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         found = pc.is_in(self._keys_of(rows), value_set=pa.array(sorted(keys), pa.string()))
         return int(pc.sum(found).as_py() or 0)
 

@@ -14,6 +14,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from pipeline.bronze.copy_states import ABANDONED, COMPLETE, CopyHistory
 from pipeline.bronze.erasures import FORGET
 from pipeline.delta.native_commit import Action, Operation, remove_action, removing_uncommitted
@@ -25,8 +27,6 @@ from pipeline.errors import LakeError
 from pipeline.reading.row_keys import ForgottenTable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pipeline.delta.data_files import DataFile
 
 Transform = Callable[["pa.Table"], tuple[int, "pa.Table"]]
@@ -151,8 +151,6 @@ class _Ranges:
     def _changed(
         rows: pa.Table, change: Callable[[dict[str, Any]], dict[str, Any] | None]
     ) -> tuple[int, pa.Table]:
-        import pyarrow as pa
-
         before = rows.to_pylist()
         after = [change(row) for row in before]
         count = sum(one != other for one, other in zip(before, after, strict=True))
@@ -170,8 +168,6 @@ def _by_json(table: ForgottenTable, keys: AbstractSet[str], commit_lsns: Abstrac
         return row["lsn"] in commit_lsns if found is None else found in keys
 
     def transform(rows: pa.Table) -> tuple[int, pa.Table]:
-        import pyarrow as pa
-
         found = rows.select(["schema_name", "table_name", "key", "lsn"]).to_pylist()
         kept = rows.filter(pa.array([not has_key(row) for row in found], pa.bool_()))
         return rows.num_rows - kept.num_rows, kept
@@ -183,8 +179,6 @@ def _of_table(table: ForgottenTable) -> Transform:
     names = {tuple(name) for name in table.names}
 
     def transform(rows: pa.Table) -> tuple[int, pa.Table]:
-        import pyarrow as pa
-
         found = zip(*(rows.column(name).to_pylist() for name in ("schema_name", "table_name")), strict=True)
         kept = rows.filter(pa.array([name not in names for name in found], pa.bool_()))
         return rows.num_rows - kept.num_rows, kept

@@ -12,6 +12,8 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.new_rows import add_columns
 from pipeline.delta.record_table import TableRecord, ddl_of, record_of, row_of
@@ -179,7 +181,6 @@ class Manifests:
         """Return the manifest of the last of these marks, None if there are none."""
         if not marks:
             return None
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         lsn, written_at, committed = max(marks, key=lambda mark: mark[:2])

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import add_columns
@@ -19,9 +22,6 @@ from pipeline.delta.table import Lake
 from pipeline.delta.table_log import Snapshot
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 RECONCILIATIONS = (
     "run_id STRING, schema_name STRING, table_name STRING, verdict STRING, lsn BIGINT, "
@@ -173,8 +173,6 @@ _Newest = dict[tuple[TableName, int | None], ComparedAt]
 
 def _newest(rows: pa.Table) -> _Newest:
     """Return the newest comparisons, of rows of all times."""
-    import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     # a join or a group_by would import Acero, for which each run would wait

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.log_retention import short_log
@@ -31,9 +32,6 @@ from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.pg_types import Int4
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +141,10 @@ class TableRegistry:
 
 
 def _row(table: RegisteredTable) -> pa.Table:
-    import pyarrow as pa
-
     return pa.Table.from_pylist([row_of(table)], schema=_arrow_schema())
 
 
 def _concatenated(rows: Iterable[pa.Table]) -> pa.Table:
-    import pyarrow as pa
-
     return pa.concat_tables(rows).combine_chunks()
 
 

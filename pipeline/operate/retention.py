@@ -15,7 +15,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.bronze.bases import RETENTION, Base
 from pipeline.bronze.copies import CopyRow, complete_row
@@ -48,9 +52,6 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.write.base_rows import LOADED_COLUMNS, BaseCounts, BaseInput, BaseRows, NotCompacted
 from pipeline.table_name import TableName
 from pipeline.units import format_count
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _RAW = ("raw_old", "raw_new")
 _READ = (*LOADED_COLUMNS, "schema_name", "table_name", *_RAW)
@@ -244,9 +245,6 @@ def _load(
     chosen: _Chosen,
 ) -> None:
     """Load what a row group has of the tables up to the plan's LSN, and record the messages that go."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     places = pa.array(range(first, first + found.num_rows), pa.int64())
     is_old = pc.less_equal(found.column("end_lsn"), int(plan.end_lsn))
     is_copied, is_message = (pc.equal(found.column("op"), op) for op in ("R", "M"))
@@ -328,9 +326,6 @@ def _commit(
 
 def _remaining(bronze: Bronze, number: int, chosen: _Chosen, rows: BaseRows) -> Iterator[pa.Table]:
     """Yield what stays of a file, a row group at a time."""
-    import numpy as np
-    import pyarrow as pa
-
     assert bronze.changes.local_path is not None
     gone = np.concatenate([rows.removed_places(number), np.array(chosen.messages.get(number, []), np.int64)])
     replaced = rows.replaced_rows(number)
@@ -358,8 +353,6 @@ def _within(places: Any, first: int, end: int) -> Any:
 
 def _replace(group: pa.Table, values: pa.Table) -> pa.Table:
     """Return changes with other values, as changes that have no old row."""
-    import pyarrow as pa
-
     for name in ("op", "new", "unsent", "old_kind", "old"):
         kind = CHANGES.field(name).type
         column = values.column(name).cast(kind) if name in values.column_names else None

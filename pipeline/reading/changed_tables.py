@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from pipeline.delta.log import Actions, commit_info
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.read.as_of import AsOf, parse_lsn, parse_time
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    from pipeline.delta.table import Lake, LakeTable
 
 _MERGED = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 _METRICS = {

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 
 from pipeline.bronze.changes_scan import ROW_OPS, ChangesScan
@@ -33,9 +35,6 @@ from pipeline.table_name import TableName
 from pipeline.tail.text_format import value_text
 from pipeline.terminal import plain, print_paragraph
 from pipeline.units import format_count
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _OPS = (*ROW_OPS, "R")
 _READ = (*SubjectRows.COLUMNS, "op", "commit_lsn", "ordinal", "commit_time", "xid", "copy_id")
@@ -157,9 +156,6 @@ class _Scans:
 
     def changes(self, keys: set[str]) -> list[RowChange]:
         """Return the changes of rows that have one of the keys, and all TRUNCATEs of the table."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         subject = SubjectRows(self._table, keys)
         versions = pa.array(sorted(self._table.indexes), pa.int64())
         found: list[RowChange] = []

@@ -12,6 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline.bronze.columnar.protected_values import hash_all
 from pipeline.bronze.protection import fingerprint
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation
@@ -24,8 +28,6 @@ from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pipeline.bronze.log import Bronze
 
 _SEPARATOR = "\0"  # which no text of PostgreSQL has
@@ -73,8 +75,6 @@ class ForgottenTable:
 
         Raises ValueError if a text is no value of the column's type.
         """
-        import pyarrow as pa
-
         spelled = [as_printed(text, family) for text, family in zip(texts, self.families, strict=True)]
         found: str = self.keys_of([pa.array([text], pa.string()) for text in spelled])[0].as_py()
         return found
@@ -100,8 +100,6 @@ class ForgottenTable:
 
     def keys_of(self, columns: Sequence[Any]) -> Any:
         """Return the key of each row from the Arrow texts of its columns; NULL if one of them is NULL."""
-        import pyarrow.compute as pc
-
         same = [same_spelling(each, family) for each, family in zip(columns, self.families, strict=True)]
         return pc.binary_join_element_wise(*same, _SEPARATOR, null_handling="emit_null")
 
@@ -242,17 +240,11 @@ class SubjectRows:
     COLUMNS = ("relation_version", "old", "new", "unsent")
 
     def __init__(self, table: ForgottenTable, keys: Iterable[str] = ()) -> None:
-        import pyarrow as pa
-
         self._table = table
         self._keys = pa.array(sorted(keys), pa.string())
 
     def mask(self, rows: pa.Table) -> Any:
         """Return which rows have one of the keys, as an Arrow array of BOOLEAN."""
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         found = np.zeros(rows.num_rows, dtype=bool)
         for indexes, old, new in self._keys_by_version(rows):
             is_old, is_new = (pc.is_in(each, value_set=self._keys) for each in (old, new))
@@ -270,8 +262,6 @@ class SubjectRows:
     def key_changes(self, rows: pa.Table) -> set[tuple[str, str]]:
         """Return the changes of keys in rows, as (old, new)."""
         found: set[tuple[str, str]] = set()
-        import pyarrow.compute as pc
-
         for _, old, new in self._keys_by_version(rows):
             differ = pc.fill_null(pc.not_equal(old, new), False)
             found.update(zip(old.filter(differ).to_pylist(), new.filter(differ).to_pylist(), strict=True))
@@ -279,10 +269,6 @@ class SubjectRows:
 
     def _keys_by_version(self, rows: pa.Table) -> Iterable[tuple[Any, Any, Any]]:
         """Yield the positions of the rows of each relation version, and their old and new keys."""
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         versions = rows.column("relation_version").combine_chunks()
         for version in pc.unique(versions).to_pylist():
             columns = self._table.indexes.get(version)
@@ -298,18 +284,12 @@ class SubjectRows:
 
 
 def _element(rows: pa.Table, name: str, index: int) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     column = pc.list_element(rows.column(name), index)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _with_unsent(rows: pa.Table, columns: Sequence[int], old: Sequence[Any], new: list[Any]) -> list[Any]:
     """Return the new key's columns, those that are unchanged TOAST from the old tuple."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     unsent = rows.column("unsent").to_pylist()
     for n, index in enumerate(columns):
         is_unsent = [each is not None and index in each for each in unsent]

@@ -13,21 +13,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pipeline.config.config import Config
 from pipeline.delta.sql import now
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, EndpointError, report_error
 from pipeline.metadata.alerts import RecordedAlert, alert_table
+from pipeline.progress import IngestSummary
 from pipeline.report.alert_log import alert_of, is_due, record_found, record_sent, with_job
 from pipeline.report.alert_rules import RULES, Alerts, find_alerts
 from pipeline.report.alerts import read_facts
 from pipeline.report.webhook import message, send
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    from pipeline.progress import IngestSummary
 
 CHECK_SECONDS = 60.0
 END_SECONDS = 8.0

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pipeline.errors import one_line
-from pipeline.progress import copied_line, failed_copy_line
+from pipeline.progress import CopyProgress, copied_line, failed_copy_line
 from pipeline.table_name import TableName
 from pipeline.units import format_count, format_duration, format_row_rate, format_share, format_size
-
-if TYPE_CHECKING:
-    from pipeline.progress import CopyProgress
 
 _MAX_NAMES = 3
 

@@ -11,20 +11,18 @@ import os
 import threading
 import uuid
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.config.config import Config
 from pipeline.delta.spark.provider import NoSpark
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, EndpointError, describe_error, report_error
 from pipeline.metadata.registry import TableRegistry
+from pipeline.progress import ApplySummary, IngestSummary
 from pipeline.report.lineage import LineageJob, SourceServer, lake_dataset, position, written
 from pipeline.report.web.facts import type_name
 from pipeline.report.webhook import post
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    from pipeline.progress import ApplySummary, IngestSummary
 
 END_SECONDS = 8.0
 

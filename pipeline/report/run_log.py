@@ -15,16 +15,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
+from typing import Literal, NamedTuple, TextIO
 
 from pipeline import __version__
 from pipeline.delta.sql import utc_text
-from pipeline.progress import MaintenanceProgress
+from pipeline.progress import ApplySummary, IngestSummary, MaintenanceProgress, TableState
+from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    from pipeline.progress import ApplySummary, IngestSummary, TableState
-    from pipeline.protocol.lsn import LSN
 
 
 class JsonFormatter(logging.Formatter):

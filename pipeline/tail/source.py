@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import unquote, urlparse
 
-from pipeline.config.config import Protocol, Source
+from pipeline.config.config import Config, Protocol, Source
 from pipeline.config.scalars import holds_secret
 from pipeline.errors import ConfigError, SlotBusyError, SlotWaitStopped, SourceError
 from pipeline.postgres.connection import Connection, is_synchronous_standby
@@ -28,9 +28,6 @@ from pipeline.postgres.replication.temporary_slot import start_temporary_slot
 from pipeline.postgres.replication.walsender import start_walsender
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableGlob
-
-if TYPE_CHECKING:
-    from pipeline.config.config import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from pipeline.engine import DUCKDB
 from pipeline.silver.fold.sql_session import SqlSession
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
     import pyarrow.dataset as ds
 
 SETTINGS: dict[str, Any] = {
@@ -92,8 +93,6 @@ class DuckSql(SqlSession):
         return self._connection.sql(self.with_defined(query)).to_arrow_table()
 
     def batches(self, query: str, row_count: int) -> Iterator[pa.Table]:
-        import pyarrow as pa
-
         for batch in self._connection.sql(self.with_defined(query)).to_arrow_reader(row_count):
             yield pa.Table.from_batches([batch])
 

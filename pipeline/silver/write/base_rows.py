@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.source_relations import PostgresType, SourceRelation
@@ -28,10 +31,6 @@ from pipeline.silver.schema.column_mapping import align_versions
 from pipeline.silver.types.text_parsers import STRING
 from pipeline.silver.write.base_keys import KeyRangeSql
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
 
 LOADED_COLUMNS = (
     "commit_lsn",

@@ -13,6 +13,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from pipeline.delta.definition import Definition, compact_json
 from pipeline.delta.features import WIDENED
 from pipeline.delta.native_commit import Operation, Reads, remove_action, removing_uncommitted
@@ -38,8 +40,6 @@ from pipeline.silver.schema.schema_operations import (
 from pipeline.silver.write.writer_choice import unsupported_feature
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pipeline.delta.data_files import DataFile
 
 _PART_SIZE = 16 << 20  # bytes in memory of the rows that are written at once
@@ -247,8 +247,6 @@ def default_of(operation: AddColumn, kind: pa.DataType) -> pa.ChunkedArray:
 
 def _parts(path: str, schema: pa.Schema, name: str, default: pa.ChunkedArray) -> Iterator[pa.Table]:
     """Yield the rows of a file, with the table's columns and a default in one of them, in parts to write."""
-    import pyarrow as pa
-
     from pipeline.delta.data_files import data_file_batches
     from pipeline.silver.write.native_files import missing_file, with_columns
 

@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from pipeline.bronze.change_rows import ChangeRows, RowStream, row_changes
 from pipeline.bronze.table_input import InputStart, SequenceKey
@@ -16,9 +17,6 @@ from pipeline.silver.fold.duckdb_sql import DuckSql, is_out_of_memory
 from pipeline.silver.fold.write_plan import WriteStep
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MANY = 5_000  # rows: below, one more query of DuckDB costs more than it saves
 _LARGE = 100_000  # rows

@@ -12,7 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from pipeline.bronze.table_input import TruncatedAt
 from pipeline.delta.txn import TableCommit
@@ -45,9 +47,6 @@ from pipeline.silver.fold.write import (
 from pipeline.silver.fold.write_plan import Identity
 from pipeline.table_name import TableName
 from pipeline.units import format_count
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _MAX_MISFIT_BYTES = 16 << 20  # in memory; more are left to Spark
 _BATCH_VALUES = 1 << 20  # of the rows that are written at a time: some 16 MiB, a row group
@@ -247,7 +246,6 @@ class StepWriter:
         `adding` gives what adds rows, and commits them. Memory holds some rows at a time. Raises
         TooLargeError if there are too many misfits.
         """
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         from pipeline.delta.data_files import TooLargeError

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from pipeline.config.tables import TableRule
 from pipeline.delta.definition import Definition
@@ -30,9 +32,6 @@ from pipeline.silver.schema.schema_operations import (
 from pipeline.silver.write.native_schema import default_of, field_of, fills_natively
 from pipeline.silver.write.native_session import why_left_to_spark
 from pipeline.silver.write.writer_choice import MAX_BYTES, WriterSetting
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 REWRITE = "rewrite"
 """The operation in the user metadata of a commit that writes a table again with other columns."""
@@ -116,8 +115,6 @@ def rewrite_table(
 def _rewrite_natively(
     table: LakeTable, snapshot: Snapshot, rewrite: Rewrite, commit: TableCommit, versions: Mapping[str, int]
 ) -> None:
-    import pyarrow as pa
-
     from pipeline.delta.data_files import PartitionedFiles
     from pipeline.silver.write.data_layout import file_size
     from pipeline.silver.write.file_committer import ADDED_FILE_IN_MEMORY
@@ -159,8 +156,6 @@ def _rewritten(
     rows: pa.Table, schema: pa.Schema, rewrite: Rewrite, defaults: Mapping[str, pa.ChunkedArray]
 ) -> pa.Table:
     """Return rows as they were read with the columns of a schema."""
-    import pyarrow as pa
-
     from pipeline.silver.write.native_files import cast_column
 
     def column(field: pa.Field) -> Any:
