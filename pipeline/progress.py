@@ -252,8 +252,7 @@ class IngestSummary:
             "seconds": round(self.seconds, 3),
             "copies": [
                 {
-                    "schema": name[0],
-                    "table": name[1],
+                    **name._asdict(),
                     "rows": copy.rows_landed,
                     "bytes": copy.bytes,
                     "share": round(copy.share, 3),
@@ -264,13 +263,12 @@ class IngestSummary:
                 for name, copy in sorted(self.copies.items())
             ],
             "compared": [
-                {"schema": name[0], "table": name[1], "sentence": sentence}
-                for name, sentence in sorted(self.compared.items())
+                {**name._asdict(), "sentence": sentence} for name, sentence in sorted(self.compared.items())
             ],
             "copy_failure": self.copy_failure,
-            "published": [{"schema": name[0], "table": name[1]} for name in sorted(self.published)],
+            "published": [name._asdict() for name in sorted(self.published)],
             **{
-                key: [{"schema": name[0], "table": name[1], "sentence": each} for name, each in sorted(found)]
+                key: [{**name._asdict(), "sentence": each} for name, each in sorted(found)]
                 for key, found in (
                     ("unpublished", (self.unpublished or {}).items()),
                     ("unfollowed", {**self.passed_over, **self.unfollowed}.items()),
@@ -439,8 +437,7 @@ class ApplySummary:
             "position": str(self.applied_offset),
             "tables": [
                 {
-                    "schema": name[0],
-                    "table": name[1],
+                    **name._asdict(),
                     "applied": str(state.applied),
                     "changes": state.changes,
                     "misfits": state.misfits,
@@ -452,8 +449,7 @@ class ApplySummary:
                 for name, state in sorted(self.tables.items())
             ],
             "in_doubt": [
-                {"schema": name[0], "table": name[1], "sentence": sentence}
-                for name, sentence in sorted(self.doubts.items())
+                {**name._asdict(), "sentence": sentence} for name, sentence in sorted(self.doubts.items())
             ],
             "catalog": self._catalogs_json(),
             "maintenance": self.maintenance.as_json(),
@@ -465,7 +461,7 @@ class ApplySummary:
             "updated": sum(each.updated for each in self.catalogs),
             "removed": sum(each.removed for each in self.catalogs),
             "failures": [
-                {"sentence": sentence, "tables": [{"schema": n[0], "table": n[1]} for n in names]}
+                {"sentence": sentence, "tables": [n._asdict() for n in names]}
                 for each in self.catalogs
                 for sentence, names in each.failures.items()
             ],

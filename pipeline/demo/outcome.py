@@ -71,8 +71,7 @@ class DemoResult:
             "lsn": str(self.lsn),
             "tables": [
                 {
-                    "schema": c.name[0],
-                    "table": c.name[1],
+                    **c.name._asdict(),
                     "source_rows": c.source_rows,
                     "silver_rows": c.silver_rows,
                     "equal": _is_equal(c),

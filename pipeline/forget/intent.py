@@ -62,8 +62,7 @@ class Intents:
         path = self._folder / f"{intent.id}{_SUFFIX}"
         row = {
             "id": intent.id,
-            "schema": intent.name.schema,
-            "table": intent.name.table,
+            **intent.name._asdict(),
             "keys": sorted(intent.keys),
             "commit_lsns": sorted(intent.commit_lsns),
         }

@@ -78,8 +78,7 @@ class ForgetReceipt:
         """Return the receipt as data."""
         return {
             "pipeline": self.pipeline,
-            "schema": self.table.schema,
-            "table": self.table.table,
+            **self.table._asdict(),
             "dry_run": self.is_dry_run,
             "keys_given": self.keys_given,
             "keys": self.keys,

@@ -85,8 +85,7 @@ class AdoptSummary:
         """Return the same as data."""
         copied, rows = self.copied or (None, None)
         return {
-            "schema": self.name.schema,
-            "table": self.name.table,
+            **self.name._asdict(),
             "path": self.adoption.path,
             "version": self.adoption.version,
             "adopted_before": not self.is_new,

@@ -288,8 +288,7 @@ def check_root(root: str) -> str:
 
 def _as_json(table: SourceTable) -> dict[str, Any]:
     return {
-        "schema": table.name.schema,
-        "table": table.name.table,
+        **table.name._asdict(),
         "owner": table.owner,
         "bytes": table.bytes,
         "rows": table.rows,

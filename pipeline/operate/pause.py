@@ -50,7 +50,7 @@ class PauseSummary:
         """Return the same as data."""
         return {
             "pipeline": self.pipeline,
-            self.verb: [{"schema": schema, "table": table} for schema, table in self.done],
+            self.verb: [name._asdict() for name in self.done],
             "now_paused": [
                 {
                     "schema": each.schema_name,

@@ -98,8 +98,7 @@ class PlannedTable:
     def as_json(self, *, has_sql: bool = False) -> dict[str, Any]:
         """Return the plan of the table as data."""
         return {
-            "schema": self.name.schema,
-            "table": self.name.table,
+            **self.name._asdict(),
             "after": str(self.after),
             "changes": self.counts,
             "steps": [

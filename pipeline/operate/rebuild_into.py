@@ -77,8 +77,7 @@ class BuiltTable:
         """Return the same as data."""
         return {
             "pipeline": self.pipeline,
-            "schema": self.name.schema,
-            "table": self.name.table,
+            **self.name._asdict(),
             "lsn": str(self.lsn),
             "path": self.path,
             "rows": self.row_count,

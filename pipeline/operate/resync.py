@@ -59,7 +59,7 @@ class ResyncSummary:
         """Return the same as data."""
         return {
             "pipeline": self.pipeline,
-            "tables": [{"schema": schema, "table": table} for schema, table in self.tables],
+            "tables": [name._asdict() for name in self.tables],
             "key_ranges": self.key_range_count,
             "run": self.run and self.run.as_json(),
         }

@@ -155,7 +155,7 @@ def describe_published(connection: Connection, publication: str, name: TableName
     time only until the transaction in progress ends.
     """
     version = connection.info.server_version
-    parameters: dict[str, object] = {"publication": publication, "schema": name.schema, "table": name.table}
+    parameters: dict[str, object] = {"publication": publication, **name._asdict()}
     published, is_published, key, not_null = (
         for_server(connection, each) for each in (PUBLISHED, IS_PUBLISHED, KEY_COLUMNS, NOT_NULL)
     )

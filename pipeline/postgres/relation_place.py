@@ -52,7 +52,7 @@ def find_relation(config: Config, name: TableName) -> RelationPlace:
     try:
         with connect(limit_connect_time(config.source.conninfo, _SECONDS)) as connection:
             limit_statement_time(connection, _SECONDS)
-            rows = connection.execute(_FOUND, {"schema": name.schema, "table": name.table}).fetchall()
+            rows = connection.execute(_FOUND, name._asdict()).fetchall()
             alone = Config(pipeline=config.pipeline, tables=(TableRule(str(name)),))
             reason = read_relations(connection, alone).refused().get(name) if rows else None
     except psycopg.Error as error:

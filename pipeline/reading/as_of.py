@@ -48,8 +48,7 @@ class SilverVersions:
             "cursor": self.silver.manifest.cursor,
             "tables": [
                 {
-                    "schema": table.name.schema,
-                    "table": table.name.table,
+                    **table.name._asdict(),
                     "state": state,
                     "path": table.path,
                     "version": table.version,

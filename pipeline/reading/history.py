@@ -59,8 +59,7 @@ class RowHistory:
     def as_json(self) -> dict[str, Any]:
         """Return the lives as data."""
         return {
-            "schema": self.name.schema,
-            "table": self.name.table,
+            **self.name._asdict(),
             "key": list(self.key),
             "captured_offset": str(self.captured_lsn),
             "base": str(self.base_lsn) if self.base_lsn else None,

@@ -280,8 +280,7 @@ def _shapes(lake: Lake, config: Config) -> Iterator[dict[str, Any]]:
             except Exception as error:  # the others are read all the same
                 shape = {"failed": describe_error(error)}
         yield {
-            "schema": source.schema,
-            "table": source.table,
+            **source._asdict(),
             "mode": registration and registration.mode,
             "source": relation
             and {
@@ -318,7 +317,7 @@ def _shape(table: LakeTable) -> dict[str, Any]:
 
 def _misfits(lake: Lake) -> list[dict[str, Any]]:
     return [
-        {"schema": name.schema, "table": name.table, "column": column, "policy": policy, "count": count}
+        {**name._asdict(), "column": column, "policy": policy, "count": count}
         for name, columns in sorted(Records(lake).misfits.counts_by_policy().items())
         for column, policies in sorted(columns.items())
         for policy, count in sorted(policies.items())

@@ -117,8 +117,7 @@ class RunLog:
                 self._log(
                     kind,
                     level,
-                    schema=name.schema,
-                    table=name.table,
+                    **name._asdict(),
                     applied=str(applied),
                     sentence=sentence,
                 )
@@ -135,15 +134,13 @@ class RunLog:
         published = summary.published[self._published :]
         unpublished = {**(summary.unpublished or {}), **summary.unfollowed}
         for name in published:
-            self._log("published", schema=name.schema, table=name.table)
+            self._log("published", **name._asdict())
         for name, sentence in sorted(unpublished.items()):
             if self._unpublished.get(name) != sentence:
-                self._log(
-                    "unpublished", logging.WARNING, schema=name.schema, table=name.table, sentence=sentence
-                )
+                self._log("unpublished", logging.WARNING, **name._asdict(), sentence=sentence)
         for name, sentence in sorted(summary.partial.items()):
             if self._partial.get(name) != sentence:
-                self._log("partial", schema=name.schema, table=name.table, sentence=sentence)
+                self._log("partial", **name._asdict(), sentence=sentence)
         self._partial = summary.partial
         self._published += len(published)
         self._unpublished = unpublished
@@ -158,8 +155,7 @@ class RunLog:
                 self._log(
                     "copy failed" if state else "copied",
                     logging.WARNING if state else logging.INFO,
-                    schema=name.schema,
-                    table=name.table,
+                    **name._asdict(),
                     rows=copy.rows_landed,
                     seconds=round(copy.seconds, 3),
                     sentence=copy.failure,

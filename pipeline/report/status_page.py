@@ -110,8 +110,7 @@ class TableStatus:
     def as_json(self) -> dict[str, Any]:
         """Return the table as data."""
         return {
-            "schema": self.name.schema,
-            "table": self.name.table,
+            **self.name._asdict(),
             "state": self.state,
             "applied": str(self.applied),
             "version": self.version,

@@ -79,8 +79,7 @@ class SilverAudit:
             "whole": self.exit_code(strict=False) == 0,
             "tables": [
                 {
-                    "schema": table.name.schema,
-                    "table": table.name.table,
+                    **table.name._asdict(),
                     "verdict": table.verdict,
                     "version": table.version,
                     "files": table.files,

@@ -191,8 +191,7 @@ def account(
 
 def _json(table: TableFidelity) -> dict[str, Any]:
     return {
-        "schema": table.name.schema,
-        "table": table.name.table,
+        **table.name._asdict(),
         "verdict": table.verdict,
         "lsn": str(table.lsn) if table.lsn else None,
         "rows": table.rows,

@@ -69,8 +69,7 @@ class FingerprintedTables:
             "files": self.files._asdict(),
             "tables": [
                 {
-                    "schema": table.name.schema,
-                    "table": table.name.table,
+                    **table.name._asdict(),
                     "version": table.version,
                     "lsn": str(table.lsn) if table.lsn else None,
                     "rows": table.fingerprint and table.fingerprint.rows,
@@ -106,7 +105,7 @@ class FingerprintQuery:
 
     def as_json(self) -> dict[str, Any]:
         """Return the SQL as data."""
-        return {"schema": self.name.schema, "table": self.name.table, "sql": self.sql}
+        return {**self.name._asdict(), "sql": self.sql}
 
     def print(self, console: Console) -> None:
         """Print the SQL, in one line that a client takes as it is."""

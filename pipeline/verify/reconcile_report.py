@@ -135,8 +135,7 @@ def what_differs(found: Reconciliation) -> str:
 
 def _json(found: Reconciliation, repair: str | None) -> dict[str, Any]:
     return {
-        "schema": found.name[0],
-        "table": found.name[1],
+        **found.name._asdict(),
         "verdict": found.verdict,
         "lsn": _lsn(found.lsn),
         "silver_version": found.silver_version,

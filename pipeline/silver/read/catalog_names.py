@@ -47,7 +47,7 @@ def catalog_names(
 
 def _candidates(rule: Catalog, schema: str, pipeline: str, name: TableName) -> Iterator[CatalogName]:
     """Yield the names that a table may have, the preferred one first."""
-    values = {"pipeline": pipeline, "schema": name.schema, "table": name.table}
+    values = {"pipeline": pipeline, **name._asdict()}
     rendered_schema, table = _render(schema, values), _render(rule.table, values)
     in_schema = rendered_schema.lower() if _HOLDABLE.fullmatch(rendered_schema) else None
     in_schema = in_schema or _escape(rendered_schema, _digits(rendered_schema)[: _HASH_LENGTHS[0]])
