@@ -283,15 +283,12 @@ class OpenStream:
     def move_to_disk(self, folder: Path) -> None:
         """Move what is in memory to the end of the file."""
         self._file = self._file or folder / f"{uuid4().hex}.arrow"
-        piece = memoryview(self._sealed_rows() if self._is_pending else self._decoded_rows())
+        piece = memoryview(self._seal.close(self._pop_rows()) if self._is_pending else self._decoded_rows())
         with self._file.open("ab") as file:
             size = _SIZE.pack(len(piece))
             file.write(size + _CHECKSUM.pack(crc32(piece, crc32(size))))
             file.write(piece)
         self._pieces.append(self._is_pending)
-
-    def _sealed_rows(self) -> bytes:
-        return self._seal.close(self._pop_rows())
 
     def _decoded_rows(self) -> pa.Buffer:
         sink = pa.BufferOutputStream()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo
@@ -45,6 +45,7 @@ _LIMIT_UNITS = {
 }
 _ALERT_LIMIT = re.compile(r"(?P<what>lag|wal)\s*>\s*(?P<number>[0-9]{1,9})\s*(?P<unit>[A-Za-z]{1,3})")
 ALERT_WORDS = ("held", "failed", "unpublished", "slot")
+_HOURS = re.compile(r"[0-9]{2}:[0-9]{2}-[0-9]{2}:[0-9]{2}")
 _DAY_MINUTES = 24 * 60
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SILVER_TYPE = re.compile(
@@ -174,9 +175,9 @@ def read_limit(node: Node) -> int | None:
 @lru_cache(maxsize=64)
 def minutes_of(hours: str) -> tuple[int, int]:
     """Return the first minute of the day and the one after the last; raise ValueError for anything else."""
-    parts = [part.split(":") for part in hours.split("-")]
-    if len(parts) != 2 or any(len(part) != 2 or not _are_digits(*part) for part in parts):
+    if not _HOURS.fullmatch(hours):
         raise ValueError("Expected hours of the day, such as 22:00-06:00.")
+    parts = [part.split(":") for part in hours.split("-")]
     start, end = (int(hour) * 60 + int(minute) for hour, minute in parts)
     if (
         not (start < _DAY_MINUTES and 0 < end <= _DAY_MINUTES)
@@ -188,10 +189,6 @@ def minutes_of(hours: str) -> tuple[int, int]:
             " day."
         )
     return start, end
-
-
-def _are_digits(*parts: str) -> bool:
-    return all(len(part) == 2 and part.isascii() and part.isdigit() for part in parts)
 
 
 def read_hours(node: Node) -> str:
@@ -249,16 +246,6 @@ def read_publication(node: Node) -> str:
     return name
 
 
-def read_catalog_schema(node: Node) -> str:
-    """Return the template of a schema's name in a catalog."""
-    return _read_template(node, ("schema", "pipeline"))
-
-
-def read_catalog_table(node: Node) -> str:
-    """Return the template of a table's name in a catalog."""
-    return _read_template(node, ("schema", "table", "pipeline"))
-
-
 def is_metastore_uri(text: str) -> bool:
     """Return whether a text has the addresses of one Hive metastore, with commas between them."""
     return all(_METASTORE_URI.fullmatch(each.strip()) for each in text.split(","))
@@ -277,7 +264,7 @@ def read_catalog_uri(node: Node) -> str:
 
 
 def _read_template(node: Node, allowed: Sequence[str]) -> str:
-    """Return a text of letters, digits, `_` and placeholders."""
+    """Return the template of a name in a catalog: letters, digits, `_` and placeholders."""
     text = read_text(node)
     placeholders = " or ".join(f"{{{name}}}" for name in allowed)
     if not set(_PLACEHOLDER.findall(text)) <= set(allowed):
@@ -429,8 +416,8 @@ AlertCondition = Annotated[
     ),
 ]
 HashKey = BeforeValidator(read_hash_key)
-CatalogSchema = BeforeValidator(read_catalog_schema)
-CatalogTable = BeforeValidator(read_catalog_table)
+CatalogSchema = BeforeValidator(partial(_read_template, allowed=("schema", "pipeline")))
+CatalogTable = BeforeValidator(partial(_read_template, allowed=("schema", "table", "pipeline")))
 CatalogUri = BeforeValidator(read_catalog_uri)
 Name = Annotated[str, Text]
 Argument = Annotated[str, BeforeValidator(read_argument), WithJsonSchema({"type": ["string", "number"]})]
@@ -458,7 +445,7 @@ Retention = Annotated[
 Hours = Annotated[
     str,
     BeforeValidator(read_hours),
-    WithJsonSchema({"type": "string", "pattern": r"^[0-9]{2}:[0-9]{2}-[0-9]{2}:[0-9]{2}$"}),
+    WithJsonSchema({"type": "string", "pattern": f"^{_HOURS.pattern}$"}),
 ]
 TimeZone = Annotated[str, BeforeValidator(read_time_zone)]
 Limit = Annotated[

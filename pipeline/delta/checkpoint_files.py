@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 from pipeline.delta.store.mirror import fetch, files_of
@@ -46,15 +46,8 @@ class Checkpoint:
         for path in self.paths:
             yield from _actions(path, _STATE)
 
-    def file_actions(self) -> Iterator[dict[str, Any]]:
-        """Yield its `add` actions, those of sidecars too."""
-        yield from self._with_sidecars("add")
-
-    def remove_actions(self) -> Iterator[dict[str, Any]]:
-        """Yield its `remove` actions, those of sidecars too."""
-        yield from self._with_sidecars("remove")
-
-    def _with_sidecars(self, kind: str) -> Iterator[dict[str, Any]]:
+    def file_actions(self, kind: Literal["add", "remove"]) -> Iterator[dict[str, Any]]:
+        """Yield its actions of one kind about files, those of sidecars too."""
         for path in self.paths:
             for action in _actions(path, (kind, "sidecar")):
                 sidecar = action.get("sidecar")

@@ -391,7 +391,7 @@ class TableLog:
         for action in checkpoint.state_actions():
             state.apply(action)
         if actions is not None:
-            actions.extend(checkpoint.file_actions())
+            actions.extend(checkpoint.file_actions("add"))
         state.version = checkpoint.version
         state.source = self.commit_path(state.version)
         if not os.path.exists(state.source):  # cleaned up

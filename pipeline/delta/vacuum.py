@@ -119,7 +119,7 @@ def _removals(folder: Path, snapshot: Snapshot) -> tuple[dict[str, float], set[s
     removed: dict[str, float] = {}
     added: set[str] = set()
     if checkpoint is not None:
-        for action in checkpoint.remove_actions():
+        for action in checkpoint.file_actions("remove"):
             _record(folder, action["remove"], removed)
     version = checkpoint.version + 1 if checkpoint else 0
     while (actions := read_commit(folder / _LOG, version)) is not None:

@@ -62,21 +62,17 @@ def find_keys(bronze: Bronze, table: ForgottenTable, keys: Sequence[str]) -> set
     changes: set[tuple[str, str]] = set()
     subject = SubjectRows(table)
     for place in (bronze.changes, bronze.prepared):
-        for rows in _scan(place, SubjectRows.COLUMNS):
-            changes |= subject.key_changes(rows)
+        for add in _files(place):
+            for rows in _row_groups(place, add, SubjectRows.COLUMNS):
+                changes |= subject.key_changes(rows)
     return close_keys(keys, changes)
 
 
 def count_rows(place: LakeTable, subject: SubjectRows) -> ErasedRows:
     """Return what is to be erased from the newest version of `changes` or `prepared`."""
     found = ErasedRows()
-    for _, add in _files(place):
-        before = found.rows
-        for rows in _row_groups(place, add, (*SubjectRows.COLUMNS, *_FACTS)):
-            found.add(rows.filter(subject.mask(rows)))
-        if found.rows > before:
-            found.files += 1
-            found.byte_count += add["size"]
+    for add in _files(place):
+        _count_file(place, add, subject, found)
     return found
 
 
@@ -88,17 +84,12 @@ def erase_rows(bronze: Bronze, subject: SubjectRows, forget_id: str) -> ErasedRo
     replaced: list[dict[str, Any]] = []
     files: list[DataFile] = []
     with removing_uncommitted(place.folder, snapshot.version, files):
-        for _, add in _files(place):
-            before = found.rows
-            count_file(place, add, subject, found)
-            if found.rows == before:
-                continue
-            found.files += 1
-            found.byte_count += add["size"]
-            replaced.append(add)
-            groups = _row_groups(place, add, CHANGES.names)
-            kept = (rows.filter(pc.invert(subject.mask(rows))) for rows in groups)
-            files += write_changes(place.folder, kept)
+        for add in _files(place):
+            if _count_file(place, add, subject, found):
+                replaced.append(add)
+                groups = _row_groups(place, add, CHANGES.names)
+                kept = (rows.filter(pc.invert(subject.mask(rows))) for rows in groups)
+                files += write_changes(place.folder, kept)
         if replaced:
             metadata = {
                 "operation": FORGET,
@@ -110,20 +101,21 @@ def erase_rows(bronze: Bronze, subject: SubjectRows, forget_id: str) -> ErasedRo
     return found
 
 
-def count_file(place: LakeTable, add: dict[str, Any], subject: SubjectRows, found: ErasedRows) -> None:
-    """Add what a file has of the subject."""
+def _count_file(place: LakeTable, add: dict[str, Any], subject: SubjectRows, found: ErasedRows) -> bool:
+    """Add what a file has of the subject; return whether it has any."""
+    before = found.rows
     for rows in _row_groups(place, add, (*SubjectRows.COLUMNS, *_FACTS)):
         found.add(rows.filter(subject.mask(rows)))
+    if found.rows == before:
+        return False
+    found.files += 1
+    found.byte_count += add["size"]
+    return True
 
 
-def _scan(place: LakeTable, columns: Sequence[str]) -> Iterator[pa.Table]:
-    for _, add in _files(place):
-        yield from _row_groups(place, add, columns)
-
-
-def _files(place: LakeTable) -> Iterator[tuple[str, dict[str, Any]]]:
+def _files(place: LakeTable) -> Iterator[dict[str, Any]]:
     """Yield the files of the newest version."""
-    yield from ((key, dict(add)) for key, add in place.snapshot().files.items())
+    yield from map(dict, place.snapshot().files.values())
 
 
 def _row_groups(place: LakeTable, add: dict[str, Any], columns: Sequence[str]) -> Iterator[pa.Table]:

@@ -195,7 +195,7 @@ class Decoder:
             waits = isinstance(self._began, Began) and not self._is_skipping
             found, _ = self._catalog.read_relation_after(relation, self._began.xid, waits=waits)
             version = self._version(relation, found, self._began.xid, self._began_lsn)
-        elif self._is_protected(relation):
+        elif self._protection is not None and self._protection.concerns(relation):
             version = pending_version(relation, self._began_lsn, self._types)
         else:
             found = self._catalog.read_relation(relation)
@@ -203,9 +203,6 @@ class Decoder:
         self._spool.describe(version, xid)
         if xid is None:
             self._set_names([version])
-
-    def _is_protected(self, relation: Relation) -> bool:
-        return self._protection is not None and self._protection.concerns(relation)
 
     def _version(
         self, relation: Relation, found: CatalogRelation | None, xid: int, lsn: LSN

@@ -78,16 +78,6 @@ class MaintainedTable:
         return not any(counts) and self.needs_spark is None and self.failure is None
 
 
-def _no_order(name: str) -> SortOrder:
-    del name
-    return SortOrder()
-
-
-def _always(name: str) -> AbstractContextManager[None]:
-    del name
-    return nullcontext()
-
-
 @dataclass(frozen=True, slots=True)
 class Maintainer:
     """Maintains tables by the rules of a configuration.
@@ -101,8 +91,8 @@ class Maintainer:
     clock: Callable[[], float]
     dry_run: bool = False
     by_spark: bool = False
-    order_of: Callable[[str], SortOrder] = _no_order
-    committing: Callable[[str], AbstractContextManager[None]] = _always
+    order_of: Callable[[str], SortOrder] = lambda _: SortOrder()
+    committing: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def maintain(self, name: str, table: LakeTable, *, is_own: bool) -> MaintainedTable | None:
         """Maintain a table; return None if there is none. Raises BusyError if a job writes it."""

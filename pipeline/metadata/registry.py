@@ -7,7 +7,6 @@ record of silver tables: the registry, the events and the misfits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -134,7 +133,7 @@ class TableRegistry:
                 registered, time = others | waiting, now()
                 rows = self._rows | {n: _row(replace(t, updated_at=time)) for n, t in waiting.items()}
                 rows = {name: rows[name] for name in registered}
-                written = _concatenated(rows.values())
+                written = pa.concat_tables(rows.values()).combine_chunks()
                 with crash_step(CrashStep.REGISTER_TABLE):
                     retry_conflicts(lambda: self._table.overwrite_rows(written, TABLES, replaces_schema=True))
                 self._registered, self._rows = registered, rows
@@ -142,10 +141,6 @@ class TableRegistry:
 
 def _row(table: RegisteredTable) -> pa.Table:
     return pa.Table.from_pylist([row_of(table)], schema=_arrow_schema())
-
-
-def _concatenated(rows: Iterable[pa.Table]) -> pa.Table:
-    return pa.concat_tables(rows).combine_chunks()
 
 
 @cache

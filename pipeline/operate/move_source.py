@@ -222,7 +222,8 @@ class SourceMove:
         with connect(config.source.conninfo) as connection:
             lock_slot(connection, config.source.slot, should_stop=self._stop.is_set)
             now = identify(connection)
-            _refuse_standby(connection)
+            if is_in_recovery(connection):  # it has no publication and no slot of its own
+                raise SourceError("The server of source.conninfo is a standby. Promote it, then run again.")
             _refuse_earlier_wal(connection, now, captured.lsn, is_same_system=self._is_same_system)
             ensure_publication(connection, config)
             names = followed_tables(connection, config)
@@ -370,12 +371,6 @@ class SourceMove:
                 " values that are left out, hashed or masked. Name such columns in tables[].columns, or"
                 " create the table there with the same columns, then run again."
             )
-
-
-def _refuse_standby(connection: Connection) -> None:
-    """Raise SourceError if the server is not promoted yet: it has no publication and no slot of its own."""
-    if is_in_recovery(connection):
-        raise SourceError("The server of source.conninfo is a standby. Promote it, then run again.")
 
 
 def _refuse_earlier_wal(

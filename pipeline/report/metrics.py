@@ -91,11 +91,6 @@ def _seconds(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
 
 
-def _info(scrape: Scrape) -> Samples:
-    del scrape
-    return {(__version__,): 1}
-
-
 def _ingest(read: Callable[[IngestSummary], float | None]) -> Callable[[Scrape], Samples]:
     return lambda scrape: {} if scrape.ingest is None else _single(read(scrape.ingest))
 
@@ -192,7 +187,7 @@ _table_gauge, _table_counter = partial(_gauge, labels=TABLE_LABELS), partial(_co
 
 METRICS = {
     "every run": (
-        _gauge("info", "The release that runs; always 1.", _info, ("version",)),
+        _gauge("info", "The release that runs; always 1.", lambda _: {(__version__,): 1}, ("version",)),
         _gauge("run_start_timestamp_seconds", "Start of this run.", lambda s: _single(s.started)),
     ),
     "ingest": (

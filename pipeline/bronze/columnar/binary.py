@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -65,26 +65,6 @@ def read_bools(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
     is_done &= values <= 1
     data = _FALSE_TRUE[values & 1]
     return Texts(data, np.arange(len(starts)), np.ones(len(starts), np.int64), is_done)
-
-
-def read_int2s(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
-    """Read int2."""
-    return _integers(octets, starts, lengths, ">i2")
-
-
-def read_int4s(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
-    """Read int4."""
-    return _integers(octets, starts, lengths, ">i4")
-
-
-def read_int8s(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
-    """Read int8."""
-    return _integers(octets, starts, lengths, ">i8")
-
-
-def read_uint4s(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
-    """Read oid, xid and cid."""
-    return _integers(octets, starts, lengths, ">u4")
 
 
 def read_numerics(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
@@ -150,16 +130,6 @@ def read_dates(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
     return Texts(out.view(np.uint8), _rows(out), np.full(len(starts), 10), is_done)
 
 
-def read_timestamps(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
-    """Read timestamps of the years 1 to 9999."""
-    return _moments(octets, starts, lengths, b"")
-
-
-def read_timestamptzs(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
-    """Read timestamps with time zone of the years 1 to 9999, in UTC."""
-    return _moments(octets, starts, lengths, b"+00")
-
-
 def read_uuids(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
     """Read uuids."""
     is_done = lengths == 16
@@ -176,20 +146,6 @@ def read_uuids(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
                 out[name] = ord("-")
     return Texts(out.view(np.uint8), _rows(out), np.full(len(starts), 36), is_done)
 
-
-COLUMN_READERS: dict[Converter, ColumnReader] = {
-    extensions.read_bool: read_bools,
-    numbers.read_int2: read_int2s,
-    numbers.read_int4: read_int4s,
-    numbers.read_int8: read_int8s,
-    numbers.read_uint4: read_uint4s,
-    numbers.read_float8: read_float8s,
-    numbers.read_numeric: read_numerics,
-    times.read_date: read_dates,
-    times.read_timestamp: read_timestamps,
-    times.read_timestamptz: read_timestamptzs,
-    extensions.read_uuid: read_uuids,
-}
 
 _DATE = [("year", "u4"), ("month_and_day", "S6")]
 _MOMENT = [
@@ -424,3 +380,18 @@ def _texts(
         sizes = np.fromiter(map(len, made), np.int64, len(made))
         ends = np.cumsum(sizes)
         yield np.frombuffer(b"".join(made), np.uint8), cells[part], ends - sizes, sizes
+
+
+COLUMN_READERS: dict[Converter, ColumnReader] = {
+    extensions.read_bool: read_bools,
+    numbers.read_int2: partial(_integers, kind=">i2"),
+    numbers.read_int4: partial(_integers, kind=">i4"),
+    numbers.read_int8: partial(_integers, kind=">i8"),
+    numbers.read_uint4: partial(_integers, kind=">u4"),
+    numbers.read_float8: read_float8s,
+    numbers.read_numeric: read_numerics,
+    times.read_date: read_dates,
+    times.read_timestamp: partial(_moments, zone=b""),
+    times.read_timestamptz: partial(_moments, zone=b"+00"),
+    extensions.read_uuid: read_uuids,
+}

@@ -172,12 +172,13 @@ def _figure(
         )
         for one, kind in shown
     )
+    minutes = round((end - start) / 60)
     svg = tag(
         "svg",
         *parts,
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         role="img",
-        aria_label=f"{title} over {_minutes(end - start)}. Now: {now}. The table below has the figures.",
+        aria_label=f"{title} over {minutes} minutes. Now: {now}. The table below has the figures.",
     )
     caption = tag("figcaption", f"{title} ", legend)
     return tag("figure", caption, svg, _as_table(key, title, [one for one, _ in shown], start, end, text))
@@ -248,10 +249,6 @@ def _newest(one: Series, text: Callable[[float], str]) -> str:
 
 def _clock(at: float) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%H:%M}"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{round(seconds / 60)} minutes"
 
 
 def _rate_text(value: float) -> str:
