@@ -5,9 +5,7 @@
 afterwards. `Hold`, `NeedsResync`, `NeedsRebuild`, `RuleNote` and `SchemaNote` change no column.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from pipeline.delta.sql import literal, quoted
 from pipeline.delta.table import Feature, features_of, needs_column_mapping
@@ -20,42 +18,47 @@ LAYOUT = "layout"
 """The operation in the user metadata of a commit that sets properties or comments."""
 
 
-class SchemaOperation(Protocol):
-    """One operation on a silver table."""
+class SchemaOperation:
+    """One operation on a silver table; what a class does not say is what most of them have."""
+
+    __slots__ = ()
 
     @property
     def sentence(self) -> str | None:
         """What happens, as the sentence of an event; None if it is not worth one."""
+        return None
 
     @property
     def kind(self) -> str:
         """The kind of the event."""
+        return "evolved"
 
     @property
     def loses(self) -> str | None:
         """What silver loses, None if nothing."""
+        return None
 
     @property
-    def features(self) -> Sequence[Feature]:
+    def features(self) -> tuple[Feature, ...]:
         """The table features that readers need afterwards."""
+        return ()
 
-    def statements(self, table: str) -> Sequence[str]:
+    def statements(self, table: str) -> tuple[str, ...]:
         """Return the Spark SQL for a table, given by its identifier; none if no column changes."""
+        return ()
 
     def cost(self, rows: int, changes: int) -> str:
         """Return what the operation costs in a table of so many rows and changes in bronze."""
+        return _METADATA_ONLY
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTable:
+class CreateTable(SchemaOperation):
     """Create the silver table, empty, with pgdelta's columns last."""
 
     columns: tuple[tuple[str, SilverType], ...]
     metadata_columns: tuple[tuple[str, str], ...] = ()  # (name, DDL)
     partition_by: tuple[str, ...] = ()
-    sentence: None = None
-    kind: str = "evolved"
-    loses: None = None
 
     @property
     def ddl(self) -> str:
@@ -81,12 +84,9 @@ class CreateTable:
             + (f" TBLPROPERTIES ({properties})" if properties else ""),
         )
 
-    def cost(self, rows: int, changes: int) -> str:
-        return _METADATA_ONLY
-
 
 @dataclass(frozen=True, slots=True)
-class AddColumn:
+class AddColumn(SchemaOperation):
     """Add a column as the last one; existing rows get `backfill`, the source's default for them.
 
     `number` is its attribute number, None if the catalog did not have it; then there is no backfill.
@@ -96,8 +96,6 @@ class AddColumn:
     type: SilverType
     backfill: str | None = None
     number: int | None = None
-    kind: str = "evolved"
-    loses: None = None
 
     @property
     def sentence(self) -> str:
@@ -122,15 +120,11 @@ class AddColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class SetProperties:
+class SetProperties(SchemaOperation):
     """Set properties of the table, and comments on columns; its own comment is Spark's property `comment`."""
 
     properties: tuple[tuple[str, str], ...]
     comments: tuple[tuple[str, str], ...] = ()  # (column, comment)
-    sentence: None = None
-    kind: str = "evolved"
-    loses: None = None
-    features: tuple[Feature, ...] = ()
 
     @property
     def is_native(self) -> bool:
@@ -150,19 +144,15 @@ class SetProperties:
             *((f"ALTER TABLE {table} ALTER COLUMN {columns}",) if columns else ()),
         )
 
-    def cost(self, rows: int, changes: int) -> str:
-        return _METADATA_ONLY
-
 
 @dataclass(frozen=True, slots=True)
-class RenameColumn:
+class RenameColumn(SchemaOperation):
     """Rename a column; without a sentence it is an intermediate step of another rename."""
 
     name: str
     to: str
     sentence: str | None = None
     kind: str = "evolved"  # or diverged
-    loses: None = None
     features: tuple[Feature, ...] = (Feature.COLUMN_MAPPING,)
 
     def statements(self, table: str) -> tuple[str, ...]:
@@ -173,14 +163,12 @@ class RenameColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class WidenColumn:
+class WidenColumn(SchemaOperation):
     """Change a column's type to one that holds all values of its current type."""
 
     name: str
     type: SilverType
     before: str
-    kind: str = "evolved"
-    loses: None = None
 
     @property
     def sentence(self) -> str:
@@ -201,19 +189,13 @@ class WidenColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveFeatures:
+class LeaveFeatures(SchemaOperation):
     """Write the table again without column mapping and type widening, which an earlier rule let it need."""
 
     sentence: str = (
         "The table was written again without column mapping and type widening, because its rule has readers:"
         " widest."
     )
-    kind: str = "evolved"
-    loses: None = None
-    features: tuple[Feature, ...] = ()
-
-    def statements(self, table: str) -> tuple[str, ...]:
-        return ()
 
     def cost(self, rows: int, changes: int) -> str:
         return rewrite_cost(rows)
@@ -225,11 +207,10 @@ def rewrite_cost(rows: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class DropColumn:
+class DropColumn(SchemaOperation):
     """Drop a column that the source no longer has, and its values."""
 
     name: str
-    kind: str = "evolved"
     loses: str = "the column's values"
     features: tuple[Feature, ...] = (Feature.COLUMN_MAPPING,)
 
@@ -249,19 +230,12 @@ NEEDS_FEATURES = (RenameColumn, WidenColumn, DropColumn, LeaveFeatures)
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class _Note(SchemaOperation):
     """What changes no column: an event that says why."""
 
-    sentence: str
+    sentence: str = field()  # required, although the base has a property of this name
     kind: str = "evolved"
     loses: str | None = None
-    features: tuple[Feature, ...] = ()
-
-    def statements(self, table: str) -> tuple[str, ...]:
-        return ()
-
-    def cost(self, rows: int, changes: int) -> str:
-        return _METADATA_ONLY
 
 
 @dataclass(frozen=True, slots=True)
