@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze, BronzeOffset
-from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.source_relations import Relations
 from pipeline.bronze.surveys import is_table, sequence_key
 from pipeline.bronze.table_input import Survey, TableSurvey
 from pipeline.config.config import Config
@@ -134,7 +134,7 @@ def replaced_tables(
     found: Mapping[TableName, Sequence[TableSurvey]],
     copies: Mapping[TableName, CompleteCopy],
     registered: Mapping[TableName, RegisteredTable],
-    relations: Mapping[int, SourceRelation],
+    relations: Relations,
 ) -> set[TableName]:
     """Return the names whose input has changes of another table than the one that was copied.
 
@@ -152,7 +152,7 @@ def replaced_tables(
 
 
 def names_by_table(
-    found: Mapping[TableName, Sequence[TableSurvey]], relations: Mapping[int, SourceRelation]
+    found: Mapping[TableName, Sequence[TableSurvey]], relations: Relations
 ) -> dict[int, set[TableName]]:
     """Return the names under which changes of each table were recorded, by its oid."""
     names: dict[int, set[TableName]] = {}
@@ -181,7 +181,7 @@ class OtherNames:
         known: RegisteredTable | None,
         point: BronzeOffset,
         names: Mapping[int, Set[TableName]],
-        relations: Mapping[int, SourceRelation],
+        relations: Relations,
         writer: SilverTable,
         surveys: Iterable[Survey],
         *,
@@ -222,7 +222,7 @@ class OtherNames:
 def rename_events(
     name: TableName,
     registered: Mapping[TableName, RegisteredTable],
-    relations: Mapping[int, SourceRelation],
+    relations: Relations,
     surveys: Sequence[Survey],
     other_name: ChangesUnderOtherName | None,
 ) -> Iterator[Event]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipeline.protected_columns import ProtectedColumn
 from pipeline.table_name import TableName
@@ -90,6 +90,10 @@ class SourceRelation:
     def index_of(self, name: str) -> int | None:
         """Return the 0-based position of a column in this version's tuples, None if it has none."""
         return next((i for i, column in enumerate(self.columns) if column.name == name), None)
+
+
+Relations: TypeAlias = Mapping[int, SourceRelation]
+"""Relation versions by their number."""
 
 
 def source_relation(row: Mapping[str, Any]) -> SourceRelation:

@@ -5,7 +5,7 @@ The decisions are those of `apply`; nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from pipeline.apply.catalog_registrar import SilverPlace, targets
 from pipeline.apply.catalogs import open_catalog
 from pipeline.apply.planner import BatchPlan, TablePlan
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.source_relations import Relations
 from pipeline.bronze.table_input import InputStart, survey_at_rest
 from pipeline.config.config import Config
 from pipeline.delta.store.looks import one_look
@@ -184,7 +184,7 @@ def _with_resting_tables(
 def _at_rest(
     make_writer: Callable[[], SilverTable],
     table: RegisteredTable,
-    relations: Mapping[int, SourceRelation],
+    relations: Relations,
     version: int,
     lsn: LSN,
 ) -> list[PlannedTable]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.bronze.activity import Activity, read_activity
 from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest, CopyState
 from pipeline.bronze.log import NO_OFFSET, Bronze, BronzeOffset
-from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.source_relations import Relations
 from pipeline.config.config import Config
 from pipeline.config.schedule import interval_at
 from pipeline.delta.log import user_metadata_of
@@ -198,7 +198,7 @@ def read_tables(
     records: Records,
     manifest: Manifest,
     point: BronzeOffset | None,
-    relations: Mapping[int, SourceRelation] | None = None,
+    relations: Relations | None = None,
     source: SourceStatus | None = None,
 ) -> tuple[TableStatus, ...]:
     """Read the status of every table that silver has, that waits for a copy, or that is not published.

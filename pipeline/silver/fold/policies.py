@@ -9,7 +9,7 @@ to lose, and copied rows are the source's, so neither is counted.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.bronze.source_relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import Relations, SourceColumn, SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import Guards, TableRule
 from pipeline.engine import SPARK, Engine
@@ -31,10 +31,7 @@ class Refusal:
 
 
 def refused_value(
-    surveys: Sequence[Survey],
-    relations: Mapping[int, SourceRelation],
-    rule: TableRule,
-    engine: Engine = SPARK,
+    surveys: Sequence[Survey], relations: Relations, rule: TableRule, engine: Engine = SPARK
 ) -> str | None:
     """Return SQL for the name of the column whose value a change's policy refuses, None if there is none."""
     cases = []
@@ -47,16 +44,14 @@ def refused_value(
     return f"coalesce({', '.join(cases)})" if cases else None
 
 
-def refuses_natively(
-    surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], rule: TableRule
-) -> bool:
+def refuses_natively(surveys: Sequence[Survey], relations: Relations, rule: TableRule) -> bool:
     """Return whether DuckDB can tell which values are refused."""
     found = _refusing_columns(surveys, relations, rule)
     return all(column_type(column, rule).is_native for _, _, column in found)
 
 
 def _refusing_columns(
-    surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], rule: TableRule
+    surveys: Sequence[Survey], relations: Relations, rule: TableRule
 ) -> list[tuple[Survey, int, SourceColumn]]:
     return [
         (survey, index, column)
@@ -66,7 +61,7 @@ def _refusing_columns(
     ]
 
 
-def change_without_row(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> str | None:
+def change_without_row(surveys: Sequence[Survey], relations: Relations) -> str | None:
     """Return SQL for the relation version of a change that identifies no row, None if each identifies one.
 
     A partition logs by its own replica identity, while the Relation message has the root's: updates have no
@@ -89,11 +84,7 @@ def change_without_row(surveys: Sequence[Survey], relations: Mapping[int, Source
 
 
 def refusal_of(
-    name: TableName,
-    commit_lsn: int,
-    column: str | None,
-    version: int | None,
-    relations: Mapping[int, SourceRelation],
+    name: TableName, commit_lsn: int, column: str | None, version: int | None, relations: Relations
 ) -> Refusal:
     """Return the refusal of a column's value or, without a column, of a change that identifies no row.
 

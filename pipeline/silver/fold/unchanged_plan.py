@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.bronze.copy_states import Gap
-from pipeline.bronze.source_relations import SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import Relations, SourceColumn, SourceRelation
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold.fold import Fold
 from pipeline.silver.fold.write_plan import Identity, WriteStep
@@ -25,9 +25,7 @@ class Filling:
     gap_lsns: tuple[LSN, ...] = ()
 
 
-def plan_filling(
-    step: WriteStep, fold: Fold, relations: Mapping[int, SourceRelation], gaps: Sequence[Gap]
-) -> Filling | None:
+def plan_filling(step: WriteStep, fold: Fold, relations: Relations, gaps: Sequence[Gap]) -> Filling | None:
     """Return how a step in mode `append` fills values, None if it has none to fill.
 
     `relations` are all relation versions that are recorded. Rows are found by a key only while no other one

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.source_relations import PostgresType, SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import PostgresType, Relations, SourceColumn, SourceRelation
 from pipeline.bronze.table_input import SequenceKey, Survey, TruncatedAt, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
@@ -80,7 +80,7 @@ class TableInput:
     """The surveyed changes of one table between two LSNs."""
 
     surveys: tuple[Survey, ...]
-    relations: Mapping[int, SourceRelation]
+    relations: Relations
     end_lsn: LSN
     runs: tuple[Run, ...] = ()
     copy: CompleteCopy | None = None
@@ -105,7 +105,7 @@ def fold_signature(relation: SourceRelation) -> tuple[object, ...]:
     return (relation.oid, identity, relation.key)
 
 
-def surveys_of_newest(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> list[Survey]:
+def surveys_of_newest(surveys: Sequence[Survey], relations: Relations) -> list[Survey]:
     """Return the surveys of the newest source table that had the name, in order."""
     if not surveys:
         raise ValueError("a table's input names at least one relation version")
@@ -116,7 +116,7 @@ def surveys_of_newest(surveys: Sequence[Survey], relations: Mapping[int, SourceR
     return [*sorted(others, key=lambda s: s.first), last]
 
 
-def plain_runs(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> tuple[Run, ...] | None:
+def plain_runs(surveys: Sequence[Survey], relations: Relations) -> tuple[Run, ...] | None:
     """Group the versions into runs; return None if versions of different signatures interleave."""
     runs: list[Run] = []
     previous: tuple[object, ...] | None = None

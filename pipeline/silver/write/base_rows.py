@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.source_relations import PostgresType, SourceRelation
+from pipeline.bronze.source_relations import PostgresType, Relations, SourceRelation
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold.duckdb_sql import SETTINGS, DuckSql
@@ -112,7 +112,7 @@ class BaseCounts:
 class BaseRows:
     """The rows of all tables of one run, and which of them stay."""
 
-    def __init__(self, folder: Path, relations: Mapping[int, SourceRelation]) -> None:
+    def __init__(self, folder: Path, relations: Relations) -> None:
         import duckdb
 
         settings = {**SETTINGS, "temp_directory": str(folder)}

@@ -8,14 +8,14 @@ to which the table is complete, under a separate id if the table is not complete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze, between
-from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.source_relations import Relations
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TruncatedAt
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
@@ -116,7 +116,7 @@ class BatchWriter:
     def plan(
         self,
         surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
+        relations: Relations,
         registered: RegisteredTable | None,
         start: InputStart,
         end_lsn: LSN,
@@ -395,11 +395,7 @@ class BatchWriter:
         return self._without_cuts(self._bronze.survey_table(self._name, start, end_lsn))
 
     def _find_refusal(
-        self,
-        surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
-        start: InputStart,
-        end_lsn: LSN,
+        self, surveys: Sequence[Survey], relations: Relations, start: InputStart, end_lsn: LSN
     ) -> policies.Refusal | None:
         """Return the first change that a policy refuses, or that does not identify its row."""
         if self._reads_natively(surveys, relations, start, end_lsn):
@@ -411,12 +407,7 @@ class BatchWriter:
         return self._find_refusal_by(SPARK, surveys, relations, start, end_lsn)
 
     def _find_refusal_by(
-        self,
-        engine: Engine,
-        surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
-        start: InputStart,
-        end_lsn: LSN,
+        self, engine: Engine, surveys: Sequence[Survey], relations: Relations, start: InputStart, end_lsn: LSN
     ) -> policies.Refusal | None:
         column = policies.refused_value(surveys, relations, self._rule, engine)
         no_row = policies.change_without_row(surveys, relations)
@@ -435,11 +426,7 @@ class BatchWriter:
         return policies.refusal_of(self._name, found.commit_lsn, found.refused, found.without_row, relations)
 
     def _reads_natively(
-        self,
-        surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
-        start: InputStart,
-        end_lsn: LSN,
+        self, surveys: Sequence[Survey], relations: Relations, start: InputStart, end_lsn: LSN
     ) -> bool:
         """Return whether changes are read without Spark to see whether a policy refuses one."""
         if self._native is None or self._native.setting == "spark":
@@ -470,11 +457,7 @@ class BatchWriter:
         )
 
     def _runs(
-        self,
-        surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
-        start: InputStart,
-        end_lsn: LSN,
+        self, surveys: Sequence[Survey], relations: Relations, start: InputStart, end_lsn: LSN
     ) -> tuple[Run, ...]:
         if (runs := plain_runs(surveys, relations)) is not None:
             return runs

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.source_relations import Relations
 from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.txn import TableCommit
@@ -66,7 +66,7 @@ class Evolution:
     aligned: AlignedVersions
     columns: Mapping[str, str]
     metadata: MetadataNames
-    relations: Mapping[int, SourceRelation]
+    relations: Relations
     recreated_at: LSN | None  # where another source table with the same name begins
     stop: tuple[LSN, Hold | NeedsRebuild] | None
     rule: TableRule
@@ -134,7 +134,7 @@ class RangePlan:
     registered: RegisteredTable | None
     stop: RangeStop | None = None
     surveys: tuple[Survey, ...] = ()
-    relations: Mapping[int, SourceRelation] = field(default_factory=dict)
+    relations: Relations = field(default_factory=dict)
     evolution: Evolution | None = None
     rebuild: tuple[LSN, NeedsRebuild] | None = None
     writes: tuple[Write, ...] = ()

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.source_relations import Relations, SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.column_lists import STATISTICS_COLUMNS, with_column_names
@@ -123,10 +123,7 @@ class SchemaWriter:
         self._writer = writer
 
     def plan(
-        self,
-        surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
-        registered: RegisteredTable | None,
+        self, surveys: Sequence[Survey], relations: Relations, registered: RegisteredTable | None
     ) -> Evolution:
         """Plan what gives the table the columns of all versions in order; change nothing.
 
@@ -220,7 +217,7 @@ class SchemaWriter:
             planned.recorded = (planned.recorded or SilverColumns(relation.oid, {})).after(relation)
 
     def _plan_wanted(
-        self, planned: _Planned, oid: int, relations: Mapping[int, SourceRelation], lsn: LSN
+        self, planned: _Planned, oid: int, relations: Relations, lsn: LSN
     ) -> list[tuple[LSN, SchemaOperation]]:
         """Plan the properties, comments and layout of the rule, for the columns after other operations."""
         known = planned.recorded or SilverColumns(oid, {})

@@ -7,14 +7,14 @@ LSN among the changes. If all rows are replaced, by a copy or a rebuild, the new
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory, CopyRequest
 from pipeline.bronze.erasures import ErasureLog, Erasures
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.source_relations import SourceRelation
+from pipeline.bronze.source_relations import Relations
 from pipeline.bronze.table_input import InputStart, Survey, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.delta.log import user_metadata_of
@@ -43,8 +43,6 @@ from pipeline.units import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Relations = Mapping[int, SourceRelation]
 
 
 class SilverTable:
