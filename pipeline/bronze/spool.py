@@ -32,19 +32,7 @@ from pipeline.bronze.rows import (
 from pipeline.bronze.staged_files import StagedFile, StagedFileWriter
 from pipeline.bronze.streamed_transactions import OpenStreams
 from pipeline.crash_steps import CrashStep, crash_step
-from pipeline.protocol.events import (
-    Began,
-    BeganPrepare,
-    Change,
-    Committed,
-    CommittedPrepared,
-    Emitted,
-    Prepared,
-    RolledBackPrepared,
-    StreamCommitted,
-    StreamPrepared,
-    Truncation,
-)
+from pipeline.protocol import events
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH
 from pipeline.protocol.plain_transactions import PlainTransactions
@@ -54,7 +42,7 @@ BYTE_LIMIT = 16 << 20
 OTHER_LIMIT = 4_096
 MAX_RECORDED_IDS = 65_536  # of relation versions
 
-PreparedOutcome: TypeAlias = CommittedPrepared | RolledBackPrepared
+PreparedOutcome: TypeAlias = events.CommittedPrepared | events.RolledBackPrepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +105,7 @@ class _OtherRows:
     finished: int = 0
     byte_count: int = 0  # of the contents of messages
 
-    def finish(self, committed: Committed) -> None:
+    def finish(self, committed: events.Committed) -> None:
         """Complete the rows of a transaction that ends."""
         if len(self.rows) > self.finished:
             values = transaction_values(committed)
@@ -169,7 +157,7 @@ class Spool:
         self._batch_file: StagedFileWriter | None = None  # of finished transactions
         self._open_file: StagedFileWriter | None = None  # of the open transaction, which outgrew a batch
         self._next = _Finished()
-        self._began: Began | BeganPrepare | None = None
+        self._began: events.Began | events.BeganPrepare | None = None
         self._commit_time: int | None = None  # of the newest transaction, in microseconds since 2000-01-01
 
     @property
@@ -194,11 +182,11 @@ class Spool:
         else:
             self.streams.describe(xid, version)
 
-    def begin(self, began: Began | BeganPrepare) -> None:
+    def begin(self, began: events.Began | events.BeganPrepare) -> None:
         """Begin a transaction."""
         self._began = began
 
-    def add_change(self, change: Change) -> None:
+    def add_change(self, change: events.Change) -> None:
         """Add a row message."""
         rows = self._rows
         rows.messages.append(change.data)
@@ -229,14 +217,14 @@ class Spool:
         if rows.byte_count >= BYTE_LIMIT or len(rows.messages) >= ROW_LIMIT:
             self._write_finished()
 
-    def add_truncation(self, truncation: Truncation) -> None:
+    def add_truncation(self, truncation: events.Truncation) -> None:
         """Add a Truncate: one row per relation."""
         versions = self._versions.of(truncation.relations, self._versions.in_force)
         self._others.rows += truncation_rows(truncation, truncation.ordinal, versions)
         if len(self._others.rows) >= OTHER_LIMIT:
             self._relieve_memory()
 
-    def add_message(self, emitted: Emitted) -> None:
+    def add_message(self, emitted: events.Emitted) -> None:
         """Add a logical message; one outside any transaction is finished at once."""
         row, others = message_row(emitted.message, emitted.sequence), self._others
         if emitted.message.transactional:
@@ -249,7 +237,7 @@ class Spool:
         if len(others.rows) >= OTHER_LIMIT or others.byte_count >= BYTE_LIMIT:
             self._relieve_memory()
 
-    def commit(self, committed: Committed) -> None:
+    def commit(self, committed: events.Committed) -> None:
         """Finish the open transaction: its changes are in the next seal."""
         if self._open_file:
             self._write_finished()
@@ -262,9 +250,9 @@ class Spool:
         self._began = None
         self._count(committed, committed.change_count)
 
-    def prepare(self, prepared: Prepared) -> None:
+    def prepare(self, prepared: events.Prepared) -> None:
         """Finish the open transaction, which is prepared: the next seal hands it over apart."""
-        assert isinstance(self._began, BeganPrepare)
+        assert isinstance(self._began, events.BeganPrepare)
         self._write_finished()
         file = self._write_open()
         file.write(others_table([prepared_row(self._began)]))
@@ -272,7 +260,7 @@ class Spool:
         self._next.prepared.append(PreparedFile(prepared.gid, prepared.xid, file.close()))
         self._extend_to(prepared.end_lsn)
 
-    def commit_stream(self, committed: StreamCommitted, described: Sequence[RelationVersion]) -> None:
+    def commit_stream(self, committed: events.StreamCommitted, described: Sequence[RelationVersion]) -> None:
         """Finish a transaction that streamed; `described` are the versions for `OpenStreams.commit`."""
         stream = self.streams.commit(committed, described)
         self._record(described, committed.commit_lsn)
@@ -289,12 +277,12 @@ class Spool:
                 self._write_finished()
         self._count(committed, change_count)
 
-    def skip_stream(self, committed: StreamCommitted, described: Sequence[RelationVersion]) -> None:
+    def skip_stream(self, committed: events.StreamCommitted, described: Sequence[RelationVersion]) -> None:
         """Drop the rows of a transaction that streamed and is in bronze already; its descriptions hold."""
         self.streams.commit(committed, described).discard()
         self._record(described, committed.commit_lsn)
 
-    def prepare_stream(self, prepared: StreamPrepared, described: Sequence[RelationVersion]) -> None:
+    def prepare_stream(self, prepared: events.StreamPrepared, described: Sequence[RelationVersion]) -> None:
         """Finish a transaction that streamed and is prepared: the next seal hands it over apart."""
         self._record(described, prepared.prepare_lsn)
         stream = self.streams.end(prepared.xid, described)
@@ -307,7 +295,7 @@ class Spool:
     def end_prepared(self, outcome: PreparedOutcome) -> None:
         """Add the outcome of a prepared transaction."""
         self._next.outcomes.append(outcome)
-        if isinstance(outcome, CommittedPrepared):
+        if isinstance(outcome, events.CommittedPrepared):
             self._count(outcome, 0)
         else:
             self._extend_to(outcome.rollback_end_lsn)
@@ -368,7 +356,11 @@ class Spool:
                 self._recorded_version_ids.add(version.id)
                 self._next.versions.append(replace(version, lsn=lsn))
 
-    def _count(self, committed: Committed | StreamCommitted | CommittedPrepared, change_count: int) -> None:
+    def _count(
+        self,
+        committed: events.Committed | events.StreamCommitted | events.CommittedPrepared,
+        change_count: int,
+    ) -> None:
         self._next.transaction_count += 1
         self._next.change_count += change_count
         self._commit_time = committed.commit_time

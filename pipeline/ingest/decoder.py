@@ -23,27 +23,8 @@ from pipeline.postgres.attributes import TableAttributes, read_attributes
 from pipeline.postgres.binary_format import has_cents, read_type
 from pipeline.postgres.catalog import CatalogRelation, is_visible, read_relation
 from pipeline.postgres.connection import Connection, connect
+from pipeline.protocol import events
 from pipeline.protocol.binary.converters import CatalogType, Types
-from pipeline.protocol.events import (
-    Began,
-    BeganPrepare,
-    Change,
-    Committed,
-    CommittedPrepared,
-    Described,
-    Emitted,
-    Event,
-    Prepared,
-    RolledBackPrepared,
-    StreamAborted,
-    StreamCommitted,
-    StreamedChange,
-    StreamedEmitted,
-    StreamedTruncation,
-    StreamPrepared,
-    StreamStarted,
-    Truncation,
-)
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
 from pipeline.protocol.plain_transactions import find_runs, type_bytes
@@ -83,7 +64,7 @@ class Decoder:
         self._session = 0
         self._is_skipping = False
         self._began_lsn = INVALID  # of the transaction in progress
-        self._began: Began | BeganPrepare | None = None
+        self._began: events.Began | events.BeganPrepare | None = None
 
     def close(self) -> None:
         """Close the session that reads relations, unless the caller opened it."""
@@ -126,42 +107,42 @@ class Decoder:
         add_change, add_streamed = self._spool.add_change, self._spool.streams.add_change
         for message in messages:
             event = receive(message)
-            if event.__class__ is Change:
+            if event.__class__ is events.Change:
                 if not self._is_skipping:
                     add_change(event)
-            elif event.__class__ is StreamedChange:
+            elif event.__class__ is events.StreamedChange:
                 add_streamed(event)
             elif event is not None:
                 self._handle(event)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         spool = self._spool
         match event:
-            case Began():
+            case events.Began():
                 self._begin(event, event.commit_lsn)
-            case Committed():
+            case events.Committed():
                 if not self._is_skipping:
                     spool.commit(event)
                 self._is_skipping = False
-            case Described():
+            case events.Described():
                 self._describe(event)
-            case Truncation() if not self._is_skipping:
+            case events.Truncation() if not self._is_skipping:
                 spool.add_truncation(event)
-            case Emitted() if event.in_transaction:
+            case events.Emitted() if event.in_transaction:
                 if not self._is_skipping:
                     spool.add_message(event)
-            case Emitted():
+            case events.Emitted():
                 if event.message.lsn > spool.offset:
                     spool.add_message(event)
-            case StreamStarted():
+            case events.StreamStarted():
                 spool.streams.start(event)
-            case StreamAborted():
+            case events.StreamAborted():
                 spool.streams.abort(event)
-            case StreamedTruncation():
+            case events.StreamedTruncation():
                 spool.streams.add_truncation(event)
-            case StreamedEmitted():
+            case events.StreamedEmitted():
                 spool.streams.add_message(event)
-            case StreamCommitted():
+            case events.StreamCommitted():
                 described = self._settled(event)
                 if event.commit_lsn < spool.offset:
                     # Its rows are in bronze already; the server does not describe its relations again.
@@ -169,30 +150,30 @@ class Decoder:
                 else:
                     spool.commit_stream(event, described)
                 self._set_names(described)
-            case BeganPrepare():
+            case events.BeganPrepare():
                 # The server may send it long after: one that was prepared before the slot became two-phase is
                 # sent at its COMMIT PREPARED. One that is stored already is not stored again.
                 self._begin(event, event.prepare_lsn, may_skip=False)
-            case Prepared():
+            case events.Prepared():
                 spool.prepare(event)
-            case StreamPrepared():
+            case events.StreamPrepared():
                 described = self._settled(event)
                 self._set_names(described)
                 spool.prepare_stream(event, described)
-            case CommittedPrepared() | RolledBackPrepared():
+            case events.CommittedPrepared() | events.RolledBackPrepared():
                 spool.end_prepared(event)
 
-    def _begin(self, began: Began | BeganPrepare, lsn: LSN, *, may_skip: bool = True) -> None:
+    def _begin(self, began: events.Began | events.BeganPrepare, lsn: LSN, *, may_skip: bool = True) -> None:
         # The record of a commit starts before its end, and bronze's offset is at the end of one.
         self._is_skipping = may_skip and lsn < self._spool.offset
         self._began, self._began_lsn = began, lsn
         self._spool.begin(began)
 
-    def _describe(self, described: Described) -> None:
+    def _describe(self, described: events.Described) -> None:
         relation, xid = described.relation, described.xid
         if xid is None:
             assert self._began is not None
-            waits = isinstance(self._began, Began) and not self._is_skipping
+            waits = isinstance(self._began, events.Began) and not self._is_skipping
             found, _ = self._catalog.read_relation_after(relation, self._began.xid, waits=waits)
             version = self._version(relation, found, self._began.xid, self._began_lsn)
         elif self._protection is not None and self._protection.concerns(relation):
@@ -218,7 +199,7 @@ class Decoder:
         for version in versions:
             self._state.describe(version)
 
-    def _settled(self, ended: StreamCommitted | StreamPrepared) -> list[RelationVersion]:
+    def _settled(self, ended: events.StreamCommitted | events.StreamPrepared) -> list[RelationVersion]:
         """Read the relations that a stream described once more after its commit; return their versions.
 
         The catalog has the last description of a relation from now on. For an earlier one, the catalog showed
@@ -226,8 +207,8 @@ class Decoder:
         the last one has the same names and types but other columns, one column has replaced another under its
         name, and it is unknown from which row on. What a prepared transaction did is not in the catalog yet.
         """
-        is_committed = isinstance(ended, StreamCommitted)
-        lsn = ended.commit_lsn if isinstance(ended, StreamCommitted) else ended.prepare_lsn
+        is_committed = isinstance(ended, events.StreamCommitted)
+        lsn = ended.commit_lsn if isinstance(ended, events.StreamCommitted) else ended.prepare_lsn
         described = self._spool.streams.described(ended.xid)
         last = {version.relation.oid: number for number, version in enumerate(described)}
         looked_up: dict[Relation, tuple[CatalogRelation | None, bool]] = {}

@@ -24,19 +24,7 @@ from pipeline.postgres.replication.options import pgoutput_options
 from pipeline.postgres.replication.slot import Slot
 from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.walsender import start_walsender
-from pipeline.protocol.events import (
-    Change,
-    Committed,
-    CommittedPrepared,
-    Event,
-    Prepared,
-    StreamAborted,
-    StreamCommitted,
-    StreamedChange,
-    StreamedTruncation,
-    StreamPrepared,
-    StreamStarted,
-)
+from pipeline.protocol import events
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS
 from pipeline.protocol.transactions import Assembler
@@ -70,34 +58,36 @@ class SentTransactions:
     def receive(self, message: bytes) -> None:
         """Receive the next message of the session."""
         event = self._assembler.receive(message)
-        if event is not None and event.__class__ is not Change:
+        if event is not None and event.__class__ is not events.Change:
             self._handle(event)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         match event:
-            case Committed():
+            case events.Committed():
                 self._add(event, event.change_count)
-            case StreamStarted(is_first=True):
+            case events.StreamStarted(is_first=True):
                 self._streams[event.xid] = Counter()
-            case StreamedChange() | StreamedTruncation():
+            case events.StreamedChange() | events.StreamedTruncation():
                 self._streams.setdefault(event.xid, Counter())[event.subxid] += 1
-            case StreamAborted():
+            case events.StreamAborted():
                 if event.subxid == event.xid:
                     self._streams.pop(event.xid, None)
                 elif event.xid in self._streams:
                     del self._streams[event.xid][event.subxid]
-            case StreamCommitted():
+            case events.StreamCommitted():
                 self._add(event, self._streams.pop(event.xid, Counter()).total())
-            case Prepared():
+            case events.Prepared():
                 self._prepared[event.gid, event.xid] = event.change_count
-            case StreamPrepared():
+            case events.StreamPrepared():
                 self._prepared[event.gid, event.xid] = self._streams.pop(event.xid, Counter()).total()
-            case CommittedPrepared():
+            case events.CommittedPrepared():
                 self._add(event, self._prepared.pop((event.gid, event.xid), 0))
             case _:
                 pass
 
-    def _add(self, event: Committed | StreamCommitted | CommittedPrepared, change_count: int) -> None:
+    def _add(
+        self, event: events.Committed | events.StreamCommitted | events.CommittedPrepared, change_count: int
+    ) -> None:
         time = event.commit_time + POSTGRES_EPOCH_MICROSECONDS
         transaction = Transaction(event.commit_lsn, event.xid, time)
         self.end_lsns[transaction] = event.end_lsn

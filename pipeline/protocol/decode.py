@@ -17,37 +17,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from pipeline.errors import ProtocolError
+from pipeline.protocol import messages
 from pipeline.protocol.lsn import LSN
-from pipeline.protocol.messages import (
-    CASCADE,
-    RESTART_IDENTITY,
-    UNCHANGED_TOAST,
-    Begin,
-    BeginPrepare,
-    Binary,
-    Cell,
-    Column,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    OldKind,
-    Origin,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    TupleData,
-    Type,
-    Update,
-)
 
 _UINT8 = struct.Struct(">B")
 _UINT16 = struct.Struct(">H")
@@ -61,7 +32,7 @@ _PREPARE = struct.Struct(">QQqI")  # prepare or commit LSN, end LSN, time, xid
 _ROLLBACK_PREPARED = struct.Struct(">QQqqI")  # prepare end LSN, rollback end LSN, both times, xid
 
 
-def decode(data: bytes | memoryview, *, in_stream: bool = False) -> Message:
+def decode(data: bytes | memoryview, *, in_stream: bool = False) -> messages.Message:
     """Return the message that `data` holds, from its type byte to its last byte, or raise ProtocolError.
 
     `in_stream` is true between Stream Start and Stream Stop, when messages about a transaction have an xid.
@@ -79,33 +50,33 @@ def decode(data: bytes | memoryview, *, in_stream: bool = False) -> Message:
     return message
 
 
-def decode_begin(fields: FieldReader, _: int | None) -> Begin:
+def decode_begin(fields: FieldReader, _: int | None) -> messages.Begin:
     """Decode Begin (`B`, #BEGIN): final LSN, commit time, xid."""
     final_lsn, commit_time, xid = fields.read_struct(_BEGIN, "final_lsn, commit_time and xid")
-    return Begin(LSN(final_lsn), commit_time, xid)
+    return messages.Begin(LSN(final_lsn), commit_time, xid)
 
 
-def decode_logical_message(fields: FieldReader, xid: int | None) -> LogicalMessage:
+def decode_logical_message(fields: FieldReader, xid: int | None) -> messages.LogicalMessage:
     """Decode Message (`M`, #MESSAGE): flags, LSN, prefix, content; flag 1 is "transactional"."""
     transactional = fields.read_flags("flags", 1) == 1
     lsn = fields.read_lsn("lsn")
     prefix = fields.read_string("prefix")
-    return LogicalMessage(transactional, lsn, prefix, fields.read_bytes("content"), xid)
+    return messages.LogicalMessage(transactional, lsn, prefix, fields.read_bytes("content"), xid)
 
 
-def decode_commit(fields: FieldReader, _: int | None) -> Commit:
+def decode_commit(fields: FieldReader, _: int | None) -> messages.Commit:
     """Decode Commit (`C`, #COMMIT): flags (unused, 0), commit LSN, end LSN, commit time."""
     flags = fields.read_flags("flags", 0)
     commit_lsn, end_lsn, commit_time = fields.read_struct(_COMMIT, "commit_lsn, end_lsn and commit_time")
-    return Commit(flags, LSN(commit_lsn), LSN(end_lsn), commit_time)
+    return messages.Commit(flags, LSN(commit_lsn), LSN(end_lsn), commit_time)
 
 
-def decode_origin(fields: FieldReader, _: int | None) -> Origin:
+def decode_origin(fields: FieldReader, _: int | None) -> messages.Origin:
     """Decode Origin (`O`, #ORIGIN): commit LSN at the origin, name; it has no xid, in a stream either."""
-    return Origin(fields.read_lsn("commit_lsn"), fields.read_string("name"))
+    return messages.Origin(fields.read_lsn("commit_lsn"), fields.read_string("name"))
 
 
-def decode_relation(fields: FieldReader, xid: int | None) -> Relation:
+def decode_relation(fields: FieldReader, xid: int | None) -> messages.Relation:
     """Decode Relation (`R`, #RELATION): OID, namespace, name, replica identity, columns."""
     oid = fields.read_int32("oid")
     namespace = fields.read_string("namespace")
@@ -113,117 +84,121 @@ def decode_relation(fields: FieldReader, xid: int | None) -> Relation:
     replica_identity = fields.read_tag("replica_identity", "dnfi")
     count = fields.read_int16("number of columns")
     columns = tuple([_decode_column(fields, f"column {number}") for number in range(1, count + 1)])
-    return Relation(oid, namespace, name, replica_identity, columns, xid)
+    return messages.Relation(oid, namespace, name, replica_identity, columns, xid)
 
 
-def _decode_column(fields: FieldReader, column: str) -> Column:
+def _decode_column(fields: FieldReader, column: str) -> messages.Column:
     is_key = fields.read_flags(f"flags of {column}", 1) == 1
     name = fields.read_string(f"name of {column}")
     type_oid = fields.read_int32(f"type_oid of {column}")
     (type_modifier,) = fields.read_struct(_INT32, f"type_modifier of {column}")
-    return Column(is_key, name, type_oid, type_modifier)
+    return messages.Column(is_key, name, type_oid, type_modifier)
 
 
-def decode_type(fields: FieldReader, xid: int | None) -> Type:
+def decode_type(fields: FieldReader, xid: int | None) -> messages.Type:
     """Decode Type (`Y`, #TYPE): OID, namespace, name."""
     oid = fields.read_int32("oid")
-    return Type(oid, fields.read_string("namespace"), fields.read_string("name"), xid)
+    return messages.Type(oid, fields.read_string("namespace"), fields.read_string("name"), xid)
 
 
-def decode_insert(fields: FieldReader, xid: int | None) -> Insert:
+def decode_insert(fields: FieldReader, xid: int | None) -> messages.Insert:
     """Decode Insert (`I`, #INSERT): relation OID, then `N` and the new tuple."""
     oid = fields.read_int32("oid")
     fields.read_tag("tag", "N")
-    return Insert(oid, fields.read_tuple("new tuple"), xid)
+    return messages.Insert(oid, fields.read_tuple("new tuple"), xid)
 
 
-def decode_update(fields: FieldReader, xid: int | None) -> Update:
+def decode_update(fields: FieldReader, xid: int | None) -> messages.Update:
     """Decode Update (`U`, #UPDATE): relation OID, perhaps `K` or `O` and the old tuple, `N`, new tuple."""
     oid = fields.read_int32("oid")
     tag = fields.read_tag("tag", "KON")
     if tag == "N":
-        return Update(oid, None, None, fields.read_tuple("new tuple"), xid)
+        return messages.Update(oid, None, None, fields.read_tuple("new tuple"), xid)
     old = fields.read_tuple("old tuple")
     fields.read_tag("tag of the new tuple", "N")
-    return Update(oid, cast(OldKind, tag), old, fields.read_tuple("new tuple"), xid)
+    return messages.Update(oid, cast(messages.OldKind, tag), old, fields.read_tuple("new tuple"), xid)
 
 
-def decode_delete(fields: FieldReader, xid: int | None) -> Delete:
+def decode_delete(fields: FieldReader, xid: int | None) -> messages.Delete:
     """Decode Delete (`D`, #DELETE): relation OID, then `K` or `O` and the old tuple."""
     oid = fields.read_int32("oid")
-    old_kind = cast(OldKind, fields.read_tag("tag", "KO"))
-    return Delete(oid, old_kind, fields.read_tuple("old tuple"), xid)
+    old_kind = cast(messages.OldKind, fields.read_tag("tag", "KO"))
+    return messages.Delete(oid, old_kind, fields.read_tuple("old tuple"), xid)
 
 
-def decode_truncate(fields: FieldReader, xid: int | None) -> Truncate:
+def decode_truncate(fields: FieldReader, xid: int | None) -> messages.Truncate:
     """Decode Truncate (`T`, #TRUNCATE): number of relations, option bits, relation OIDs."""
     count = fields.read_int32("number of relations")
-    options = fields.read_flags("options", CASCADE | RESTART_IDENTITY)
+    options = fields.read_flags("options", messages.CASCADE | messages.RESTART_IDENTITY)
     oids = tuple([fields.read_int32(f"oid {number} of {count}") for number in range(1, count + 1)])
-    return Truncate(oids, options, xid)
+    return messages.Truncate(oids, options, xid)
 
 
-def decode_stream_start(fields: FieldReader, _: int | None) -> StreamStart:
+def decode_stream_start(fields: FieldReader, _: int | None) -> messages.StreamStart:
     """Decode Stream Start (`S`, #STREAM-START): xid, first segment (1) or a later one (0)."""
-    return StreamStart(fields.read_int32("xid"), fields.read_flags("first segment", 1) == 1)
+    return messages.StreamStart(fields.read_int32("xid"), fields.read_flags("first segment", 1) == 1)
 
 
-def decode_stream_stop(_: FieldReader, __: int | None) -> StreamStop:
+def decode_stream_stop(_: FieldReader, __: int | None) -> messages.StreamStop:
     """Decode Stream Stop (`E`, #STREAM-STOP), which has no fields."""
-    return StreamStop()
+    return messages.StreamStop()
 
 
-def decode_stream_commit(fields: FieldReader, _: int | None) -> StreamCommit:
+def decode_stream_commit(fields: FieldReader, _: int | None) -> messages.StreamCommit:
     """Decode Stream Commit (`c`, #STREAM-COMMIT): xid, flags (0), commit LSN, end LSN, commit time."""
     xid = fields.read_int32("xid")
     flags = fields.read_flags("flags", 0)
     commit_lsn, end_lsn, commit_time = fields.read_struct(_COMMIT, "commit_lsn, end_lsn and commit_time")
-    return StreamCommit(xid, flags, LSN(commit_lsn), LSN(end_lsn), commit_time)
+    return messages.StreamCommit(xid, flags, LSN(commit_lsn), LSN(end_lsn), commit_time)
 
 
-def decode_stream_abort(fields: FieldReader, _: int | None) -> StreamAbort:
+def decode_stream_abort(fields: FieldReader, _: int | None) -> messages.StreamAbort:
     """Decode Stream Abort (`A`, #STREAM-ABORT): xid, subxid; abort LSN and time if parallel."""
     xid = fields.read_int32("xid")
     subxid = fields.read_int32("subxid")
     if fields.is_at_end:
-        return StreamAbort(xid, subxid)
+        return messages.StreamAbort(xid, subxid)
     abort_lsn, abort_time = fields.read_struct(_ABORT, "abort_lsn and abort_time")
-    return StreamAbort(xid, subxid, LSN(abort_lsn), abort_time)
+    return messages.StreamAbort(xid, subxid, LSN(abort_lsn), abort_time)
 
 
-def decode_begin_prepare(fields: FieldReader, _: int | None) -> BeginPrepare:
+def decode_begin_prepare(fields: FieldReader, _: int | None) -> messages.BeginPrepare:
     """Decode Begin Prepare (`b`, #BEGIN-PREPARE): prepare LSN, end LSN, prepare time, xid, GID; no flags."""
-    return BeginPrepare(*_decode_prepared(fields, "prepare_lsn, end_lsn, prepare_time and xid"))
+    return messages.BeginPrepare(*_decode_prepared(fields, "prepare_lsn, end_lsn, prepare_time and xid"))
 
 
-def decode_prepare(fields: FieldReader, _: int | None) -> Prepare:
+def decode_prepare(fields: FieldReader, _: int | None) -> messages.Prepare:
     """Decode Prepare (`P`, #PREPARE): flags (unused, 0), prepare LSN, end LSN, prepare time, xid, GID."""
     flags = fields.read_flags("flags", 0)
-    return Prepare(flags, *_decode_prepared(fields, "prepare_lsn, end_lsn, prepare_time and xid"))
+    return messages.Prepare(flags, *_decode_prepared(fields, "prepare_lsn, end_lsn, prepare_time and xid"))
 
 
-def decode_commit_prepared(fields: FieldReader, _: int | None) -> CommitPrepared:
+def decode_commit_prepared(fields: FieldReader, _: int | None) -> messages.CommitPrepared:
     """Decode Commit Prepared (`K`, #COMMIT-PREPARED): flags (0), commit LSN, end LSN, time, xid, GID."""
     flags = fields.read_flags("flags", 0)
-    return CommitPrepared(flags, *_decode_prepared(fields, "commit_lsn, end_lsn, commit_time and xid"))
+    return messages.CommitPrepared(
+        flags, *_decode_prepared(fields, "commit_lsn, end_lsn, commit_time and xid")
+    )
 
 
-def decode_rollback_prepared(fields: FieldReader, _: int | None) -> RollbackPrepared:
+def decode_rollback_prepared(fields: FieldReader, _: int | None) -> messages.RollbackPrepared:
     """Decode Rollback Prepared (`r`, #ROLLBACK-PREPARED): flags (0), both end LSNs, both times, xid, GID."""
     flags = fields.read_flags("flags", 0)
     prepare_end_lsn, rollback_end_lsn, prepare_time, rollback_time, xid = fields.read_struct(
         _ROLLBACK_PREPARED, "prepare_end_lsn, rollback_end_lsn, prepare_time, rollback_time and xid"
     )
     gid = fields.read_string("gid")
-    return RollbackPrepared(
+    return messages.RollbackPrepared(
         flags, LSN(prepare_end_lsn), LSN(rollback_end_lsn), prepare_time, rollback_time, xid, gid
     )
 
 
-def decode_stream_prepare(fields: FieldReader, _: int | None) -> StreamPrepare:
+def decode_stream_prepare(fields: FieldReader, _: int | None) -> messages.StreamPrepare:
     """Decode Stream Prepare (`p`, #STREAM-PREPARE): as Prepare."""
     flags = fields.read_flags("flags", 0)
-    return StreamPrepare(flags, *_decode_prepared(fields, "prepare_lsn, end_lsn, prepare_time and xid"))
+    return messages.StreamPrepare(
+        flags, *_decode_prepared(fields, "prepare_lsn, end_lsn, prepare_time and xid")
+    )
 
 
 def _decode_prepared(fields: FieldReader, names: str) -> tuple[LSN, LSN, int, int, str]:
@@ -307,21 +282,21 @@ class FieldReader:
         self.offset = end
         return self._data[offset:end]
 
-    def read_tuple(self, field: str) -> TupleData:
+    def read_tuple(self, field: str) -> messages.TupleData:
         """Read TupleData (#TUPLEDATA): the number of columns, then the kind and the value of each."""
         count = self.read_int16(f"number of columns of the {field}")
         return tuple([self._read_cell(f"column {column} of the {field}") for column in range(1, count + 1)])
 
-    def _read_cell(self, field: str) -> Cell:
+    def _read_cell(self, field: str) -> messages.Cell:
         match self.read_tag(f"kind of {field}", "nutb"):
             case "n":
                 return None
             case "u":
-                return UNCHANGED_TOAST
+                return messages.UNCHANGED_TOAST
             case "t":
                 return self.read_bytes(field)
             case _:
-                return Binary(self.read_bytes(field))
+                return messages.Binary(self.read_bytes(field))
 
     def finish(self) -> None:
         """Raise ProtocolError if bytes follow the last field."""
@@ -341,7 +316,7 @@ class FieldReader:
 
 class _Decoder(NamedTuple):
     name: str  # the page's name, for errors
-    decode: Callable[[FieldReader, int | None], Message]
+    decode: Callable[[FieldReader, int | None], messages.Message]
     has_stream_xid: bool
 
 

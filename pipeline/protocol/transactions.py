@@ -32,28 +32,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.errors import ProtocolError
+from pipeline.protocol import events
 from pipeline.protocol.decode import decode
-from pipeline.protocol.events import (
-    Began,
-    BeganPrepare,
-    Change,
-    Committed,
-    CommittedPrepared,
-    Described,
-    Emitted,
-    Event,
-    Prepared,
-    RolledBackPrepared,
-    StreamAborted,
-    StreamCommitted,
-    StreamedChange,
-    StreamedEmitted,
-    StreamedTruncation,
-    StreamPrepared,
-    StreamStarted,
-    StreamStopped,
-    Truncation,
-)
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import (
     Begin,
@@ -168,7 +148,7 @@ class Assembler:
         """The xids of the streamed transactions that have not ended."""
         return tuple(self._streams)
 
-    def receive(self, data: bytes) -> Event | None:
+    def receive(self, data: bytes) -> events.Event | None:
         """Return the event of the next message, None for one without an event.
 
         Raises ProtocolError for a malformed or illegal message, and for every message after it.
@@ -178,12 +158,12 @@ class Assembler:
             if (relation := self._relations.get(data[1:5])) is not None:
                 ordinal = self._ordinal
                 self._ordinal = ordinal + 1
-                return _new(Change, (ordinal, relation, self._origin, data))
+                return _new(events.Change, (ordinal, relation, self._origin, data))
         elif kind in self._streamed_row_types and (relation := self._relations.get(data[5:9])) is not None:
             if data[1:5] != self._subxid_bytes:
                 self._subxid_bytes = data[1:5]
                 self._subxid = int.from_bytes(self._subxid_bytes, "big")
-            return _new(StreamedChange, (self._stream.xid, self._subxid, relation, self._origin, data))
+            return _new(events.StreamedChange, (self._stream.xid, self._subxid, relation, self._origin, data))
         try:
             return self._receive(data)
         except ProtocolError as error:
@@ -207,7 +187,7 @@ class Assembler:
             self._end_lsn = LSN(plain.end_lsns[-1])
         return plain
 
-    def _receive(self, data: bytes) -> Event | None:
+    def _receive(self, data: bytes) -> events.Event | None:
         if self._state is State.BROKEN:
             raise ProtocolError("A message follows one that was malformed or illegal.")
         message = decode(data, in_stream=self._state is State.IN_STREAM)
@@ -219,42 +199,44 @@ class Assembler:
             self._enter(state)
         return event
 
-    def _handle(self, message: Message) -> Event | None:
+    def _handle(self, message: Message) -> events.Event | None:
         """Return the event of a message that is legal in the current state."""
         match message:
             case Begin():
                 self._begin_transaction(message)
-                return Began(message.xid, message.final_lsn, message.commit_time)
+                return events.Began(message.xid, message.final_lsn, message.commit_time)
             case Commit():
                 return self._commit(message)
             case BeginPrepare(lsn, end_lsn, time, xid, gid):
                 self._begin_transaction(message)
-                return BeganPrepare(gid, xid, lsn, end_lsn, time)
+                return events.BeganPrepare(gid, xid, lsn, end_lsn, time)
             case Prepare(_, lsn, end_lsn, time, xid, gid):
                 self._record_end(lsn, end_lsn, "Prepare")
                 if self._state is State.IDLE:
                     return None
                 if self._begin != BeginPrepare(lsn, end_lsn, time, xid, gid):
                     raise ProtocolError(f"Prepare of {xid} at {lsn} differs from its Begin Prepare.")
-                return Prepared(gid, xid, lsn, end_lsn, time, self._ordinal)
+                return events.Prepared(gid, xid, lsn, end_lsn, time, self._ordinal)
             case CommitPrepared(_, lsn, end_lsn, time, xid, gid):
                 self._record_end(lsn, end_lsn, "Commit Prepared")
-                return CommittedPrepared(gid, xid, lsn, end_lsn, time)
+                return events.CommittedPrepared(gid, xid, lsn, end_lsn, time)
             case RollbackPrepared(_, prepare_end_lsn, end_lsn, time, rollback_time, xid, gid):
                 self._record_end(prepare_end_lsn, end_lsn, "Rollback Prepared")
-                return RolledBackPrepared(gid, xid, prepare_end_lsn, end_lsn, time, rollback_time)
+                return events.RolledBackPrepared(gid, xid, prepare_end_lsn, end_lsn, time, rollback_time)
             case StreamStart():
                 return self._start_stream(message)
             case StreamStop():
-                return StreamStopped(self._stream.xid)
+                return events.StreamStopped(self._stream.xid)
             case StreamCommit(xid, _, lsn, end_lsn, time):
                 relations = self._end_stream(xid, "Stream Commit").relations
                 self._record_end(lsn, end_lsn, "Stream Commit")
-                return StreamCommitted(xid, lsn, end_lsn, time, self._session_relations.put_newer(relations))
+                return events.StreamCommitted(
+                    xid, lsn, end_lsn, time, self._session_relations.put_newer(relations)
+                )
             case StreamPrepare(_, lsn, end_lsn, time, xid, gid):
                 self._end_stream(xid, "Stream Prepare")
                 self._record_end(lsn, end_lsn, "Stream Prepare")
-                return StreamPrepared(gid, xid, lsn, end_lsn, time)
+                return events.StreamPrepared(gid, xid, lsn, end_lsn, time)
             case StreamAbort():
                 return self._abort_stream(message)
             case Relation():
@@ -285,21 +267,23 @@ class Assembler:
             raise ProtocolError(f"{message_name} at {lsn} has an earlier end LSN, {end_lsn}.")
         self._end_lsn = end_lsn
 
-    def _commit(self, commit: Commit) -> Committed:
+    def _commit(self, commit: Commit) -> events.Committed:
         begin = self._begin
         assert isinstance(begin, Begin)
         if commit.commit_lsn != begin.final_lsn:
             raise ProtocolError(f"Commit at {commit.commit_lsn} differs from its Begin, {begin.final_lsn}.")
         self._record_end(commit.commit_lsn, commit.end_lsn, "Commit")
-        return Committed(begin.xid, commit.commit_lsn, commit.end_lsn, commit.commit_time, self._ordinal)
+        return events.Committed(
+            begin.xid, commit.commit_lsn, commit.end_lsn, commit.commit_time, self._ordinal
+        )
 
-    def _start_stream(self, start: StreamStart) -> StreamStarted:
+    def _start_stream(self, start: StreamStart) -> events.StreamStarted:
         if start.is_first_segment:
             # Replaces one that is open: the server sends the entire transaction again.
             self._streams[start.xid] = _Stream(start.xid)
         self._stream = self._find_stream(start.xid, "Stream Start")
         self._origin = self._stream.origin
-        return StreamStarted(start.xid, start.is_first_segment)
+        return events.StreamStarted(start.xid, start.is_first_segment)
 
     def _end_stream(self, xid: int, message_name: str) -> _Stream:
         self._find_stream(xid, message_name)
@@ -311,32 +295,32 @@ class Assembler:
             raise ProtocolError(f"{message_name} names transaction {xid}, which has no first segment.")
         return stream
 
-    def _abort_stream(self, abort: StreamAbort) -> StreamAborted:
+    def _abort_stream(self, abort: StreamAbort) -> events.StreamAborted:
         if abort.subxid == abort.xid:
             self._streams.pop(abort.xid, None)
         elif abort.xid in self._streams:
             self._streams[abort.xid].relations.clear()
-        return StreamAborted(abort.xid, abort.subxid, abort.abort_lsn, abort.abort_time)
+        return events.StreamAborted(abort.xid, abort.subxid, abort.abort_lsn, abort.abort_time)
 
-    def _describe_relation(self, relation: Relation) -> Described:
+    def _describe_relation(self, relation: Relation) -> events.Described:
         oid = relation.oid.to_bytes(4, "big")
         self._description_count += 1
         if relation.xid is None:
-            return Described(self._session_relations.put(oid, relation, self._description_count))
+            return events.Described(self._session_relations.put(oid, relation, self._description_count))
         stream = self._stream
         relation = replace(relation, xid=None)
         described = self._session_relations.by_oid.get(oid)
         if described is not None and described == relation:
             relation = described
-        return Described(stream.relations.put(oid, relation, self._description_count), stream.xid)
+        return events.Described(stream.relations.put(oid, relation, self._description_count), stream.xid)
 
-    def _truncate(self, truncate: Truncate) -> Truncation | StreamedTruncation:
+    def _truncate(self, truncate: Truncate) -> events.Truncation | events.StreamedTruncation:
         relations = tuple([self._find_relation(oid, "Truncate") for oid in truncate.oids])
         options, origin = truncate.options, self._origin
         if truncate.xid is not None:
-            return StreamedTruncation(self._stream.xid, truncate.xid, relations, options, origin)
+            return events.StreamedTruncation(self._stream.xid, truncate.xid, relations, options, origin)
         self._ordinal += len(relations)
-        return Truncation(self._ordinal - len(relations), relations, options, origin)
+        return events.Truncation(self._ordinal - len(relations), relations, options, origin)
 
     def _find_relation(self, oid: int, message_name: str) -> Relation:
         relation = self._relations.get(oid.to_bytes(4, "big"))
@@ -344,15 +328,15 @@ class Assembler:
             raise ProtocolError(f"{message_name} names relation {oid}, which no Relation message described.")
         return relation
 
-    def _emit(self, message: LogicalMessage) -> Emitted | StreamedEmitted:
+    def _emit(self, message: LogicalMessage) -> events.Emitted | events.StreamedEmitted:
         if message.transactional is (self._state is State.IDLE):
             kind = "Transactional" if message.transactional else "Non-transactional"
             raise ProtocolError(f"{kind} LogicalMessage is illegal {self._state.value}.")
         if message.xid is not None:
-            return StreamedEmitted(self._stream.xid, message.xid, message)
+            return events.StreamedEmitted(self._stream.xid, message.xid, message)
         sequence = self._message_count if message.transactional else 0
         self._message_count += message.transactional
-        return Emitted(sequence, message, message.transactional)
+        return events.Emitted(sequence, message, message.transactional)
 
     def _enter(self, state: State) -> None:
         self._state = state

@@ -13,36 +13,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
-from pipeline.protocol.messages import (
-    CASCADE,
-    POSTGRES_EPOCH,
-    RESTART_IDENTITY,
-    UNCHANGED_TOAST,
-    Begin,
-    BeginPrepare,
-    Binary,
-    Cell,
-    Column,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    Origin,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    TupleData,
-    Type,
-    Update,
-)
+from pipeline.protocol import messages
 from pipeline.protocol.pg_types import PgType
 from pipeline.tail.selection import TailMessage, lsn_of
 from pipeline.units import format_count
@@ -103,7 +74,7 @@ class TextFormat:
         time, lsn, xid = _time_of(message), lsn_of(message) or None, getattr(message, "xid", None)
         if frame is not None:
             time = frame.time if time is None else time
-            lsn = frame.lsn if lsn is None or isinstance(message, LogicalMessage) else lsn
+            lsn = frame.lsn if lsn is None or isinstance(message, messages.LogicalMessage) else lsn
             xid = frame.xid if xid is None else xid
         when = "-" if time is None else time_text(time, "milliseconds")
         head = f"{when:24} {'-' if lsn is None else lsn!s:>11} {'-' if xid is None else xid:>10}"
@@ -121,52 +92,59 @@ class TextFormat:
             f"{'-':24} {'-':>11} {'-':>10}  Undecodable message of {format_count(len(data), 'byte')}{values}"
         )
 
-    def _body(self, message: Message, relations: tuple[Relation, ...]) -> str:
+    def _body(self, message: messages.Message, relations: tuple[messages.Relation, ...]) -> str:
         table = ", ".join(_table(relation) for relation in relations)
         match message:
-            case Begin() | StreamStop():
+            case messages.Begin() | messages.StreamStop():
                 return ""
-            case Commit(end_lsn=end_lsn) | StreamCommit(end_lsn=end_lsn):
+            case messages.Commit(end_lsn=end_lsn) | messages.StreamCommit(end_lsn=end_lsn):
                 return f"end {end_lsn}"
-            case BeginPrepare() | Prepare() | StreamPrepare() | CommitPrepared():
+            case (
+                messages.BeginPrepare()
+                | messages.Prepare()
+                | messages.StreamPrepare()
+                | messages.CommitPrepared()
+            ):
                 return f"{quote(message.gid)} end {message.end_lsn}"
-            case RollbackPrepared():
+            case messages.RollbackPrepared():
                 prepared = time_text(message.prepare_time, "milliseconds")
                 return f"{quote(message.gid)} prepared {prepared}, its end {message.prepare_end_lsn}"
-            case StreamStart(is_first_segment=is_first):
+            case messages.StreamStart(is_first_segment=is_first):
                 return "first segment" if is_first else "next segment"
-            case StreamAbort(xid, subxid):
+            case messages.StreamAbort(xid, subxid):
                 return "all of it" if xid == subxid else f"subtransaction {subxid}"
-            case Origin(lsn, name):
+            case messages.Origin(lsn, name):
                 return f"{quote(name)} {lsn}"
-            case Type(oid, namespace, name):
+            case messages.Type(oid, namespace, name):
                 return f"{_name(namespace or 'pg_catalog')}.{_name(name)} oid {oid}"
-            case Relation() as relation:
+            case messages.Relation() as relation:
                 columns = ", ".join(self._column(column) for column in relation.columns)
                 identity = _IDENTITIES.get(relation.replica_identity, relation.replica_identity)
                 return f"{table} ({columns}) identity {identity}"
-            case Insert():
+            case messages.Insert():
                 return f"{table}{self._row('', message.new, relations)}"
-            case Update():
+            case messages.Update():
                 old = self._old(message.old_kind, message.old, relations)
                 return f"{table}{old}{self._row(' new' if old else '', message.new, relations)}"
-            case Delete():
+            case messages.Delete():
                 return f"{table}{self._old(message.old_kind, message.old, relations)}"
-            case Truncate(options=options):
-                cascade = " cascade" if options & CASCADE else ""
-                return f"{table}{cascade}{' restart identity' if options & RESTART_IDENTITY else ''}"
-            case LogicalMessage():
+            case messages.Truncate(options=options):
+                cascade = " cascade" if options & messages.CASCADE else ""
+                return f"{table}{cascade}{' restart identity' if options & messages.RESTART_IDENTITY else ''}"
+            case messages.LogicalMessage():
                 kind = "" if message.transactional else " not transactional"
                 shown = format_count(len(message.content), "byte")
                 if self._has_values:
                     shown = value_text(message.content, 0, self._length)
                 return f"{quote(message.prefix)}{kind}: {shown}"
 
-    def _column(self, column: Column) -> str:
+    def _column(self, column: messages.Column) -> str:
         type_name = escape(self._type_name(column.type_oid, column.type_modifier))
         return f"{_name(column.name)} {type_name}{' key' if column.is_key else ''}"
 
-    def _old(self, kind: str | None, cells: TupleData | None, relations: tuple[Relation, ...]) -> str:
+    def _old(
+        self, kind: str | None, cells: messages.TupleData | None, relations: tuple[messages.Relation, ...]
+    ) -> str:
         if cells is None:
             return ""
         if kind != "K":
@@ -178,7 +156,11 @@ class TextFormat:
         )
 
     def _row(
-        self, title: str, cells: TupleData, relations: tuple[Relation, ...], chosen: list[bool] | None = None
+        self,
+        title: str,
+        cells: messages.TupleData,
+        relations: tuple[messages.Relation, ...],
+        chosen: list[bool] | None = None,
     ) -> str:
         if not self._has_values:
             count = sum(chosen) if chosen else len(cells)
@@ -190,10 +172,10 @@ class TextFormat:
         ]
         return f"{title}:{''.join(pairs)}"
 
-    def _cell(self, cell: Cell, type_oid: int) -> str:
-        if cell is UNCHANGED_TOAST:
+    def _cell(self, cell: messages.Cell, type_oid: int) -> str:
+        if cell is messages.UNCHANGED_TOAST:
             return "(not sent)"
-        if isinstance(cell, Binary):
+        if isinstance(cell, messages.Binary):
             return self._binary(cell)
         return value_text(cell, type_oid, self._length)
 
@@ -216,7 +198,7 @@ def value_text(value: bytes | None, type_oid: int, length: int = VALUE_LENGTH) -
     return f"{quote(text[:length])}… ({format_count(len(value), 'byte')})"
 
 
-def kind_of(message: Message) -> str:
+def kind_of(message: messages.Message) -> str:
     """Return the name of the message in PostgreSQL's documentation."""
     name = type(message).__name__
     return "Message" if name == "LogicalMessage" else re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
@@ -225,7 +207,7 @@ def kind_of(message: Message) -> str:
 def time_text(microseconds: int, precision: str = "microseconds") -> str:
     """Return a time of the protocol in UTC; one that Python cannot represent as a number."""
     try:
-        time: datetime = POSTGRES_EPOCH + timedelta(microseconds=microseconds)
+        time: datetime = messages.POSTGRES_EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return str(microseconds)
     return time.replace(tzinfo=None).isoformat(" ", precision) + "Z"
@@ -256,11 +238,11 @@ def _name(name: str) -> str:
     return escape(quote_identifier(name))
 
 
-def _table(relation: Relation) -> str:
+def _table(relation: messages.Relation) -> str:
     return f"{_name(relation.namespace or 'pg_catalog')}.{_name(relation.name)}"
 
 
-def _time_of(message: Message) -> int | None:
+def _time_of(message: messages.Message) -> int | None:
     for field in ("commit_time", "rollback_time", "prepare_time", "abort_time"):
         time: int | None = getattr(message, field, None)
         if time is not None:

@@ -26,17 +26,7 @@ from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.units import format_count
-from pipeline.verify.commit_chain import (
-    ChainSegment,
-    CommitChain,
-    Finding,
-    LoggedCommit,
-    compare_counts,
-    copy_findings,
-    intervals_of,
-    read_chain,
-    row_findings,
-)
+from pipeline.verify import commit_chain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +40,7 @@ class LoggedChanges:
         self._version = version
         self.erasures = Erasures()  # of the commits that were read
 
-    def commits(self) -> Iterator[LoggedCommit]:
+    def commits(self) -> Iterator[commit_chain.LoggedCommit]:
         """Yield the commits that the log still has, in the order of their versions."""
         for version, actions in self._bronze.changes.actions_after(-1, is_whole=False):
             if version > self._version:
@@ -60,7 +50,7 @@ class LoggedChanges:
             metadata = user_metadata_of(information)
             self.erasures.add_commit(metadata)
             milliseconds = information.get("inCommitTimestamp") or information.get("timestamp")
-            yield LoggedCommit(
+            yield commit_chain.LoggedCommit(
                 version,
                 operation,
                 changes_rows(actions),
@@ -107,8 +97,8 @@ class Audit:
     """
 
     pipeline: str
-    chain: CommitChain
-    differences: tuple[Finding, ...] = ()
+    chain: commit_chain.CommitChain
+    differences: tuple[commit_chain.Finding, ...] = ()
     counted: int | None = None
     prepared_rows: int = 0
     copies: int = 0
@@ -116,7 +106,7 @@ class Audit:
     base_lsn: LSN = INVALID
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[commit_chain.Finding, ...]:
         """Everything that breaks the chain, or does not agree with it."""
         return self.chain.findings + self.differences
 
@@ -222,7 +212,7 @@ class Audit:
         return lines
 
 
-def _origin(segment: ChainSegment) -> str:
+def _origin(segment: commit_chain.ChainSegment) -> str:
     origin = segment.origin
     return (
         f"versions {segment.first_version}–{segment.last_version}, slot {origin.slot}, timeline "
@@ -236,14 +226,14 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
     bronze = Bronze(lake, config.pipeline)
     captured = bronze.require_offset()
     changes = LoggedChanges(bronze, captured.version)
-    chain = read_chain(changes.commits(), bronze.txn, captured.lsn)
+    chain = commit_chain.read_chain(changes.commits(), bronze.txn, captured.lsn)
     if not chain.segments:
         raise LakeError(
             f"Versions {chain.oldest} to {chain.newest} of {bronze.changes.path}, which is what Delta's log "
             "still has, record no offset. The next ingest records one."
         )
     bases = bronze.bases.read()
-    intervals = intervals_of(chain)
+    intervals = commit_chain.intervals_of(chain)
     if intervals is not None:
         intervals = tuple(interval for interval in intervals if interval.start >= bases.lsn)
     complete = [
@@ -254,8 +244,10 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
     ]
     recorded = {state.id: (str(state.name), state.row_count) for state in complete}
     compacted = {state.id for state in complete if bases.may_lack_rows(state)}
-    differences = row_findings(compare_counts(intervals, changes.count)) if intervals else []
-    differences += copy_findings(recorded, changes.copied_rows(), compacted) if recorded else []
+    differences = (
+        commit_chain.row_findings(commit_chain.compare_counts(intervals, changes.count)) if intervals else []
+    )
+    differences += commit_chain.copy_findings(recorded, changes.copied_rows(), compacted) if recorded else []
     counted = None if intervals is None else sum(interval.changes for interval in intervals)
     erased = sum(changes.erasures.changes.values()) + sum(changes.erasures.copies.values())
     prepared = changes.prepared_rows()
