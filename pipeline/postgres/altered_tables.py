@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import psycopg
-
-from pipeline.errors import SourceError
 from pipeline.postgres.attributes import SNAPSHOT, WRITTEN_BY
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, for_server, reading
 from pipeline.postgres.published_tables import PUBLISHED
 from pipeline.postgres.sql_text import THIS_DATABASE
 
@@ -58,17 +55,13 @@ class AlteredTable:
 def read_altered(connection: Connection, publication: str, since: int) -> dict[int, AlteredTable]:
     """Return the published tables, by OID, that a transaction altered whose 64-bit id is `since` or more."""
     query = _ALTERED.format(published=for_server(connection, PUBLISHED))
-    try:
+    with reading("which tables were altered"):
         rows = connection.execute(query, {"publication": publication, "since": since}).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read which tables were altered: {describe(error)}.") from None
     return {oid: AlteredTable(identity, tuple(xids or ())) for oid, identity, xids in rows}
 
 
 def list_locked(connection: Connection, relation_ids: Collection[int]) -> set[int]:
     """Return those of the tables that a transaction has locked exclusively, which may be altering them."""
-    try:
+    with reading("the locks of tables"):
         rows = connection.execute(_LOCKED).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the locks of tables: {describe(error)}.") from None
     return {oid for (oid,) in rows}.intersection(relation_ids)

@@ -11,11 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import psycopg
-
-from pipeline.errors import SourceError
 from pipeline.postgres.catalog import has_ended
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, for_server, reading
 from pipeline.protocol.lsn import LSN
 
 
@@ -108,26 +105,20 @@ def read_attributes(connection: Connection, oid: int, xid: int) -> TableAttribut
 
     Raises SourceError if they cannot be read.
     """
-    try:
+    with reading("the columns of a table with protected columns", "Run again."):
         while True:
             was_visible = has_ended(connection, xid)
             columns, lists = _read(connection, oid)
             if was_visible or not has_ended(connection, xid):
                 break
         is_aborted = was_visible and _read_one(connection, _STATUS, xid) == "aborted"
-    except psycopg.Error as error:
-        raise SourceError(
-            f"Cannot read the columns of a table with protected columns: {describe(error)}. Run again."
-        ) from None
     return TableAttributes(columns, lists, not was_visible, is_aborted) if columns else None
 
 
 def read_horizon(connection: Connection) -> CatalogHorizon:
     """Return the horizon of the catalog as it is now."""
-    try:
+    with reading("the server's WAL location", "Run again."):
         row = connection.execute(_HORIZON).fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the server's WAL location: {describe(error)}. Run again.") from None
     assert row is not None
     return CatalogHorizon(LSN.parse(row[1]), row[0])
 

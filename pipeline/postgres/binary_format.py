@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-import psycopg
-
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, for_server, reading
 from pipeline.postgres.publication import Publication
 from pipeline.postgres.published_tables import IS_PUBLISHED, PUBLISHED
 from pipeline.protocol.binary.converters import CatalogType, Types
@@ -57,10 +55,8 @@ ORDER BY 1, 2, a.attnum
 
 def read_type(connection: Connection, oid: int) -> CatalogType | None:
     """Return a type from the catalog as it is now, None if it does not exist."""
-    try:
+    with reading("the types of the source", "Run again."):
         row = connection.execute(_TYPE, (oid,)).fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the types of the source: {describe(error)}. Run again.") from None
     if row is None:
         return None
     oid, name, kind, send, output, delimiter, parts = row
@@ -87,11 +83,9 @@ def find_unreadable(connection: Connection, tables: Collection[TableName], publi
         "tables": [table for _, table in tables],
         "publication": publication,
     }
-    try:
+    with reading("the published columns"):
         rows = connection.execute(_COLUMNS.format(published=published, is_published=is_published), parameters)
         return list(_describe_unreadable(types, rows.fetchall()))
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the published columns: {describe(error)}.") from None
 
 
 def refuse_unreadable(connection: Connection, publication: Publication) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-import psycopg
-
-from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.connection import Connection, reading
 
 MAX_CHARACTERS = 65_536
 """Of a comment; what exceeds them is cut off."""
@@ -43,10 +40,8 @@ class CatalogComment(NamedTuple):
 
 def read_comments(connection: Connection, relation_ids: Collection[int]) -> list[CatalogComment]:
     """Return the comments on tables, given by their OIDs, and on their columns."""
-    try:
+    with reading("the comments on the source's tables"):
         rows = connection.execute(_COMMENTS, (MAX_CHARACTERS, list(relation_ids))).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the comments on the source's tables: {describe(error)}.") from None
     return [
         CatalogComment(relation_id, number, None if column is None else _text(column), _text(comment))
         for relation_id, number, column, comment in rows

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import psycopg
-
 from pipeline.config.config import Config
-from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, for_server, reading
 from pipeline.postgres.relation_kinds import Reason
 from pipeline.postgres.replica_identities import KEY_COLUMNS
 from pipeline.table_name import TableName
@@ -36,10 +33,8 @@ def find_unusable_rules(
     if not any(rule.columns for rule in config.tables):
         return {}
     found = {}
-    try:
+    with reading("the columns of the source's keys"):
         rows = connection.execute(_COLUMNS.format(key=for_server(connection, KEY_COLUMNS))).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the columns of the source's keys: {describe(error)}.") from None
     for schema, table, columns, key in rows:
         name = TableName(schema, table)
         rule = config.rule_for(name)

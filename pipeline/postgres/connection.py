@@ -211,7 +211,7 @@ def use_raw_encoding(connection: Connection) -> None:
 
 def identify(connection: Connection) -> ServerIdentity:
     """Return the server's identity and its current flush LSN (on a standby, the replay LSN)."""
-    try:
+    with reading("the identity of the server"):
         row = connection.execute(
             "SELECT (pg_catalog.pg_control_system()).system_identifier::text,"
             " CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
@@ -222,19 +222,10 @@ def identify(connection: Connection) -> ServerIdentity:
             " pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())),"
             " pg_catalog.current_setting('server_encoding')"
         ).fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the identity of the server: {describe(error)}.") from None
     assert row is not None
     system_identifier, timeline, database, database_oid, encoding = row
-    return ServerIdentity(
-        system_identifier=system_identifier,
-        timeline=int(timeline),
-        database=database,
-        database_oid=database_oid,
-        server_version=connection.info.server_version,
-        wal_flush_lsn=read_flush_lsn(connection),
-        encoding=encoding,
-    )
+    place = system_identifier, int(timeline), database, database_oid
+    return ServerIdentity(*place, connection.info.server_version, read_flush_lsn(connection), encoding)
 
 
 def is_in_recovery(connection: Connection) -> bool:
@@ -265,10 +256,8 @@ def read_idle_timeout(connection: Connection) -> timedelta | None:
 
 
 def _first_row(connection: Connection, query: str, what: str) -> tuple[Any, ...] | None:
-    try:
+    with reading(what):
         return connection.execute(query.encode()).fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read {what}: {describe(error)}.") from None
 
 
 def read_flush_lsn(connection: Connection) -> LSN:
@@ -316,12 +305,8 @@ def for_server(connection: Connection, since: Mapping[int, str]) -> str:
 
 def is_synchronous_standby(connection: Connection, application_name: str) -> bool:
     """Return whether synchronous_standby_names may make commits wait for a walsender of that name."""
-    try:
-        row = connection.execute(
-            "SELECT pg_catalog.lower(pg_catalog.current_setting('synchronous_standby_names'))"
-        ).fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the settings of the server: {describe(error)}.") from None
+    query = "SELECT pg_catalog.lower(pg_catalog.current_setting('synchronous_standby_names'))"
+    row = _first_row(connection, query, "the settings of the server")
     assert row is not None
     return "*" in row[0] or application_name.lower() in row[0]
 
@@ -336,6 +321,15 @@ def describe(error: psycopg.Error | str, conninfo: str = "") -> str:
         text = text.replace(secret, "***")
     text = re.sub(r"\s+", " ", text).strip().rstrip(".")
     return re.sub(r"^(?:ERROR|FATAL|PANIC): +", "", text)
+
+
+@contextmanager
+def reading(what: str, advice: str = "") -> Iterator[None]:
+    """Raise SourceError, which names what cannot be read, for an error of the server in a block."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read {what}: {describe(error)}.{advice and f' {advice}'}") from None
 
 
 def limit_connect_time(conninfo: str, seconds: float) -> str:

@@ -6,11 +6,8 @@ Partitions are read with the tables that they are partitions of, on all levels.
 
 from __future__ import annotations
 
-import psycopg
-
 from pipeline.config.config import Config
-from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, for_server, reading
 from pipeline.postgres.relation_kinds import (
     FIRST_WITH_ROOTS,
     CatalogFacts,
@@ -95,7 +92,7 @@ def read_relations(connection: Connection, config: Config) -> MatchedRelations:
     """Return what the relations are that the configuration's rules match; raise SourceError."""
     names = [name for rule in config.tables for name in rule.exact_names]
     has_union = any(rule.is_union for rule in config.tables)
-    try:
+    with reading("the source's relations"):
         has_hypertables = connection.execute(_HAS_HYPERTABLES).fetchone() is not None
         query = _RELATIONS.format(
             access_method=for_server(connection, _ACCESS_METHOD),
@@ -104,8 +101,6 @@ def read_relations(connection: Connection, config: Config) -> MatchedRelations:
         )
         rows = connection.execute(query, {"names": names, "has_union": has_union}).fetchall()
         members = connection.execute(_FAMILIES).fetchall() if publishes_roots(connection) else []
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's relations: {describe(error)}.") from None
     facts = [
         CatalogFacts(
             TableName(schema, table),

@@ -11,10 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import psycopg
-
-from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe, read_flush_lsn
+from pipeline.postgres.connection import Connection, read_flush_lsn, reading
 from pipeline.postgres.sql_text import THIS_DATABASE, quote_literal
 from pipeline.protocol.lsn import LSN
 from pipeline.units import format_duration
@@ -79,13 +76,11 @@ class OpenTransactions:
 
 def read_writers(connection: Connection, relation_ids: Sequence[int]) -> OpenTransactions:
     """Return the transactions that write to the tables now."""
-    try:
+    with reading("the transactions that write to tables"):
         row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
         if row is not None and row[0]:
             return OpenTransactions({}, connection.execute(_ON_STANDBY).fetchone())
         rows = connection.execute(_WRITERS, (list(relation_ids),)).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the transactions that write to tables: {describe(error)}.") from None
     return OpenTransactions({relation_id: frozenset(writers) for relation_id, writers in rows})
 
 
@@ -100,7 +95,7 @@ def keeps_stale_entries(server_version: int) -> bool:
 
 def write_wal_past_now(connection: Connection, should_stop: Callable[[], bool]) -> LSN:
     """Return an LSN after the end of every transaction that has ended, once the server can decode to it."""
-    try:
+    with reading("the server's WAL location"):
         row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
         if row is None or row[0]:
             return read_flush_lsn(connection)
@@ -108,8 +103,6 @@ def write_wal_past_now(connection: Connection, should_stop: Callable[[], bool]) 
         assert row is not None
         # This transaction's own end writes WAL after theirs.
         connection.execute("SELECT pg_catalog.txid_current()")
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the server's WAL location: {describe(error)}.") from None
     insert_lsn = LSN.parse(row[0])
     while read_flush_lsn(connection) <= insert_lsn and not should_stop():
         time.sleep(_POLL_INTERVAL)
@@ -152,19 +145,15 @@ class OpenTransaction:
 
 def list_open_transactions(connection: Connection) -> list[OpenTransaction]:
     """Return the transactions of all databases that have an xid, oldest first."""
-    try:
+    with reading("the source's open transactions"):
         return [OpenTransaction(*row) for row in connection.execute(_OPEN).fetchall()]
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's open transactions: {describe(error)}.") from None
 
 
 def read_prepared_transactions(connection: Connection) -> set[tuple[str, int]]:
     """Return GID and xid of this database's prepared transactions."""
-    try:
+    with reading("the source's prepared transactions"):
         rows = connection.execute(
             "SELECT gid::text, transaction::text::bigint FROM pg_catalog.pg_prepared_xacts"
             " WHERE database = pg_catalog.current_database()"
         ).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's prepared transactions: {describe(error)}.") from None
     return {(gid, xid) for gid, xid in rows}

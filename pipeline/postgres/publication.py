@@ -21,7 +21,7 @@ from psycopg import sql
 from pipeline.config.config import Config
 from pipeline.errors import SourceError, TableLockedError
 from pipeline.postgres.catalog import NOT_NULL
-from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time
+from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time, reading
 from pipeline.postgres.key_conditions import KeyCondition
 from pipeline.postgres.matched_relations import publishes_roots, read_relations
 from pipeline.postgres.published_tables import FAMILY, IS_LOGGED, IS_PUBLISHED, PUBLISHED
@@ -194,12 +194,10 @@ def describe_published(connection: Connection, publication: str, name: TableName
 def list_published(connection: Connection, publication: str) -> dict[TableName, Membership]:
     """Return the published tables, each with its membership."""
     published, entries = (for_server(connection, each) for each in (PUBLISHED, _ENTRIES))
-    try:
+    with reading("the source's publications"):
         rows = connection.execute(
             _PUBLISHED.format(published=published, entries=entries), {"publication": publication}
         ).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
     return {TableName(schema, table): Membership(oid, since) for schema, table, oid, since in rows}
 
 
@@ -462,7 +460,5 @@ def _create_publication(connection: Connection, config: Config, scope: Scope) ->
 
 
 def _fetch(connection: Connection, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-    try:
+    with reading("the source's publications"):
         return connection.execute(query, parameters).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None

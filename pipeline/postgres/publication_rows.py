@@ -13,10 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import psycopg
-
-from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, for_server, reading
 
 _FACTS = "{0}.xmin::text::bigint, {0}.xmax::text::bigint, {0}.cmin::text::bigint, {0}.cmax::text::bigint"
 _ROW = """
@@ -54,10 +51,8 @@ class PublicationRow(NamedTuple):
 
 def read_publication_rows(connection: Connection, publication: str) -> list[PublicationRow]:
     """Return the rows of a publication in the session's snapshot, none if it does not exist."""
-    try:
+    with reading("the source's publications"):
         rows = connection.execute(for_server(connection, _ROWS), {"publication": publication}).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
     return [PublicationRow(*row) for row in rows]
 
 

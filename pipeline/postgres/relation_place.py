@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import psycopg
-
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
-from pipeline.errors import SourceError
-from pipeline.postgres.connection import connect, describe, limit_connect_time, limit_statement_time
+from pipeline.postgres.connection import connect, limit_connect_time, limit_statement_time, reading
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.table_name import TableName
 
@@ -49,14 +46,12 @@ class RelationPlace:
 
 def find_relation(config: Config, name: TableName) -> RelationPlace:
     """Return what the source has under a name; raise SourceError if it cannot be read."""
-    try:
-        with connect(limit_connect_time(config.source.conninfo, _SECONDS)) as connection:
-            limit_statement_time(connection, _SECONDS)
-            rows = connection.execute(_FOUND, name._asdict()).fetchall()
-            alone = Config(pipeline=config.pipeline, tables=(TableRule(str(name)),))
-            reason = read_relations(connection, alone).refused().get(name) if rows else None
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's relations: {describe(error)}.") from None
+    limited = limit_connect_time(config.source.conninfo, _SECONDS)
+    with reading("the source's relations"), connect(limited) as connection:
+        limit_statement_time(connection, _SECONDS)
+        rows = connection.execute(_FOUND, name._asdict()).fetchall()
+        alone = Config(pipeline=config.pipeline, tables=(TableRule(str(name)),))
+        reason = read_relations(connection, alone).refused().get(name) if rows else None
     found = {TableName(schema, table): lists for schema, table, *lists in rows}
     if name not in found:
         return RelationPlace(False, tuple(sorted(found)))

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import psycopg
-
-from pipeline.errors import SourceError
 from pipeline.postgres.catalog import NOT_NULL
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, for_server, reading
 from pipeline.postgres.published_tables import FAMILY
 from pipeline.table_name import TableName
 
@@ -165,7 +162,5 @@ def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, Tabl
 def _fetch(
     connection: Connection, query: str, parameters: Mapping[str, object] | None = None
 ) -> list[tuple[Any, ...]]:
-    try:
+    with reading("the source's replica identities"):
         return connection.execute(query.encode(), parameters).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's replica identities: {describe(error)}.") from None

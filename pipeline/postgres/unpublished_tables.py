@@ -15,7 +15,7 @@ from psycopg import sql
 
 from pipeline.config.config import Config
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time
+from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time, reading
 from pipeline.postgres.publication import (
     IS_PUBLISHABLE,
     PUBLISHES_SCHEMAS,
@@ -242,11 +242,9 @@ def add_schemas(
     if publication is None or publication.all_tables or _refusal(connection, config, publication):
         return []
     refused = {table.schema for table, reason in unpublished.items() if reason is not None}
-    try:
+    with reading("the source's publications"):
         [(may_add,)] = connection.execute(_MAY_ADD_SCHEMAS, (publication.name,)).fetchall()
         published = {schema for (schema,) in connection.execute(_SCHEMAS, (publication.name,))}
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
     if not may_add:
         return []
     wanted = set(list_whole_schemas(connection, config)) - published - refused
@@ -288,10 +286,8 @@ def _list(connection: Connection, publication: Publication) -> list[_Table]:
     parts = next(parts for first, parts in _PARTS.items() if major >= first)
     text = _EXCLUDED if publication.all_tables else _UNPUBLISHED
     query = text.format(is_publishable=for_server(connection, IS_PUBLISHABLE), **parts)
-    try:
+    with reading("the source's publications"):
         rows = connection.execute(query, {"publication": publication.name}).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
     return [_Table(oid, TableName(schema, table), *facts) for oid, schema, table, *facts in rows]
 
 

@@ -17,7 +17,14 @@ from psycopg import sql
 
 from pipeline.errors import SourceError
 from pipeline.key_ranges import KeyRange
-from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time, read_flush_lsn
+from pipeline.postgres.connection import (
+    Connection,
+    describe,
+    for_server,
+    limit_lock_time,
+    read_flush_lsn,
+    reading,
+)
 from pipeline.postgres.partition_bounds import read_bounds
 from pipeline.postgres.published_tables import PUBLISHED
 from pipeline.postgres.watched_types import WatchedType, read_watched_types
@@ -132,19 +139,16 @@ class WatchedTables:
 
 def read_watched_tables(connection: Connection, publication: str) -> WatchedTables | None:
     """Return the catalog's state as of one snapshot, None if the publication does not exist."""
-    try:
-        with connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            state = connection.execute(_STATE, (publication,)).fetchone()
-            parameters = {"publication": publication, "commands": _COMMANDS_OF_CREATION}
-            columns = _COLUMNS.format(is_usable=for_server(connection, _IS_USABLE))
-            published, generated = for_server(connection, PUBLISHED), for_server(connection, _GENERATED)
-            rows = connection.execute(
-                _TABLES.format(published=published, generated=generated, columns=columns), parameters
-            ).fetchall()
-            types = read_watched_types(connection, publication)
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's tables and types: {describe(error)}.") from None
+    with reading("the source's tables and types"), connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        state = connection.execute(_STATE, (publication,)).fetchone()
+        parameters = {"publication": publication, "commands": _COMMANDS_OF_CREATION}
+        columns = _COLUMNS.format(is_usable=for_server(connection, _IS_USABLE))
+        published, generated = for_server(connection, PUBLISHED), for_server(connection, _GENERATED)
+        rows = connection.execute(
+            _TABLES.format(published=published, generated=generated, columns=columns), parameters
+        ).fetchall()
+        types = read_watched_types(connection, publication)
     if state is None:
         return None
     members = (
@@ -158,14 +162,12 @@ def read_watched_tables(connection: Connection, publication: str) -> WatchedTabl
 
 def list_existing_columns(connection: Connection, relation_id: int) -> set[int]:
     """Return the attribute numbers of a table's columns."""
-    try:
+    with reading("the columns of a table"):
         rows = connection.execute(
             "SELECT attnum::bigint FROM pg_catalog.pg_attribute"
             " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
             (relation_id,),
         ).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the columns of a table: {describe(error)}.") from None
     return {number for (number,) in rows}
 
 

@@ -9,12 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import psycopg
-
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
-from pipeline.errors import SourceError
-from pipeline.postgres.connection import WAL_LEVEL, Connection, describe, for_server
+from pipeline.postgres.connection import WAL_LEVEL, Connection, for_server, reading
 from pipeline.postgres.matched_relations import publishes_roots, read_relations
 from pipeline.postgres.publication import IS_PUBLISHABLE
 from pipeline.postgres.published_tables import FAMILY, LOCKED
@@ -160,7 +157,7 @@ def read_facts(connection: Connection, role: str | None = None) -> SourceFacts:
     """Return the facts of the session's database and of a role, by default the session's."""
     user = connection.info.user
     parameters = {"role": role or user, "administrators": list(MANAGED)}
-    try:
+    with reading("the source's catalog"):
         row = connection.execute(_SERVER, parameters).fetchone()
         rows = connection.execute(
             _TABLES.format(
@@ -169,8 +166,6 @@ def read_facts(connection: Connection, role: str | None = None) -> SourceFacts:
             parameters,
         ).fetchall()
         replicates = may_replicate(connection, role or user)
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's catalog: {describe(error)}.") from None
     assert row is not None
     level, slots, senders, sending, slot_wal, *rights, is_standby, slot_names, publications = row[:-2]
     administrators, temporary_tables = row[-2:]

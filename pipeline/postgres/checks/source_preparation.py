@@ -10,12 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import psycopg
-
-from pipeline.errors import SourceError
 from pipeline.postgres.checks.copy_checks import LeafPrivileges, list_leaves
 from pipeline.postgres.checks.source_facts import SourceFacts, SourceTable
-from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.connection import Connection, reading
 from pipeline.postgres.publication import VIA_ROOT
 from pipeline.postgres.replica_identities import LackingIdentity, list_lacking_identities
 from pipeline.postgres.sql_text import quote_identifier
@@ -56,10 +53,8 @@ def read_preparation(
     Those `left_out` may be replicated once they have a replica identity. The rate of the WAL is in bytes per
     second.
     """
-    try:
+    with reading("the source's privileges"):
         leaves = list_leaves(connection, sorted(table.name for table in tables), facts.role)
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's privileges: {describe(error)}.") from None
     lacking = list_lacking_identities(connection, sorted(table.name for table in left_out))
     return [*preparation(facts, publication, tables, leaves), *_options(facts, lacking, wal_rate)]
 

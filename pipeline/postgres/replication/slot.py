@@ -23,7 +23,7 @@ from psycopg.pq.abc import PGresult
 
 from pipeline.config.config import Config
 from pipeline.errors import GapError, PublicationGapError, SlotGapError, SlotWaitStopped, SourceError
-from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.connection import Connection, describe, reading
 from pipeline.postgres.replication.options import PLUGIN, negotiate
 from pipeline.postgres.replication.slot_creation import create_waiting
 from pipeline.postgres.replication.slot_lock import SlotInUse, retry_while_busy
@@ -106,14 +106,12 @@ def read_slot(connection: Connection, name: str) -> Slot | None:
     """Return the current state of a slot, None if it does not exist."""
     major = connection.info.server_version // 10000
     newer = ", ".join(column if major >= since else absent for column, since, absent in _COLUMNS_SINCE)
-    try:
+    with reading(f"the slot {name}"):
         row = connection.execute(
             "SELECT plugin::text, database::text, temporary, confirmed_flush_lsn::text, restart_lsn::text,"
             f" active_pid, {newer} FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
             (name,),
         ).fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the slot {name}: {describe(error)}.") from None
     if row is None:
         return None
     plugin, database, temporary, confirmed_flush_lsn, restart_lsn, *newer_values = row
@@ -181,10 +179,8 @@ def require_slot(connection: Connection, name: str, publication: str) -> Slot:
 def require_publication(connection: Connection, publication: str) -> None:
     """Raise SourceError if the publication does not exist."""
     query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
-    try:
+    with reading("the source's publications"):
         exists = connection.execute(query, (publication,)).fetchone() is not None
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
     if not exists:
         # PostgreSQL up to 17 reports it at the first change only, and 18 skips the rows.
         raise SourceError(

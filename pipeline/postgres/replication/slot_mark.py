@@ -14,7 +14,7 @@ from typing import NamedTuple
 import psycopg
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.connection import Connection, reading
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
 
 _MARK = re.compile(r"; the slot (\S+) is read by pgdelta for the lake ([0-9a-f]{32}) in (.*)\.", re.DOTALL)
@@ -49,10 +49,8 @@ def is_mark_due(connection: Connection, publication: str, mark: SlotMark) -> boo
     Raises SourceError if that slot exists.
     """
     slot = mark.slot
-    try:
+    with reading("the source's publications"):
         row = connection.execute(_READ, (slot, publication)).fetchone()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
     found = _MARK.search(row[0] or "") if row else None
     if row is None or found is None or found.group(1) != slot or found.group(2) == mark.lake_id:
         return False

@@ -23,11 +23,11 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import (
     Connection,
     connect,
-    describe,
     limit_connect_time,
     limit_statement_time,
     read_flush_lsn,
     read_idle_timeout,
+    reading,
     shut_down_sessions,
 )
 from pipeline.postgres.idle_rules import read_idle_rules
@@ -117,14 +117,12 @@ def read_source_status(config: Config, seconds: float = QUERY_SECONDS) -> Source
 
 
 def _read_status(connection: Connection, config: Config, seconds: float) -> SourceStatus:
-    try:
+    with reading("the settings of the server"):
         limit_statement_time(connection, seconds)
         [(now, megabytes)] = connection.execute(
             "SELECT pg_catalog.clock_timestamp(), (SELECT setting FROM pg_catalog.pg_settings"
             " WHERE name = 'max_slot_wal_keep_size')"
         ).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the settings of the server: {describe(error)}.") from None
     keep_size = None if megabytes is None or int(megabytes) < 0 else int(megabytes) << 20
     slot = read_slot(connection, config.source.slot)
     publication, relations = (

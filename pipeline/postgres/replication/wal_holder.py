@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-import psycopg
-
-from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.connection import Connection, reading
 from pipeline.postgres.replication.slot import Slot
 from pipeline.postgres.sql_text import quote_literal
 from pipeline.protocol.lsn import LSN
@@ -82,13 +79,11 @@ def find_wal_holder(connection: Connection, slot: Slot | None, wal_lsn: LSN, lim
     if slot is None or slot.is_lost or not slot.restart_lsn:
         return None
     retained = max(0, wal_lsn - slot.restart_lsn)
-    try:
+    with reading("the transactions that are open"):
         if slot.confirmed_flush_lsn - slot.restart_lsn > limit:
             return _find_transaction(connection, slot, retained)
         if slot.failover and retained > limit:
             return _find_standby_slot(connection, slot, retained)
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the transactions that are open: {describe(error)}.") from None
     return None
 
 

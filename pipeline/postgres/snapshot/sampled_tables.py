@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import psycopg
-
-from pipeline.errors import SourceError
 from pipeline.postgres.catalog import NOT_NULL
-from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.connection import Connection, for_server, reading
 from pipeline.postgres.publication import Leaf, PublishedTable
 from pipeline.postgres.published_tables import FAMILY, LOCKED
 from pipeline.protocol.messages import Column, Relation
@@ -73,10 +70,8 @@ def list_sampled(connection: Connection, names: Sequence[TableName], limit: int)
         "tables": [name.table for name in names],
         "limit": limit,
     }
-    try:
+    with reading("the source's tables"):
         rows = connection.execute(query, parameters).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read the source's tables: {describe(error)}.") from None
     found = []
     for schema, table, oid, filenode, pages, size, columns, types, modifiers, nullable in rows:
         leaf = Leaf(schema, table, oid, filenode, pages)

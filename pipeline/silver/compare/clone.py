@@ -267,8 +267,7 @@ class SnapshotCloner:
         """Return a table whose pending changes Spark applied to a clone of it."""
         clone, start = self.clone_of(pinned.name), InputStart(pinned.offset)
         clone.remove()
-        cloned = f"{pinned.table.identifier} VERSION AS OF {pinned.version}"
-        pinned.table.spark.sql(f"CREATE TABLE {clone.identifier} SHALLOW CLONE {cloned}")
+        _clone(pinned.table, pinned.version, clone)
         records = BufferedRecords(Records(self._bronze.lake), discards_misfits=True)
         writer = SilverTable(
             self._bronze.lake.sessions.new(),
@@ -290,3 +289,8 @@ class SnapshotCloner:
 
 def _no_rebuild(plan: RangePlan) -> WriteResult:
     raise AssertionError(f"a comparison rebuilds nothing up to {plan.end_lsn}")
+
+
+def _clone(table: LakeTable, version: int, to: LakeTable) -> None:
+    """Create a shallow clone of a version, which shares its data files."""
+    table.spark.sql(f"CREATE TABLE {to.identifier} SHALLOW CLONE {table.identifier} VERSION AS OF {version}")
