@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
@@ -68,9 +67,6 @@ from pipeline.silver.write.shared_tables import SharedTable, refresh_shared
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _BUSY_SECONDS = 5.0  # the server may take a while to notice that a session ended
 _CHANGES, _PREPARED = "bronze/changes", "bronze/prepared"
 
@@ -81,7 +77,6 @@ def run_forget(
     keys: Sequence[Sequence[str]],
     *,
     is_dry_run: bool = False,
-    spark: SparkSession | None = None,
 ) -> ForgetReceipt:
     """Erase the keys, each given by the texts of its columns, of the table that a glob names.
 
@@ -89,7 +84,7 @@ def run_forget(
     glob that names no or several tables, and for keys that are none of the table; LakeError if keys cannot
     be erased, or a job is running.
     """
-    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta forget {config.pipeline}")
+    lake = Lake.for_writing(config.storage, application=f"pgdelta forget {config.pipeline}")
     if lake.working_root is None:
         raise LakeError(
             "pgdelta forget needs a lake on a file system of this machine or on an object store, and "

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlparse
 
 from pipeline.bronze.adoptions import Adoption, adopts_no_protected
@@ -40,9 +40,6 @@ from pipeline.postgres.unpublished_tables import find_unpublished
 from pipeline.progress import IngestProgress
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +108,6 @@ def run_adopt(
     ignored: Sequence[str] = (),
     is_dry_run: bool = False,
     runs: bool = True,
-    spark: SparkSession | None = None,
     progress: IngestProgress | None = None,
     stop: threading.Event | None = None,
 ) -> AdoptSummary:
@@ -122,7 +118,7 @@ def run_adopt(
     """
     from pipeline.silver.compare.adoption import read_version
 
-    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta adopt {config.pipeline}")
+    lake = Lake.for_writing(config.storage, application=f"pgdelta adopt {config.pipeline}")
     path = _absolute(lake, path)
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo, application_name="pgdelta adopt") as connection:
@@ -142,7 +138,7 @@ def run_adopt(
     if is_dry_run:
         return AdoptSummary(name, adoption, sentence=_compare(config, lake, name, adoption))
     if before is not None:
-        run = run_both(config, spark=spark, stop=stop, ingest_progress=progress) if runs else None
+        run = run_both(config, stop=stop, ingest_progress=progress) if runs else None
         return AdoptSummary(name, before, is_new=False, run=run)
     if runs:
         refuse_while_apply_runs(lake)
@@ -150,7 +146,7 @@ def run_adopt(
     if not waiting or waiting[-1].adoption != adoption:
         with crash_step(AdoptionStep.REQUEST_ADOPTION):
             bronze.copies.request([CopyRequest.of(name, adoption.reason)])
-    run = run_both(config, spark=spark, stop=stop, ingest_progress=progress) if runs else None
+    run = run_both(config, stop=stop, ingest_progress=progress) if runs else None
     return AdoptSummary(name, adoption, run=run)
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -31,9 +31,6 @@ from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.units import format_count
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,6 @@ def run_maintenance(
     *,
     dry_run: bool = False,
     by_spark: bool = False,
-    spark: SparkSession | None = None,
     stop: threading.Event | None = None,
     progress: Callable[[MaintainedTable], None] | None = None,
     clock: Callable[[], float] = time.time,
@@ -127,7 +123,7 @@ def run_maintenance(
     ConfigError if no table matches, or if the lake is on storage that only Spark can write.
     """
     stop = stop or threading.Event()
-    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta maintain {config.pipeline}")
+    lake = Lake.for_writing(config.storage, application=f"pgdelta maintain {config.pipeline}")
     if lake.working_root is None and (dry_run or not by_spark):
         raise ConfigError(
             f"The lake {lake.root} is not on a file system of this machine, so only Spark can maintain it. "

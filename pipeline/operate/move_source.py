@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.apply import job as applying
 from pipeline.bronze.copies import compared_row, gap_row, moved_row
@@ -55,9 +55,6 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
 from pipeline.units import format_size
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _PAUSE = 2.0  # seconds in which nothing may arrive from the old server
 _MAX_SWITCHES = 64  # of a WAL segment, that a person may be asked for
@@ -113,18 +110,17 @@ def run_move_source(
     old: str | None = None,
     compares: bool = False,
     stop: threading.Event | None = None,
-    spark: SparkSession | None = None,
 ) -> MoveSummary:
     """Move the pipeline to the server that the configuration names; `old` is the conninfo of the one before.
 
     With `compares`, tables are compared also if pg_upgrade kept the slot.
     """
     stop = stop or threading.Event()
-    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta move-source {config.pipeline}")
+    lake = Lake.for_writing(config.storage, application=f"pgdelta move-source {config.pipeline}")
     refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)
     bronze.require_offset()
-    move = SourceMove(config, bronze, old, compares=compares, stop=stop, spark=spark)
+    move = SourceMove(config, bronze, old, compares=compares, stop=stop)
     while (step := move.next_step()) is not MoveStep.DONE and not stop.is_set():
         if step is MoveStep.SWITCH and step in move.summary.steps:
             raise GapError(
@@ -146,10 +142,9 @@ class SourceMove:
         *,
         compares: bool,
         stop: threading.Event,
-        spark: SparkSession | None,
     ) -> None:
         self._config, self._bronze, self._old = config, bronze, old
-        self._compares, self._stop, self._spark = compares, stop, spark
+        self._compares, self._stop = compares, stop
         self._is_drained = self._is_restored = False
         with connect(config.source.conninfo) as connection:
             self._identity = identify(connection)
@@ -204,9 +199,9 @@ class SourceMove:
         copying = replace(self._config.source.copying, conninfo="")
         source = replace(self._config.source, conninfo=self._old, copying=copying)
         config = replace(self._config, source=source)
-        ingesting.run_ingest(config, stop=self._stop, spark=self._spark)
+        ingesting.run_ingest(config, stop=self._stop)
         self._stop.wait(_PAUSE)
-        later = ingesting.run_ingest(config, stop=self._stop, spark=self._spark)
+        later = ingesting.run_ingest(config, stop=self._stop)
         if later.changes:
             raise SourceError(
                 f"The old server still commits to published tables ({later.changes} changes within "
@@ -294,8 +289,8 @@ class SourceMove:
 
     def _compare(self) -> None:
         """Apply up to the gap, compare and copy, and apply what was copied."""
-        applying.run_apply(self._config, stop=self._stop, spark=self._spark)
-        self.summary.run = run_both(self._config, stop=self._stop, spark=self._spark)
+        applying.run_apply(self._config, stop=self._stop)
+        self.summary.run = run_both(self._config, stop=self._stop)
 
     def _is_slot_kept(self, connection: Connection, names: Collection[TableName]) -> bool:
         """Return whether pg_upgrade kept the slot, which it does only if the slot had read everything.

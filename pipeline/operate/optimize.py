@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 from pipeline.config.config import Config
@@ -82,7 +81,6 @@ def run_optimize(
     globs: Sequence[str] | None = None,
     *,
     vacuums: bool = False,
-    spark: SparkSession | None = None,
     stop: threading.Event | None = None,
     progress: Callable[[OptimizedTable], None] | None = None,
 ) -> OptimizeSummary:
@@ -92,7 +90,7 @@ def run_optimize(
     other table is begun. Raise ConfigError if no table matches.
     """
     stop = stop or threading.Event()
-    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta optimize {config.pipeline}")
+    lake = Lake.for_writing(config.storage, application=f"pgdelta optimize {config.pipeline}")
     _ = lake.spark  # a session that cannot start is the command's failure, not each table's
     done = []
     tables = list(tables_of(lake, globs))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
@@ -24,9 +24,6 @@ from pipeline.protocol.lsn import INVALID
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LONGEST_REASON = 200
 
@@ -69,14 +66,12 @@ class PauseSummary:
         return 0
 
 
-def pause_tables(
-    config: Config, globs: Sequence[str], *, reason: str | None = None, spark: SparkSession | None = None
-) -> PauseSummary:
+def pause_tables(config: Config, globs: Sequence[str], *, reason: str | None = None) -> PauseSummary:
     """Pause the tables that globs match; raise ConfigError if none does."""
     if reason is not None and (len(reason) > _LONGEST_REASON or not reason.isprintable()):
         raise ConfigError(f"--reason is one line of at most {_LONGEST_REASON} characters. Shorten it.")
     matches = match_tables(globs)
-    lake, bronze, records = _open(config, spark, "pause")
+    lake, bronze, records = _open(config, "pause")
     relations = bronze.source_relations().values() if bronze.relations.exists() else ()
     oids = {relation.name: relation.oid for relation in sorted(relations, key=lambda each: each.lsn)}
     known = {*records.tables.read(), *oids}
@@ -93,13 +88,13 @@ def pause_tables(
     return PauseSummary(config.pipeline, "paused", done, tuple(paused))
 
 
-def resume_tables(config: Config, globs: Sequence[str], *, spark: SparkSession | None = None) -> PauseSummary:
+def resume_tables(config: Config, globs: Sequence[str]) -> PauseSummary:
     """Resume the paused tables that globs match by a present or an earlier name.
 
     Raises ConfigError if none does.
     """
     matches = match_tables(globs)
-    _, bronze, records = _open(config, spark, "resume")
+    _, bronze, records = _open(config, "resume")
     pauses = records.pauses.read()
     names_by_oid: dict[int, set[TableName]] = {}
     for relation in bronze.source_relations().values() if pauses and bronze.relations.exists() else ():
@@ -117,8 +112,8 @@ def resume_tables(config: Config, globs: Sequence[str], *, spark: SparkSession |
     return PauseSummary(config.pipeline, "resumed", names, tuple(records.pauses.read()))
 
 
-def _open(config: Config, spark: SparkSession | None, command: str) -> tuple[Lake, Bronze, Records]:
-    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta {command} {config.pipeline}")
+def _open(config: Config, command: str) -> tuple[Lake, Bronze, Records]:
+    lake = Lake.for_writing(config.storage, application=f"pgdelta {command} {config.pipeline}")
     return lake, Bronze(lake, config.pipeline), Records(lake)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalog_registrar import SilverPlace, targets
@@ -48,9 +47,6 @@ _MAX_CHARACTERS = 100  # of a property's value or a comment
 _UNWRITTEN = "no data is written until then"
 _REBUILD, _RESYNC = NeedsRebuild(""), NeedsResync("")
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @one_look()
 def make_plan(
@@ -58,12 +54,11 @@ def make_plan(
     globs: Sequence[str] | None = None,
     *,
     shows_sql: bool = False,
-    spark: SparkSession | None = None,
 ) -> Plan:
     """Return what the next apply does to the tables that globs name, or to all; changes nothing."""
     matches = match_tables(globs)
     has_details = shows_sql or bool(globs)
-    applier = Applier(spark, config)
+    applier = Applier(None, config)
     pending = applier.plan()
     found: list[PlannedTable] = []
     for name, table in applier.planner.tables.items():

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalogs import Catalogs
@@ -24,16 +23,12 @@ from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 def apply_tables(
     config: Config,
     globs: Sequence[str] | None = None,
     *,
     confirms: bool = False,
-    spark: SparkSession | None = None,
     progress: ApplyProgress | None = None,
 ) -> ApplySummary:
     """Apply all that bronze holds, once; tables that globs do not name are applied along with the others.
@@ -41,7 +36,7 @@ def apply_tables(
     With `confirms` the guards of the tables that globs name are lifted. Raise ConfigError if a glob is not
     valid or no table matches.
     """
-    applier = Applier(spark, config, progress)
+    applier = Applier(None, config, progress)
     prepare(config, applier, globs, confirms=confirms)
     if applier.bronze.changes.exists():
         with lock_apply(applier.lake, config.pipeline):
@@ -71,7 +66,6 @@ def run_rebuild(
     globs: Sequence[str] | None = None,
     *,
     confirms: bool = False,
-    spark: SparkSession | None = None,
     stop: threading.Event | None = None,
 ) -> ApplySummary:
     """Apply what is pending, then rebuild the tables that globs name, or all of them.
@@ -81,7 +75,7 @@ def run_rebuild(
     table matches.
     """
     stop = stop or threading.Event()
-    applier = Applier(spark, config)
+    applier = Applier(None, config)
     prepare(config, applier, globs, confirms=confirms)
     if applier.bronze.changes.exists():
         with lock_apply(applier.lake, config.pipeline, stop):

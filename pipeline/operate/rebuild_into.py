@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.changes_scan import ROW_OPS
@@ -42,9 +42,6 @@ from pipeline.silver.write.native_session import NativeWriting
 from pipeline.silver.write.table import SilverTable
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PIPELINE, TABLE, SHOWN = "pgdelta.pipeline", "pgdelta.table", "pgdelta.lsn"
 """The properties of a result: whose it is, and the LSN that it shows once it is complete."""
@@ -108,7 +105,6 @@ def build_into(
     *,
     lsn: str | None = None,
     time: str | None = None,
-    spark: SparkSession | None = None,
 ) -> BuiltTable:
     """Build the table that globs name at a path, as of an LSN, a commit time, or the newest LSN of bronze.
 
@@ -117,7 +113,7 @@ def build_into(
     """
     wanted_lsn = None if lsn is None else parse_lsn(lsn)
     wanted_time = None if time is None else parse_time(time)
-    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta rebuild {config.pipeline}")
+    lake = Lake.for_writing(config.storage, application=f"pgdelta rebuild {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     name = _find_table(config, bronze, globs)
     target = _target(lake, into)

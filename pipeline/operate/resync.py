@@ -28,8 +28,6 @@ from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pipeline.operate.run import RunSummary
 
 REASON = "requested by pgdelta resync"
@@ -75,7 +73,6 @@ def run_resync(
     *,
     key_ranges: Sequence[KeyRange] = (),
     runs: bool = False,
-    spark: SparkSession | None = None,
     progress: IngestProgress | None = None,
     stop: threading.Event | None = None,
 ) -> ResyncSummary:
@@ -85,7 +82,7 @@ def run_resync(
     a copy could have.
     """
     matches = match_tables(globs)
-    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta resync {config.pipeline}")
+    lake = Lake.for_writing(config.storage, application=f"pgdelta resync {config.pipeline}")
     if runs:
         refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)
@@ -100,7 +97,7 @@ def run_resync(
     if runs:
         from pipeline.operate.run import run_both
 
-        run = run_both(config, spark=spark, stop=stop, ingest_progress=progress)
+        run = run_both(config, stop=stop, ingest_progress=progress)
     return ResyncSummary(config.pipeline, names, len(key_ranges), run)
 
 

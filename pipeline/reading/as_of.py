@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -18,9 +18,6 @@ from pipeline.silver.read.as_of import AsOf, TableAsOf, find_silver
 from pipeline.table_name import TableName, match_tables
 from pipeline.terminal import plain, print_paragraph
 from pipeline.units import format_count
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,6 @@ def read_silver(
     timestamp: str | None,
     globs: Sequence[str] | None = None,
     since: str | None = None,
-    spark: SparkSession | None = None,
 ) -> SilverVersions:
     """Read silver as of the newest manifest, or the newest one at or before an LSN or a commit time.
 
@@ -112,7 +108,7 @@ def read_silver(
     valid, or no table of the manifest matches.
     """
     matches = match_tables(globs)
-    lake = Lake(config.storage, spark, application=f"pgdelta as-of {config.pipeline}")
+    lake = Lake(config.storage, application=f"pgdelta as-of {config.pipeline}")
     if since is not None and not Manifests(lake).written():  # a lake that shows nothing yet
         return SilverVersions(AsOf(lake, Manifest(INVALID)), (), {})
     silver = find_silver(lambda: lake, lsn=lsn, timestamp=timestamp)

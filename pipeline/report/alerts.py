@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
@@ -16,15 +15,11 @@ from pipeline.report.alert_rules import AlertFacts, awaited_tables
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @one_look()
 def read_facts(
     config: Config,
     *,
-    spark: SparkSession | None = None,
     is_offline: bool = False,
     copy_failures: Mapping[TableName | None, str] | None = None,
     known: Collection[str] = (),
@@ -33,8 +28,8 @@ def read_facts(
 
     `copy_failures` are those of an ingest of this process, `known` the keys of the alerts that began before.
     """
-    status = read_status(config, spark=spark, is_offline=is_offline)
-    lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
+    status = read_status(config, is_offline=is_offline)
+    lake = Lake(config.storage, application=f"pgdelta status {config.pipeline}")
     bronze, now = Bronze(lake, config.pipeline), datetime.now(timezone.utc)
     source_now = status.source.now if status.source else now
     offsets = {

@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline import __version__
 from pipeline.bronze.log import Bronze
@@ -36,9 +36,6 @@ from pipeline.errors import ConfigError, describe_error
 from pipeline.metadata.registry import Records
 from pipeline.report.status import read_status
 from pipeline.units import format_count, format_size
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _PACKAGES = (
     *("pyspark", "delta-spark", "deltalake", "duckdb", "pyarrow", "pandas", "psycopg", "psycopg-binary"),
@@ -130,7 +127,6 @@ def write_capsule(
     logs: Sequence[str] = (),
     metrics: tuple[str, int] | None = None,
     is_offline: bool = False,
-    spark: SparkSession | None = None,
 ) -> Capsule:
     """Gather the parts and write the file, which must not exist; raise ConfigError if it does.
 
@@ -150,13 +146,11 @@ def write_capsule(
             return {"failed": failures[-1]}
 
     application = f"pgdelta capsule {config.pipeline}"
-    lake = Lake(config.storage, spark, application=application, verifies=False)  # what can be read, is
+    lake = Lake(config.storage, application=application, verifies=False)  # what can be read, is
     found: dict[str, object] = {
         "versions.json": part("versions", versions),
         "configuration.json": part("configuration", lambda: public_configuration(config)),
-        "status.json": part(
-            "status", lambda: read_status(config, spark=spark, is_offline=is_offline).as_json()
-        ),
+        "status.json": part("status", lambda: read_status(config, is_offline=is_offline).as_json()),
         "tables.json": part("tables", lambda: list(_shapes(lake, config))),
         "misfits.json": part("misfits", lambda: _misfits(lake)),
     }

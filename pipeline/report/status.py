@@ -57,26 +57,22 @@ from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pipeline.postgres.replication.slot_status import SourceStatus
 
 
-def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:
+def read_status(config: Config, *, is_offline: bool = False) -> Status:
     """Read the status of the pipeline; the source is not read if `is_offline`."""
-    lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
+    lake = Lake(config.storage, application=f"pgdelta status {config.pipeline}")
     return _read_status(config, Bronze(lake, config.pipeline), Records(lake), is_offline)
 
 
-def read_details(
-    config: Config, globs: Sequence[str], *, spark: SparkSession | None = None, is_offline: bool = False
-) -> StatusDetails:
+def read_details(config: Config, globs: Sequence[str], *, is_offline: bool = False) -> StatusDetails:
     """Read the status of the tables that `globs` match, with their columns.
 
     Raises ConfigError if a glob is not `schema.table`, or no table matches.
     """
     match_tables(globs)  # refuses an invalid glob before anything is read
-    lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
+    lake = Lake(config.storage, application=f"pgdelta status {config.pipeline}")
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     status = _read_status(config, bronze, records, is_offline)
     status = replace(status, tables=_wanted_tables(config, lake, status, globs, is_offline))
@@ -89,7 +85,6 @@ def read_page_facts(
     globs: Sequence[str] | None = None,
     *,
     is_detailed: Callable[[TableName], bool] = lambda _: True,
-    spark: SparkSession | None = None,
     is_offline: bool = False,
 ) -> PageFacts:
     """Read what a page of the tables that `globs` match shows; those that are detailed, with their columns.
@@ -97,7 +92,7 @@ def read_page_facts(
     Raises ConfigError as `read_details` does.
     """
     is_wanted = match_tables(globs)
-    lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
+    lake = Lake(config.storage, application=f"pgdelta status {config.pipeline}")
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     status = _read_status(config, bronze, records, is_offline)
     if globs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -27,9 +27,6 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.units import format_count
 from pipeline.verify import commit_chain
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class LoggedChanges:
@@ -220,9 +217,9 @@ def _origin(segment: commit_chain.ChainSegment) -> str:
     )
 
 
-def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
+def run_audit(config: Config) -> Audit:
     """Walk the commits of bronze and count its rows. Raise LakeError if bronze holds no offset."""
-    lake = Lake(config.storage, spark, application=f"pgdelta audit {config.pipeline}")
+    lake = Lake(config.storage, application=f"pgdelta audit {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     captured = bronze.require_offset()
     changes = LoggedChanges(bronze, captured.version)

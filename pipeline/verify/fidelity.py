@@ -27,8 +27,6 @@ from pipeline.verify.reconcile import WAIT_SECONDS, Reconciler
 from pipeline.verify.reconcile_report import what_differs
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pipeline.postgres.snapshot.hashed_rows import ValueCount
 
 _COLOURS = {DIFFERENT: "red", UNPROVEN: "yellow", EQUAL: "green"}
@@ -138,7 +136,6 @@ def run_fidelity(
     *,
     wait: float = WAIT_SECONDS,
     runs: bool = False,
-    spark: SparkSession | None = None,
     stop: threading.Event | None = None,
 ) -> Fidelity:
     """Account for the values of the tables that globs match, or of all.
@@ -147,9 +144,7 @@ def run_fidelity(
     """
     matches = match_tables(globs)
     stop = stop or threading.Event()
-    reconciler = Reconciler(
-        spark, config, wait=wait, runs=runs, stop=stop, command="fidelity", counts_values=True
-    )
+    reconciler = Reconciler(config, wait=wait, runs=runs, stop=stop, command="fidelity", counts_values=True)
     found = reconciler.run(matches, globs)
     recorded = Records(reconciler.lake).misfits.counts_by_policy()
     tables = tuple(

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pipeline.apply.detached_tables import detached_tables
@@ -74,9 +73,6 @@ from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
 from pipeline.verify.reconcile_report import Reconciled
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 WAIT_SECONDS = 150  # an idle bronze records its offset once a minute
 MAX_KEYS = 1000  # of a partial resync; for more differing rows all rows are copied
 _ATTEMPTS = 5
@@ -97,7 +93,6 @@ def run_reconcile(
     repairs: bool = False,
     method: Method = RECONCILE,
     budget: int | None = None,
-    spark: SparkSession | None = None,
     stop: threading.Event | None = None,
 ) -> Reconciled:
     """Compare the tables that globs match, or with these names, or all.
@@ -109,7 +104,7 @@ def run_reconcile(
     matches = match_tables(globs) if names is None else names.__contains__
     stop = stop or threading.Event()
     reconciler = Reconciler(
-        spark, config, wait=wait, runs=runs, stop=stop, command=method, method=method, budget=budget
+        config, wait=wait, runs=runs, stop=stop, command=method, method=method, budget=budget
     )
     if repairs and runs:
         refuse_while_apply_runs(reconciler.lake)
@@ -124,7 +119,7 @@ def run_reconcile(
         return found
     from pipeline.operate.run import run_both  # takes long
 
-    return replace(found, run=run_both(config, spark=spark, stop=stop))
+    return replace(found, run=run_both(config, stop=stop))
 
 
 class Reconciler:
@@ -132,7 +127,6 @@ class Reconciler:
 
     def __init__(
         self,
-        spark: SparkSession | None,
         config: Config,
         *,
         wait: float,
@@ -143,13 +137,12 @@ class Reconciler:
         budget: int | None = None,
         counts_values: bool = False,
     ) -> None:
-        self._spark = spark
         self._config = config
         self._wait = wait
         self._runs = runs
         self._stop = stop
         application = f"pgdelta {command} {config.pipeline}"
-        self.lake = Lake.for_writing(config.storage, spark, application=application)
+        self.lake = Lake.for_writing(config.storage, application=application)
         self._bronze = Bronze(self.lake, config.pipeline)
         self._reports = Reconciliations(self.lake)
         self._run_id = uuid4().hex
@@ -285,7 +278,7 @@ class Reconciler:
         has_notice = self._runs
         while True:
             if self._runs:  # again: a server may flush what ends at the snapshot only after a run has begun
-                ingesting.run_ingest(self._config, spark=self._spark, stop=self._stop)
+                ingesting.run_ingest(self._config, stop=self._stop)
             point = self._bronze.captured_offset()
             if point is not None and point.lsn > lsn:
                 return True

@@ -161,7 +161,7 @@ def test_spark_and_reconcile_refuse_a_removed_column(make_pipeline: MakePipeline
         "Rows of the source violate the constraint small that another writer gave the silver table. Drop the "
         "constraint, then run again."
     )
-    [verdict] = run_reconcile(shop.config, ["public.t"], runs=True, spark=shop.session).verdicts
+    [verdict] = run_reconcile(shop.config, ["public.t"], runs=True).verdicts
     assert (verdict.verdict, verdict.sentence) == (UNPROVEN, found["t"])
     shop.session.sql(f"RESTORE TABLE {path} TO VERSION AS OF {version - 1}")
     shop.session.sql(f"ALTER TABLE {checked} DROP CONSTRAINT small")

@@ -52,19 +52,19 @@ def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: py
     with locked_by_apply(pipeline):
         for second in (
             pipeline.apply,
-            lambda: apply_tables(config, spark=spark),
+            lambda: apply_tables(config),
             lambda: run_both(config, spark=spark),
             lambda: run_both(config, trigger="continuous", spark=spark),
-            lambda: run_resync(config, None, runs=True, spark=spark),
-            lambda: run_reconcile(config, runs=True, repairs=True, spark=spark),
+            lambda: run_resync(config, None, runs=True),
+            lambda: run_reconcile(config, runs=True, repairs=True),
         ):
             with pytest.raises(LakeError, match=rf"Another apply .*\(process {os.getpid()} on .*Stop it"):
                 second()
-        make_plan(config, spark=spark)
-        read_status(config, spark=spark)
+        make_plan(config)
+        read_status(config)
         wait_until(lambda: pipeline.path("silver", "public", "items").exists())
     assert not pipeline.path("_pgdelta", "requests").exists(), "nothing was asked for"
-    assert apply_tables(config, spark=spark).exit_code(strict=True) == 0
+    assert apply_tables(config).exit_code(strict=True) == 0
     pipeline.assert_equal("items")
 
 

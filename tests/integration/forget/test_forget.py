@@ -193,9 +193,7 @@ def test_nothing_of_the_subject_remains(lived: Pipeline) -> None:
         _ = earlier[TableName("public", "person")]
     lived.catch_up(row("newer", "newer"), "UPDATE person SET odd = '8', name = 'again' WHERE id <> 'later'")
     assert_whole(lived)
-    run_resync(
-        lived.config, ["public.person"], key_ranges=[KeyRange(("kept",), ("kept",))], spark=lived.spark
-    )
+    run_resync(lived.config, ["public.person"], key_ranges=[KeyRange(("kept",), ("kept",))])
     lived.catch_up()
     run_rebuild(lived.config, ["public.person"])
     assert_whole(lived)

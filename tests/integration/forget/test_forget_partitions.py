@@ -59,7 +59,7 @@ def lived(database: Database, root: Path, columns: tuple[str, ...], spark: Spark
 
 
 def forget(config: Config, spark: SparkSession | None) -> None:
-    run_forget(config, "public.person", [(f"{SECRET}2",)], spark=spark)
+    run_forget(config, "public.person", [(f"{SECRET}2",)])
 
 
 def assert_erased(database: Database, config: Config, before: list[str]) -> None:

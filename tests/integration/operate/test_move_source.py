@@ -181,7 +181,7 @@ def test_protected_columns_stay_protected(make_server: MakeServer, tmp_path: Pat
     advance_wal(new, LSN(old.flush_lsn() + (64 << 20)))
     bronze = Bronze(Lake(before.storage), before.pipeline)
     stop = threading.Event()
-    move = SourceMove(after, bronze, old.conninfo, compares=False, stop=stop, spark=None)
+    move = SourceMove(after, bronze, old.conninfo, compares=False, stop=stop)
     move.carry_out(MoveStep.DRAIN)
     new.run("ALTER TABLE p RENAME contact TO other")
     with pytest.raises(GapError, match=r"public\.p has other columns on the new server, and other may have"):
@@ -228,7 +228,7 @@ def test_a_table_with_other_columns_and_the_same_oid_is_another_one(
     ingesting.run_ingest(before)
     advance_wal(new, LSN(old.flush_lsn() + (64 << 20)))
     bronze = Bronze(Lake(before.storage), before.pipeline)
-    move = SourceMove(after, bronze, old.conninfo, compares=False, stop=threading.Event(), spark=None)
+    move = SourceMove(after, bronze, old.conninfo, compares=False, stop=threading.Event())
     move.carry_out(MoveStep.DRAIN)
     move.carry_out(MoveStep.SWITCH)
     new.run("INSERT INTO t VALUES (2, 'w', 'v')")

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pyspark.sql import SparkSession
 
 from pipeline.apply import planner as planner_module
 from pipeline.apply.expected_versions import TableChange
@@ -127,13 +126,11 @@ class World:
     ) -> None:
         bronze = self.planner.bronze
         records = SimpleNamespace(tables=SimpleNamespace(read=lambda: self.registered))
-        patch.setattr(Lake, "for_writing", lambda spark, root, **options: bronze.lake)
+        patch.setattr(Lake, "for_writing", lambda root, **options: bronze.lake)
         patch.setattr(resync_module, "Bronze", lambda lake, pipeline: bronze)
         patch.setattr(resync_module, "Records", lambda lake: records)
         patch.setattr(resync_module, "_check_key_ranges", lambda *arguments: None)
-        summary = run_resync(
-            self.config, [str(name)], key_ranges=key_ranges, spark=cast(SparkSession, object())
-        )
+        summary = run_resync(self.config, [str(name)], key_ranges=key_ranges)
         assert summary.tables == (name,)
 
     def plan(self, monkeypatch: pytest.MonkeyPatch) -> Plan:
@@ -149,7 +146,7 @@ class World:
         with monkeypatch.context() as patch:
             patch.setattr(plan_module, "Applier", lambda spark, config: applier)
             patch.setattr(plan_module, "_table", lambda a, p, name, has_sql: PlannedTable(name, INVALID, {}))
-            return make_plan(self.config, spark=cast(SparkSession, object()))
+            return make_plan(self.config)
 
 
 class Logs:
