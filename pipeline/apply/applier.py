@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,8 +20,7 @@ from pipeline.apply.comment_upkeep import CommentUpkeep
 from pipeline.apply.detached_tables import Archive, detached_tables
 from pipeline.apply.expected_versions import ManifestEntries
 from pipeline.apply.manifest_writer import ManifestWriter
-from pipeline.apply.new_tables import create_new_tables
-from pipeline.apply.planner import BatchPlan, Planner
+from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_replaced
 from pipeline.apply.sharing import Outcome, Sharing
 from pipeline.apply.stopped_tables import gap_events, stopped_tables
@@ -34,7 +34,7 @@ from pipeline.delta.store.looks import one_look
 from pipeline.delta.table import Lake
 from pipeline.delta.table_log import look_at
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.registry import Records
+from pipeline.metadata.registry import Records, RegisteredTable, TableRegistry
 from pipeline.progress import ApplyProgress, ApplySummary
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.decision import Step
@@ -288,3 +288,29 @@ class Applier:
         states, events = stopped_tables(manifest, self.planner.decisions, self.summary.tables)
         self.summary.tables |= states
         self.records.events.record(events)
+
+
+def create_new_tables(
+    plan: BatchPlan,
+    registry: TableRegistry,
+    create: Callable[[TablePlan], RegisteredTable | None],
+    threads: int,
+) -> None:
+    """Create the small tables of a plan that are new, before their rows, and register them in one commit.
+
+    A run that ends after that finds tables that are registered and have no rows yet, and writes them as if
+    they had just been created. `create` returns how a table is to be registered, or None if its own job
+    creates it, which reports why; threads call it.
+    """
+    new = [
+        table
+        for name, table in plan.tables.items()
+        if table.step in (Step.START_FROM_COPY, Step.APPLY) and name not in plan.registered
+    ]
+    new = [table for table in new if not table.is_large]
+    if len(new) < 2:
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="create") as executor:
+        created = [found for found in executor.map(create, new) if found is not None]
+    if created:
+        registry.register(*created)

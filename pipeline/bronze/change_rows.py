@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,6 @@ from pipeline.bronze.changes_scan import (
     missing_file,
 )
 from pipeline.bronze.divided_rows import DividedRows
-from pipeline.bronze.files_by_table import FilesByTable
 from pipeline.bronze.log import Bronze, log_op, selected_ops
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
@@ -314,3 +314,52 @@ def _empty(columns: Sequence[str]) -> pa.Table:
     from pipeline.bronze.schema import CHANGES
 
     return pa.schema([CHANGES.field(name) for name in columns]).empty_table()
+
+
+_File = tuple[int, Mapping[str, Any]]
+"""The number of a file in the log, and its `add` action."""
+
+
+class FilesByTable:
+    """The files of one version: those that have rows of one table only by its name, all others by LSN.
+
+    Built once, from the statistics in the log, so that no table looks at the files of all others.
+    """
+
+    def __init__(self, adds: Iterable[Mapping[str, Any]]) -> None:
+        self.has_vectors = False  # whether a file has a deletion vector
+        self._of_table: dict[TableName, list[_File]] = {}
+        others: list[tuple[int, int, Mapping[str, Any]]] = []
+        for number, add in enumerate(adds):
+            self.has_vectors = self.has_vectors or bool(add.get("deletionVector"))
+            low, high = bounds_of(add)
+            name = _only_table(low, high)
+            if name is None:
+                others.append((int(high.get("end_lsn", MAX_LSN)), number, add))
+            else:
+                self._of_table.setdefault(name, []).append((number, add))
+        others.sort(key=lambda other: other[:2])
+        self._last_lsns = [last_lsn for last_lsn, _, _ in others]
+        self._others: list[_File] = [(number, add) for _, number, add in others]
+
+    def that_may_have(self, name: TableName, first_lsn: LSN) -> list[Mapping[str, Any]]:
+        """Return all files that may have rows of a table that end at or after an LSN, as the log orders them.
+
+        Some of them may have none.
+        """
+        later = self._others[bisect_left(self._last_lsns, first_lsn) :]
+        found = sorted([*self._of_table.get(name, ()), *later], key=lambda file: file[0])
+        return [add for _, add in found]
+
+
+def _only_table(low: Mapping[str, Any], high: Mapping[str, Any]) -> TableName | None:
+    """Return the table that all rows with a name have, None if there may be several."""
+    schema, table = low.get("schema_name"), low.get("table_name")
+    if (
+        schema is None
+        or table is None
+        or schema != high.get("schema_name")
+        or table != high.get("table_name")
+    ):
+        return None  # the bounds of a long name are shortened and differ
+    return TableName(schema, table)

@@ -7,6 +7,7 @@ rest again. A slot ahead of bronze means that something is missing, and is refus
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.log import Bronze, BronzeOffset
@@ -24,7 +25,6 @@ from pipeline.errors import (
 )
 from pipeline.ingest.capture import Capture
 from pipeline.ingest.continuity import cross_gap, first_slot
-from pipeline.ingest.lazy_comparer import LazyComparer
 from pipeline.ingest.start_conditions import (
     Continuation,
     new_lake,
@@ -47,6 +47,7 @@ from pipeline.progress import IngestProgress, IngestSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.coordinator import CopyCoordinator
+from pipeline.table_copy.gap_verdicts import TableComparer
 from pipeline.table_copy.protected_tables import ProtectedTables
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _run(
                 summary,
                 state,
                 protection,
-                LazyComparer(config, bronze),
+                partial(_open_comparer, config, bronze),
                 is_continuous=target is None,
             )
             capture = Capture(
@@ -138,6 +139,12 @@ def _run(
         finally:
             stream.close()
     maintenance.run()
+
+
+def _open_comparer(config: Config, bronze: Bronze) -> TableComparer:
+    from pipeline.silver.compare.gap_comparison import GapComparer  # an ingest without a gap does not load it
+
+    return GapComparer(config, bronze)
 
 
 def _open_bronze(

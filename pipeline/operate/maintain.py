@@ -22,7 +22,7 @@ from pipeline.config.config import Config
 from pipeline.delta.sql import from_seconds
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, report_error
-from pipeline.maintenance.lake_tables import own_tables, silver_tables
+from pipeline.maintenance.job_tables import own_tables, silver_tables
 from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
 from pipeline.maintenance.sort_orders import SortOrders
 from pipeline.operate.retention import Compaction, compact_bronze

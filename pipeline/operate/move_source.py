@@ -4,13 +4,14 @@ The configuration names the new server. The old one, if it is still there, is ca
 of bronze then records the new server, with a gap from the old offset to the LSN of the new slot. After the
 gap each table is compared with the new server, and only what differs is copied
 (`silver/compare/gap_comparison`). So silver equals the new server even if the old one lost or kept something.
-Each step is recorded in bronze, and a command that ended early continues with the next one (`move_steps`).
+Each step is recorded in bronze, and a command that ended early continues with the next one (`STEPS`).
 """
 
 from __future__ import annotations
 
+import enum
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,7 +36,6 @@ from pipeline.ingest.continuity import (
 )
 from pipeline.ingest.repeated_transactions import check_repeated
 from pipeline.metadata.catalog import CatalogState, CatalogTable
-from pipeline.operate.move_steps import MoveFacts, MoveStep, next_step
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import (
@@ -129,6 +129,44 @@ def run_move_source(
             )
         move.carry_out(step)
     return move.summary
+
+
+class MoveStep(enum.Enum):
+    """What `pgdelta move-source` does next."""
+
+    DRAIN = "capture the rest of the old server"
+    SWITCH = "follow the new server"
+    COMPARE = "compare, and copy what differs"
+    DONE = "nothing to do"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFacts:
+    """The facts that decide the next step."""
+
+    is_switched: bool
+    """Whether bronze records the new server."""
+    has_old: bool
+    """Whether the conninfo of the old server is given."""
+    is_drained: bool
+    """Whether this run captured the rest of the old server."""
+    has_open_comparisons: bool
+    """Whether requested comparisons of tables are open; they are requested after the drain."""
+
+
+STEPS: tuple[tuple[Callable[[MoveFacts], bool], MoveStep], ...] = (
+    (lambda facts: not facts.is_switched and facts.has_open_comparisons, MoveStep.SWITCH),
+    (lambda facts: not facts.is_switched and facts.has_old and not facts.is_drained, MoveStep.DRAIN),
+    (lambda facts: not facts.is_switched, MoveStep.SWITCH),
+    (lambda facts: facts.has_open_comparisons, MoveStep.COMPARE),
+    (lambda facts: True, MoveStep.DONE),
+)
+"""The first condition that holds decides."""
+
+
+def next_step(facts: MoveFacts) -> MoveStep:
+    """Return the next step of a move."""
+    return next(step for holds, step in STEPS if holds(facts))
 
 
 class SourceMove:

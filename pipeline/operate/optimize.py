@@ -15,7 +15,7 @@ from pipeline.config.config import Config
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
-from pipeline.maintenance.lake_tables import tables_of
+from pipeline.maintenance.job_tables import tables_of
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.silver.write.shared_tables import refresh_shared, vacuum
 from pipeline.terminal import print_lines, print_list, print_paragraph

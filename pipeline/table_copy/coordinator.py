@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import cached_property
 
 from pipeline.bronze.adoptions import adopts_no_protected
 from pipeline.bronze.copies import CopyRow, abandoned_row, compared_row, complete_row, reading_row
@@ -40,11 +41,10 @@ from pipeline.postgres.snapshot.export import (
 )
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_copy.attempts import MAX_RETRY_SECONDS, RETRY_SECONDS
 from pipeline.table_copy.candidates import Candidate, CopyCandidates
 from pipeline.table_copy.capture_state import CaptureState
-from pipeline.table_copy.gap_verdicts import GapVerdict, TableComparer
+from pipeline.table_copy.gap_verdicts import AdoptedRows, GapVerdict, TableComparer
 from pipeline.table_copy.invisible_commits import find_invisible_commits
 from pipeline.table_copy.planner import CopyPlanner
 from pipeline.table_copy.reader_pool import ReaderPool, TableCopy, Throttle
@@ -69,11 +69,11 @@ class CopyCoordinator:
         summary: IngestSummary,
         state: CaptureState,
         protection: ColumnProtection,
-        comparer: TableComparer,
+        open_comparer: Callable[[], TableComparer],
         *,
         is_continuous: bool,
     ) -> None:
-        self._comparer = comparer
+        self._open_comparer = open_comparer
         self._database = (identity.system_identifier, identity.database_oid)
         self._config = config
         self._writer = writer
@@ -89,6 +89,11 @@ class CopyCoordinator:
         self._candidates = CopyCandidates(
             config, writer, summary, state, protection, is_continuous=is_continuous
         )
+
+    @cached_property
+    def _comparer(self) -> TableComparer:
+        """What compares tables, opened for the first one that is compared."""
+        return self._open_comparer()
 
     def start(self) -> None:
         """Start the thread."""

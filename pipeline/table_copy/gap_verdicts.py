@@ -1,4 +1,7 @@
-"""Results of comparing a table with the source, after a gap, a rewrite or for adoption, and the comparer."""
+"""Results of comparing a table with the source, after a gap, a rewrite or for adoption, and the comparer.
+
+The rows of an adopted table that are equal to the source become chunks of its copy without being read there.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import pyarrow as pa
+
 from pipeline.bronze.adoptions import Adoption
-from pipeline.bronze.copy_states import CopyHistory
+from pipeline.bronze.copy_states import Chunk, CopyHistory
 from pipeline.key_ranges import KeyRange
+from pipeline.postgres.key_conditions import KeyCondition
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.protocol.lsn import LSN
-from pipeline.table_copy.adopted_rows import AdoptedRows
 from pipeline.table_name import TableName
 from pipeline.units import format_count
+
+_NO_RELATION = 0  # the oid of no table
+
+
+class AdoptedRows(Protocol):
+    """The rows of a Delta table that are equal to the source under a snapshot, in parts."""
+
+    path: str  # of the Delta table
+    version: int
+    part_count: int
+    source_rows: int  # that the source has under the snapshot
+    rest: KeyCondition | None  # selects the other rows of the source, None if there are none
+
+    def read(self, part: int) -> pa.Array:
+        """Return the rows of a part: the texts of their values, in the order of the published columns."""
+
+    def close(self) -> None:
+        """Remove the working files."""
+
+
+def adopted_chunks(rows: AdoptedRows) -> tuple[Chunk, ...]:
+    """Return the chunks of a copy that are parts of an adopted table; at least one.
+
+    No file node belongs to them, so such a copy is never resumed under another snapshot.
+    """
+    return tuple(Chunk(_NO_RELATION, 0, part, part + 1) for part in range(max(1, rows.part_count)))
+
+
+def is_adopted(chunk: Chunk) -> bool:
+    """Return whether a chunk is a part of an adopted table."""
+    return chunk.relation_id == _NO_RELATION
 
 
 @dataclass(frozen=True, slots=True)

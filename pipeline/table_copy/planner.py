@@ -31,8 +31,8 @@ from pipeline.postgres.key_conditions import KeyCondition, accepts_keys, key_con
 from pipeline.postgres.publication import Leaf, PublishedTable, describe_published, list_published
 from pipeline.postgres.snapshot.export import SourceSnapshot
 from pipeline.progress import CopyProgress
-from pipeline.table_copy.adopted_rows import AdoptedRows, adopted_chunks
 from pipeline.table_copy.candidates import Candidate
+from pipeline.table_copy.gap_verdicts import AdoptedRows, adopted_chunks
 from pipeline.table_copy.reader_pool import CopyHeader, TableCopy
 from pipeline.table_name import TableName
 

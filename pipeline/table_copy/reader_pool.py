@@ -36,7 +36,7 @@ from pipeline.postgres.snapshot.export import SnapshotLost, SourceSnapshot
 from pipeline.postgres.snapshot.read_table import Block, CopyReader, LeafPages
 from pipeline.progress import CopyProgress
 from pipeline.protocol.lsn import LSN
-from pipeline.table_copy.adopted_rows import AdoptedRows, is_adopted
+from pipeline.table_copy.gap_verdicts import AdoptedRows, is_adopted
 
 GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 262_144

@@ -8,12 +8,13 @@ failure the connection is closed, and every call raises the failure again.
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import psycopg
 from psycopg.errors import Diagnostic
@@ -29,12 +30,6 @@ from pipeline.postgres.replication.change_stream import (
     last_end_lsn,
     refused_acknowledgement,
 )
-from pipeline.postgres.replication.copy_both import (
-    XLOGDATA,
-    XLOGDATA_HEADER_SIZE,
-    decode_keepalive,
-    encode_status_update,
-)
 from pipeline.postgres.replication.options import start_command
 from pipeline.postgres.replication.slot import (
     lost_session_error,
@@ -47,6 +42,7 @@ from pipeline.postgres.replication.slot import (
 from pipeline.postgres.replication.slot_lock import BUSY_SECONDS, SlotInUse, is_in_use, retry_while_busy
 from pipeline.postgres.replication.slot_reader import SlotReader
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS
 from pipeline.units import format_count
 
 _MAX_STATUS_INTERVAL = 10.0  # seconds
@@ -348,3 +344,27 @@ class Walsender(SlotReader):
 
     def _lost(self, error: psycopg.Error | str) -> SourceError:
         return lost_session_error(self._slot, describe(error, self._conninfo))
+
+
+# Layouts follow the page "Streaming Replication Protocol"; times are microseconds since 2000-01-01 UTC.
+# `w`, start LSN, end LSN, send time, payload; the LSNs are not read, because they are 0 for some messages
+XLOGDATA: Final = ord("w")
+XLOGDATA_HEADER_SIZE: Final = 25
+
+_KEEPALIVE = struct.Struct(">cQqB")  # `k`, end of WAL, send time, reply flag
+# `r`, the LSNs written, flushed and applied, send time, reply flag
+_STATUS_UPDATE = struct.Struct(">cQQQqB")
+
+
+def decode_keepalive(data: memoryview) -> tuple[LSN, bool] | None:
+    """Return the LSN that the server has decoded to, and whether it requests a reply; None for other data."""
+    if len(data) != _KEEPALIVE.size or data[0] != ord("k"):
+        return None
+    _, wal_end, _, reply = _KEEPALIVE.unpack(data)
+    return LSN(wal_end), bool(reply)
+
+
+def encode_status_update(written: LSN, flushed: LSN, *, reply: bool) -> bytes:
+    """Return a status update; only `flushed` moves the slot, and `reply` requests a keepalive at once."""
+    now = time.time_ns() // 1000 - POSTGRES_EPOCH_MICROSECONDS
+    return _STATUS_UPDATE.pack(b"r", written, flushed, flushed, now, reply)

@@ -39,7 +39,7 @@ from pipeline.silver.compare.compared_rows import FrameRows
 from pipeline.silver.compare.differing_rows import Differences, find_differences
 from pipeline.silver.compare.row_hashes import SilverColumn, SilverHashes
 from pipeline.silver.types.stream_text import stream_text
-from pipeline.table_copy.adopted_rows import AdoptedRows
+from pipeline.table_copy.gap_verdicts import AdoptedRows
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 

@@ -33,8 +33,7 @@ from pipeline.silver.compare.differing_rows import Differences, find_differences
 from pipeline.silver.compare.row_hashes import SilverHashes
 from pipeline.silver.compare.source_rows import SourceRead, SourceReads
 from pipeline.silver.fold.modes import kept_as, why_not_comparable
-from pipeline.table_copy.adopted_rows import AdoptedRows
-from pipeline.table_copy.gap_verdicts import GapVerdict
+from pipeline.table_copy.gap_verdicts import AdoptedRows, GapVerdict
 from pipeline.table_name import TableName
 
 MAX_KEY_RANGES = 1000  # of one copy

@@ -8,6 +8,6 @@
   row changes from the rows of a `table_version` with an `overlay`, and has `file_committer` write them
 - `native_session`, `native_reads`, `native_files`: what the latter read; `data_layout`: which files, and
   their size; `clustering`: which are sorted by key
-- `base_rows`, `base_keys`: what is left of bronze's older changes when they are compacted
+- `base_rows`: what is left of bronze's older changes when they are compacted
 - `shared_tables`: one Delta table for the tables of many sources
 """

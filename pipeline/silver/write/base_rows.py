@@ -19,17 +19,18 @@ import pyarrow as pa
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.source_relations import PostgresType, Relations, SourceRelation
+from pipeline.config.tables import TableRule
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold.duckdb_sql import SETTINGS, DuckSql
 from pipeline.silver.fold.fold import VALUE, Fold, FoldColumn
 from pipeline.silver.fold.fold_sql import FoldSql
 from pipeline.silver.fold.sql_session import fold_by_key, follow_key_changes
-from pipeline.silver.fold.write import KeyRangesUnusable
+from pipeline.silver.fold.write import KeyRangesUnusable, bounds_are_values, key_range_condition
 from pipeline.silver.fold.write_plan import Identity, identity_of, missing_value
 from pipeline.silver.schema.column_mapping import align_versions
 from pipeline.silver.types.text_parsers import STRING
-from pipeline.silver.write.base_keys import KeyRangeSql
+from pipeline.silver.types.types import column_type
 from pipeline.table_name import TableName
 
 LOADED_COLUMNS = (
@@ -425,3 +426,48 @@ def _fold_column(
     indexes = {each.version: index for each in relations if (index := each.index_of(name)) is not None}
     is_partial = len(indexes) < len(relations) or any(item in unsent for item in indexes.items())
     return FoldColumn(name, STRING, indexes, is_partial, missing_value(name, relations))
+
+
+_RULE = TableRule("*")
+
+
+class KeyRangeSql:
+    """SQL about the key ranges of one copy, on the key's texts; `relation` has the key's columns and types.
+
+    Raises KeyRangesUnusable if silver sorts a type of the key differently.
+    """
+
+    def __init__(self, copy: CompleteCopy, relation: SourceRelation) -> None:
+        self._copy = copy
+        self._relation = relation
+        self._positions = [i for i, column in enumerate(relation.columns) if column.name in relation.key]
+        columns = [relation.columns[i] for i in self._positions]
+        folded = tuple(FoldColumn(column.name, column_type(column, _RULE), {}) for column in columns)
+        self._fold = Fold(folded, tuple(range(len(folded))), ())
+        self._condition = key_range_condition(self._fold, relation.key_types, copy.key_ranges, DUCKDB)
+
+    def bounds_are_values(self) -> str:
+        """Return SQL that is true if silver can hold all bounds."""
+        return bounds_are_values(self._fold, self._copy.key_ranges, DUCKDB)
+
+    def rows_outside(self, rows: str) -> str:
+        """Return the query for rows of the relation version whose key is outside of the ranges."""
+        typed = self._typed(rows, [f"new[{i + 1}]" for i in self._positions])
+        return f"SELECT 1 FROM ({typed}) AS r WHERE NOT coalesce({self._condition}, false)"
+
+    def keys_inside(self, keys: str, names: Sequence[str]) -> str:
+        """Return the query for the keys in the ranges, as the old tuples of deletes.
+
+        `names` are the columns of `keys` that have the texts of the key.
+        """
+        texts = dict(zip(self._positions, names, strict=True))
+        old = ", ".join(texts.get(i, "NULL") for i in range(len(self._relation.columns)))
+        typed = self._typed(keys, names, f"[{old}]::VARCHAR[] AS deleted_key, ")
+        return f"SELECT deleted_key FROM ({typed}) AS r WHERE coalesce({self._condition}, false)"
+
+    def _typed(self, source: str, texts: Sequence[str], others: str = "") -> str:
+        values = (
+            f"{column.type.value(text, DUCKDB)} AS {DUCKDB.quoted(column.name)}"
+            for column, text in zip(self._fold.columns, texts, strict=True)
+        )
+        return f"SELECT {others}{', '.join(values)} FROM ({source}) AS s"

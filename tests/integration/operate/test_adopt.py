@@ -17,11 +17,11 @@ from pipeline.crash_steps import AdoptionStep, CrashStep, NamedStep
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, SourceError
 from pipeline.ingest.job import run_ingest
-from pipeline.ingest.lazy_comparer import LazyComparer
 from pipeline.operate.adopt import AdoptSummary, run_adopt
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.silver.compare.adoption import adopt_rows
+from pipeline.silver.compare.gap_comparison import GapComparer
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support import foreign_tables
@@ -190,7 +190,7 @@ def test_a_table_that_was_renamed_is_not_read_without_its_rules(
     bronze = Bronze(Lake(config.storage), config.pipeline)
     bronze.copies.request([request])
     compared = []
-    monkeypatch.setattr(LazyComparer, "adopt", lambda *arguments: compared.append(arguments))
+    monkeypatch.setattr(GapComparer, "adopt", lambda *arguments: compared.append(arguments))
     summary = run_ingest(config)
     assert not compared
     assert "left out, hashed or masked" in str(summary.copies[request.name].failure)

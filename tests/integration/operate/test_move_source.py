@@ -11,8 +11,7 @@ from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.delta.table import Lake
 from pipeline.errors import GapError, SourceError
 from pipeline.ingest import job as ingesting
-from pipeline.operate.move_source import MoveSummary, SourceMove, run_move_source
-from pipeline.operate.move_steps import MoveStep
+from pipeline.operate.move_source import MoveStep, MoveSummary, SourceMove, run_move_source
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName

@@ -12,8 +12,7 @@ import pytest
 
 from pipeline.config.config import Protocol
 from pipeline.errors import GapError, SourceError
-from pipeline.operate.move_source import MoveSummary, run_move_source
-from pipeline.operate.move_steps import MoveStep
+from pipeline.operate.move_source import MoveStep, MoveSummary, run_move_source
 from pipeline.postgres.embedded import EmbeddedServer, run_as
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from pipeline.errors import ProtocolError, SourceError
-from pipeline.postgres.replication.copy_both import XLOGDATA_HEADER_SIZE
+from pipeline.postgres.replication.walsender import XLOGDATA_HEADER_SIZE
 from tests.support.postgres.streams import decode_all, make_items, prepare, read_for, read_through, start
 from tests.support.proxy import Proxy, frame
 from tests.support.servers import Database

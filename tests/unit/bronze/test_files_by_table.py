@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.bronze.change_rows import FilesByTable
 from pipeline.bronze.changes_scan import bounds_of
-from pipeline.bronze.files_by_table import FilesByTable
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pipeline.operate.move_source import wal_file_after
-from pipeline.operate.move_steps import MoveFacts, MoveStep, next_step
+from pipeline.operate.move_source import MoveFacts, MoveStep, next_step, wal_file_after
 from pipeline.protocol.lsn import LSN
 
 

@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pipeline.postgres.replication.change_stream import BATCH_BYTES, BATCH_MESSAGES
-from pipeline.postgres.replication.copy_both import XLOGDATA, XLOGDATA_HEADER_SIZE
-from pipeline.postgres.replication.walsender import Walsender
+from pipeline.postgres.replication.walsender import XLOGDATA, XLOGDATA_HEADER_SIZE, Walsender
 from pipeline.protocol.lsn import LSN
 
 

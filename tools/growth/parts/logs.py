@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from pipeline.apply.applier import Applier
-from pipeline.maintenance.lake_tables import own_tables, silver_tables
+from pipeline.maintenance.job_tables import own_tables, silver_tables
 from pipeline.maintenance.maintainer import Maintainer
 from tests.support.native_lakes import NativeLake
 from tools.growth.aged_log import age_appends, age_replacements
