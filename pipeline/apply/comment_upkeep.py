@@ -67,4 +67,4 @@ class CommentUpkeep:
             return
         with self._tables.gate.writing(str(name)):
             self._planner.expected_versions.require(name)
-            self._tables.writer(name, self._planner.bronze.copies.read()).set_comments(registered)
+            self._tables.writer(name, self._planner.bronze.copies.read()).batch.set_comments(registered)

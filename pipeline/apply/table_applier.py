@@ -82,8 +82,8 @@ class TableApplier:
                 planned = writer.plan_from_copy(facts.copy, relations, plan.end.lsn)
             else:
                 surveys, start = [each.survey for each in table.surveys], InputStart(facts.offset)
-                planned = writer.plan(surveys, relations, None, start, plan.end.lsn)
-            created = writer.create(planned) if planned is not None else None
+                planned = writer.batch.plan(surveys, relations, None, start, plan.end.lsn)
+            created = writer.batch.create(planned) if planned is not None else None
             if created is not None:
                 self._planner.expected_versions.check(name, None)
             return created

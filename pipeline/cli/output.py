@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -94,6 +94,21 @@ def printing() -> Iterator[None]:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+@contextmanager
+def table_progress(verb: str, *, is_quiet: bool) -> Iterator[Callable[[Any], None] | None]:
+    """Show in a terminal which table is done, given the stem of a verb; give what is called with its result.
+
+    Elsewhere give None.
+    """
+    if is_quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from pipeline.terminal import make_console, plain
+
+    with make_console(stderr=True).status(f"{verb}ing") as status:
+        yield lambda result: status.update(plain(f"{verb}ed {result.table}"))
 
 
 def _print(result: Page | Summary) -> None:

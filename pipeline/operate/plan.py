@@ -190,7 +190,7 @@ def _at_rest(
     name, survey = table.name, survey_at_rest(lsn, version).survey
     try:
         writer = make_writer()
-        planned = writer.plan([survey], relations, table, InputStart(lsn), lsn)
+        planned = writer.batch.plan([survey], relations, table, InputStart(lsn), lsn)
         if planned.evolution is not None:
             operations = [o for o in planned.evolution.operations if not isinstance(o.operation, RuleNote)]
             planned = replace(planned, evolution=replace(planned.evolution, operations=operations))
@@ -281,7 +281,7 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
         writer = applier.tables.writer(name, pending.history)
         surveys = [s.survey for s in table.surveys]
         registered, start = pending.registered.get(name), InputStart(facts.offset)
-        planned = writer.plan(surveys, applier.planner.relations, registered, start, pending.end.lsn)
+        planned = writer.batch.plan(surveys, applier.planner.relations, registered, start, pending.end.lsn)
         return PlannedTable(name, facts.offset, counts, _planned_steps(writer, planned, pending.end.lsn))
     except Exception as error:  # the other tables are planned
         return PlannedTable(name, facts.offset, counts, failure=report_error(error))
@@ -290,7 +290,7 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
 def _planned_steps(writer: SilverTable, planned: RangePlan, end_lsn: LSN) -> tuple[PlanStep, ...]:
     rows = writer.table.row_count() if planned.evolution and planned.evolution.operations else 0
     changes = _stored_changes(writer.bronze, writer.name, end_lsn) if planned.rebuild else 0
-    choices = [writer.choose_writer(write, planned) for write in planned.writes]
+    choices = [writer.batch.choose_writer(write, planned) for write in planned.writes]
     return _steps(planned, rows, changes, choices)
 
 

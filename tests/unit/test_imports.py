@@ -71,7 +71,7 @@ MAY_IMPORT = _by_words(
         "tail": "config postgres protocol",
         "demo": "config delta metadata operate postgres private_files progress protocol terminal verify",
         "cli": (
-            "apply config delta demo forget ingest key_ranges maintenance operate protocol reading report "
+            "apply config delta demo forget ingest key_ranges operate protocol reading report "
             "tail terminal verify"
         ),
     }

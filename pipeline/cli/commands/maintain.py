@@ -1,12 +1,10 @@
 """`pgdelta maintain`: merge small files, remove what no version needs, and compact bronze."""
 
-import contextlib
-import sys
 import threading
 
 from pipeline.cli.command import command, flag
 from pipeline.cli.options import config_option, output_options, tables_option
-from pipeline.cli.output import finish, load_config, unless_stopped
+from pipeline.cli.output import finish, load_config, table_progress, unless_stopped
 from pipeline.cli.signals import CommandKind
 
 
@@ -50,18 +48,9 @@ def maintain(
     `maintenance.enabled` is false. They do not compact bronze.
     """
     loaded = load_config(config)
-    from pipeline.maintenance.maintainer import MaintainedTable
     from pipeline.operate.maintain import run_maintenance
-    from pipeline.terminal import make_console, plain
 
-    with contextlib.ExitStack() as stack:
-        progress = None
-        if sys.stderr.isatty() and not as_json:
-            status = stack.enter_context(make_console(stderr=True).status("maintaining"))
-
-            def progress(table: MaintainedTable) -> None:
-                status.update(plain(f"maintained {table.table}"))
-
+    with table_progress("maintain", is_quiet=as_json) as progress:
         summary = run_maintenance(
             loaded, tables, dry_run=dry_run, by_spark=by_spark, stop=stop, progress=progress
         )

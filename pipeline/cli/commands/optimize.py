@@ -1,12 +1,10 @@
 """`pgdelta optimize`: small files merged."""
 
-import contextlib
-import sys
 import threading
 
 from pipeline.cli.command import command, flag
 from pipeline.cli.options import config_option, output_options, tables_option
-from pipeline.cli.output import finish, load_config, unless_stopped
+from pipeline.cli.output import finish, load_config, table_progress, unless_stopped
 from pipeline.cli.signals import CommandKind
 
 
@@ -41,16 +39,8 @@ def optimize(
     and apply may go on meanwhile.
     """
     loaded = load_config(config)
-    from pipeline.operate.optimize import OptimizedTable, run_optimize
-    from pipeline.terminal import make_console, plain
+    from pipeline.operate.optimize import run_optimize
 
-    with contextlib.ExitStack() as stack:
-        progress = None
-        if sys.stderr.isatty() and not as_json:
-            status = stack.enter_context(make_console(stderr=True).status("optimizing"))
-
-            def progress(table: OptimizedTable) -> None:
-                status.update(plain(f"optimized {table.table}"))
-
+    with table_progress("optimiz", is_quiet=as_json) as progress:
         summary = run_optimize(loaded, tables, vacuums=vacuum, stop=stop, progress=progress)
     return unless_stopped(finish(summary, as_json=as_json), stop)

@@ -299,11 +299,8 @@ def _copies(tables: Sequence[TableStatus], frame: PageFrame) -> Html:
             )
         elif table.awaits_copy:
             rows.append((_linked(table.name, frame), "waits", table.sentence or ""))
-    if not rows:
-        return NOTHING
-    return _table(
-        "Tables that are copied, or that the next ingest copies", ("table", "copied", "state"), rows
-    )
+    caption = "Tables that are copied, or that the next ingest copies"
+    return _table(caption, ("table", "copied", "state"), rows)
 
 
 def _misfits(tables: Sequence[TableStatus], frame: PageFrame) -> Html:
@@ -312,15 +309,11 @@ def _misfits(tables: Sequence[TableStatus], frame: PageFrame) -> Html:
         for table in tables
         for column, count in sorted(table.misfits.items())
     ]
-    if not rows:
-        return NOTHING
     caption = "Values that did not fit their silver type, by column; _pgdelta/misfits has them"
     return _table(caption, ("table", "column", "values"), rows, numbers=("values",))
 
 
 def _events(events: Sequence[Event], caption: str, frame: PageFrame | None) -> Html:
-    if not events:
-        return NOTHING
     named = ("table",) if frame is not None else ()
     rows = [
         (
@@ -370,8 +363,6 @@ def _details_parts(facts: PageFacts, details: TableDetails) -> list[tuple[str, s
 
 
 def _columns(details: TableDetails) -> Html:
-    if not details.columns:
-        return NOTHING
     rows = [
         (
             name_text(column.name),
@@ -387,17 +378,20 @@ def _columns(details: TableDetails) -> Html:
 
 
 def _schema(name: TableName, versions: Sequence[SchemaVersion]) -> Html:
-    if not versions:
-        return NOTHING
     rows = [(_lsn(version.lsn), " ".join(version.changes)) for version in reversed(versions)]
     caption = f"Relation versions of {name} in bronze, the newest first"
     return _table(caption, ("recorded at", "change"), rows)
 
 
 def _table(
-    caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()
+    caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()
 ) -> Html:
-    """Return a table whose first column names the row; roles keep it one where its rows are cards."""
+    """Return a table whose first column names the row, nothing without rows.
+
+    Roles keep it a table where its rows are cards.
+    """
+    if not rows:
+        return NOTHING
 
     def kind(heading: str) -> str:
         """Return the class of a column: a number, or a text that gets a line of a card for itself."""

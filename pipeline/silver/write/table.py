@@ -24,7 +24,7 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.fold.later_copies import CopyOrder, order_copies
-from pipeline.silver.fold.write import KeyRangesUnusable, Write
+from pipeline.silver.fold.write import KeyRangesUnusable
 from pipeline.silver.fold.write_plan import surveys_of_newest
 from pipeline.silver.schema.column_mapping import align_versions
 from pipeline.silver.schema.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
@@ -37,7 +37,6 @@ from pipeline.silver.write.batch_writer import BatchWriter
 from pipeline.silver.write.native_session import NativeWriting
 from pipeline.silver.write.range_plan import RangePlan, WriteResult
 from pipeline.silver.write.step_writer import KeyNotSentError
-from pipeline.silver.write.writer_choice import Choice
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 
@@ -48,8 +47,8 @@ if TYPE_CHECKING:
 class SilverTable:
     """Writes one silver table; used by one thread at a time, in a separate Spark session.
 
-    `history` are the table copies, as the plan of the batch read them. Tables of a source that `is_copied`
-    have no rows before their first copy.
+    `batch` plans a range of its changes, and carries out the plan. `history` are the table copies, as the
+    plan of the batch read them. Tables of a source that `is_copied` have no rows before their first copy.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class SilverTable:
         self._native = native
         self._is_copied = is_copied
         self._txn = bronze.txn
-        self._writer = BatchWriter(
+        self.batch = BatchWriter(
             self.table,
             self.bronze,
             records,
@@ -105,28 +104,6 @@ class SilverTable:
         """Raise LakeError if a foreign commit changed the table's rows since a version."""
         refuse_foreign_commits(self.table, self.name, since_version)
 
-    def plan(
-        self,
-        surveys: Sequence[Survey],
-        relations: Relations,
-        registered: RegisteredTable | None,
-        start: InputStart,
-        end_lsn: LSN,
-    ) -> RangePlan:
-        """Return what `apply` would do; change nothing."""
-        return self._writer.plan(surveys, relations, registered, start, end_lsn)
-
-    def choose_writer(self, write: Write, plan: RangePlan) -> Choice:
-        """Return who would carry out a write of a plan, and why."""
-        return self._writer.choose_writer(write, plan)
-
-    def create(self, plan: RangePlan) -> RegisteredTable | None:
-        """Create a new table as a plan has it; return how it is to be registered before the next plan.
-
-        None if the plan does something else, or needs Spark for it.
-        """
-        return self._writer.create(plan)
-
     def apply(
         self,
         surveys: Sequence[Survey],
@@ -138,8 +115,8 @@ class SilverTable:
         """Apply the changes from a start up to an LSN, or up to the change before which the table is held."""
         if start.offset == INVALID and start.copy is None:
             refuse_lost_offset(self.table, self.name, self._txn)
-        plan = self.plan(surveys, relations, registered, start, end_lsn)
-        return self._or_held(lambda: self._writer.execute(plan))
+        plan = self.batch.plan(surveys, relations, registered, start, end_lsn)
+        return self._or_held(lambda: self.batch.execute(plan))
 
     def _or_held(self, write: Callable[[], WriteResult]) -> WriteResult:
         """Return the result of a write; hold the table at its offset if a change was sent without its key."""
@@ -147,10 +124,6 @@ class SilverTable:
             return write()
         except KeyNotSentError as error:
             return WriteResult(self.offset, str(error))
-
-    def set_comments(self, registered: RegisteredTable) -> None:
-        """Give the table the comments of the source, unless it has them."""
-        self._writer.set_comments(registered)
 
     def apply_partial_copies(
         self,
@@ -165,7 +138,7 @@ class SilverTable:
         If silver cannot find the keys of one, a copy of all rows is requested instead.
         """
         written = WriteResult(start.offset)
-        self._writer.registered = registered
+        self.batch.registered = registered
         copies = [copy for copy in copies if copy.end_lsn <= end_lsn]
         for copy in copies:
             offset = start.copy.lsn if start.copy else start.offset
@@ -194,11 +167,11 @@ class SilverTable:
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
         if not surveys:
             return WriteResult(end_lsn)
-        return self.apply(surveys, relations, self._writer.registered, start, end_lsn)
+        return self.apply(surveys, relations, self.batch.registered, start, end_lsn)
 
     def _replace_keys(self, copy: CompleteCopy, relations: Relations) -> WriteResult | None:
         """Write a partial copy; return None if silver cannot find its keys, or shows another source table."""
-        registered = self._writer.registered
+        registered = self.batch.registered
         if registered is None or relations[copy.version].oid != registered.relation_id:
             return None
         try:
@@ -210,10 +183,10 @@ class SilverTable:
         """Request a copy of all rows instead of a partial copy."""
         sentence = f"{reason} The whole table will be copied."
         self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
-        registered = self._writer.registered
+        registered = self.batch.registered
         if registered and (registered.copy_id or 0) < copy.id:
-            self._writer.registered = replace(registered, copy_id=copy.id)
-            self._records.tables.register(self._writer.registered)
+            self.batch.registered = replace(registered, copy_id=copy.id)
+            self._records.tables.register(self.batch.registered)
         self._records.events.record([Event(*self.name, copy.lsn, "resync", sentence)])
 
     def start_from_copy(
@@ -261,7 +234,7 @@ class SilverTable:
         if self._order_copies(copy, relations) != CopyOrder(copy):
             return None
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
-        return self.plan(surveys, relations, None, start, end_lsn) if surveys else None
+        return self.batch.plan(surveys, relations, None, start, end_lsn) if surveys else None
 
     def rebuild_lost(self, relations: Relations, registered: RegisteredTable, end_lsn: LSN) -> WriteResult:
         """Rebuild the table from bronze up to an LSN, because its folder lacks rows."""
@@ -325,7 +298,7 @@ class SilverTable:
             end_lsn,
             by_spark=self._native is None or self._native.setting == "spark",
         )
-        self._writer.registered = self._records.tables.read()[self.name]
+        self.batch.registered = self._records.tables.read()[self.name]
         return replace(written, applied=end_lsn)
 
     def build(
@@ -383,7 +356,7 @@ class SilverTable:
             surveys = [survey_of(copy)]
             if self._rule.mode != "append":
                 surveys = self.bronze.survey_table(self.name, start, copy.end_lsn)
-            compared = self.apply(surveys, relations, self._writer.registered, start, copy.end_lsn)
+            compared = self.apply(surveys, relations, self.batch.registered, start, copy.end_lsn)
             lacks = copy if compared.missing_values and copy is copies[-1] else None
             written = written.then(replace(compared, missing_values=0, uncompared=lacks))
             if written.held:
