@@ -21,7 +21,6 @@ class _AnyAnswer(urllib.request.HTTPErrorProcessor):
 
     def http_response(self, request: urllib.request.Request, response: Any) -> Any:
         """Return the answer."""
-        del request
         return response
 
     https_response = http_response

@@ -78,7 +78,6 @@ class Applier:
 
     def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Apply what bronze holds; the micro-batch is only the trigger. After `close` do nothing."""
-        del batch, batch_id
         with self._lock:
             if self._is_closed:
                 return

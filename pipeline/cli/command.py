@@ -55,7 +55,6 @@ _NUL = "\0"  # joins several arguments to one; no argument can hold it
 
 
 def _split_values(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    del context
     if value is None:
         return ()
     if parameter.multiple:

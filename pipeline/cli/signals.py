@@ -167,7 +167,6 @@ class _Stop:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
-        del number, frame
         self.request()
 
     def is_overdue(self, seconds: float) -> bool:

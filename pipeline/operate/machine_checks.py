@@ -54,7 +54,6 @@ class CheckReport:
 
     def exit_code(self, strict: bool) -> int:
         """Return 1 if a check failed."""
-        del strict
         return int(self.failure_count > 0)
 
     def as_json(self) -> dict[str, Any]:

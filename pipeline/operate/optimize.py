@@ -72,7 +72,6 @@ class OptimizeSummary:
 
     def exit_code(self, strict: bool) -> int:
         """Return 1 if a table failed."""
-        del strict
         return int(self.failure_count > 0)
 
 

@@ -60,11 +60,6 @@ class PauseSummary:
             ],
         }
 
-    def exit_code(self, strict: bool) -> int:
-        """Return 0."""
-        del strict
-        return 0
-
 
 def pause_tables(config: Config, globs: Sequence[str], *, reason: str | None = None) -> PauseSummary:
     """Pause the tables that globs match; raise ConfigError if none does."""

@@ -124,11 +124,6 @@ class Plan:
     has_sql: bool = False
     idle_rules: tuple[str, ...] = ()
 
-    def exit_code(self, strict: bool) -> int:
-        """Return 0: a plan that holds a table is a plan."""
-        del strict
-        return 0
-
     def as_json(self) -> dict[str, Any]:
         """Return the plan as data."""
         return {

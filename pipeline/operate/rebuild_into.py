@@ -84,7 +84,6 @@ class BuiltTable:
 
     def exit_code(self, strict: bool) -> int:
         """Return 0."""
-        del strict
         return 0
 
 

@@ -104,7 +104,6 @@ class AlertRule(NamedTuple):
 
 
 def _always(facts: AlertFacts) -> bool:
-    del facts
     return True
 
 
@@ -354,7 +353,6 @@ class Alerts(NamedTuple):
 
     def exit_code(self, strict: bool) -> int:
         """Return 0 if nothing needs a person, else `EXIT_CODE`."""
-        del strict
         return EXIT_CODE if self.found else 0
 
 

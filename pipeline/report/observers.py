@@ -88,10 +88,15 @@ class Observers:
         else:
             self._log.start(self._options.trigger)
             self._open.enter_context(_notices_in(self._log))
+        is_continuous = self._options.trigger == "continuous"
         if self._config.alerts.webhook is not None:
-            self._alerts = self._start_alerts()
+            from pipeline.report.alert_sender import AlertSender
+
+            self._alerts = AlertSender(self._config, self._command, is_continuous=is_continuous)
         if self._config.lineage.is_on:
-            self._lineage = self._start_lineage()
+            from pipeline.report.lineage_sender import LineageSender
+
+            self._lineage = LineageSender(self._config, self._command, is_continuous=is_continuous)
         return self
 
     def __exit__(
@@ -110,46 +115,26 @@ class Observers:
 
     def on_ingest(self, summary: IngestSummary) -> None:
         """Forward what ingest reports."""
-        if self._metrics is not None:
-            self._metrics.on_ingest(summary)
-        if self._alerts is not None:
-            self._alerts.on_ingest(summary)
-        if self._lineage is not None:
-            self._lineage.on_ingest(summary)
         if self._board is not None:
             self._board.update(summary)
-        if self._log is not None:
-            self._log.on_ingest(summary)
+        for each in (self._metrics, self._alerts, self._lineage, self._log):
+            if each is not None:
+                each.on_ingest(summary)
 
     def on_apply(self, summary: ApplySummary) -> None:
         """Forward what apply reports."""
-        if self._metrics is not None:
-            self._metrics.on_apply(summary)
-        if self._lineage is not None:
-            self._lineage.on_apply(summary)
+        for each in (self._metrics, self._lineage, self._log):
+            if each is not None:
+                each.on_apply(summary)
         if self._board is not None and self._options.trigger == "continuous":
             for alert in self._states.update(summary.tables):
                 self._board.print(one_line(alert.line))
-        if self._log is not None:
-            self._log.on_apply(summary)
 
     def end(self, exit_code: int) -> int:
         """Log the end of the run, and return its exit code."""
         if self._log is not None:
             self._log.end(exit_code)
         return exit_code
-
-    def _start_alerts(self) -> AlertSender:
-        from pipeline.report.alert_sender import AlertSender
-
-        is_continuous = self._options.trigger == "continuous"
-        return AlertSender(self._config, self._command, is_continuous=is_continuous)
-
-    def _start_lineage(self) -> LineageSender:
-        from pipeline.report.lineage_sender import LineageSender
-
-        is_continuous = self._options.trigger == "continuous"
-        return LineageSender(self._config, self._command, is_continuous=is_continuous)
 
     def _serve(self) -> None:
         """Serve metrics and pages if the command line requests them."""

@@ -59,7 +59,6 @@ class FingerprintedTables:
 
     def exit_code(self, strict: bool) -> int:
         """Return 1 if a table has no fingerprint."""
-        del strict
         return int(any(table.fingerprint is None for table in self.tables))
 
     def as_json(self) -> dict[str, Any]:

@@ -54,7 +54,6 @@ class Reconciled:
 
     def exit_code(self, strict: bool) -> int:
         """Return 0 if every table was compared and is equal, else 1, also if the run was stopped."""
-        del strict
         return int(any(verdict.verdict != EQUAL for verdict in self.verdicts))
 
     def as_json(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import click
 
 from pipeline.cli.command import command, flag, option
 from pipeline.cli.options import Address, config_option, output_options, parse_address_option
-from pipeline.cli.output import finish, load_config
+from pipeline.cli.output import load_config, show
 
 _FILE = "File"
 
@@ -65,4 +65,5 @@ def capsule(
     from pipeline.report.capsule import write_capsule
 
     found = write_capsule(loaded, output, logs=logs, metrics=metrics, is_offline=offline)
-    return finish(found, as_json=as_json)
+    show(found, as_json=as_json)
+    return 0

@@ -2,7 +2,7 @@
 
 from pipeline.cli.command import command, option
 from pipeline.cli.options import TABLES, config_option, output_options, tables_option
-from pipeline.cli.output import finish, load_config
+from pipeline.cli.output import load_config, show
 from pipeline.cli.signals import CommandKind
 from pipeline.errors import ConfigError
 
@@ -42,7 +42,8 @@ def pause(
     loaded = load_config(config)
     from pipeline.operate.pause import pause_tables
 
-    return finish(pause_tables(loaded, tables, reason=reason), as_json=as_json)
+    show(pause_tables(loaded, tables, reason=reason), as_json=as_json)
+    return 0
 
 
 @command(
@@ -65,4 +66,5 @@ def resume(config: str, tables: tuple[str, ...], as_json: bool) -> int:
     loaded = load_config(config)
     from pipeline.operate.pause import resume_tables
 
-    return finish(resume_tables(loaded, tables), as_json=as_json)
+    show(resume_tables(loaded, tables), as_json=as_json)
+    return 0

@@ -4,7 +4,7 @@ import click
 
 from pipeline.cli.command import command, flag
 from pipeline.cli.options import config_option, output_options
-from pipeline.cli.output import finish, load_config
+from pipeline.cli.output import load_config, show
 
 
 @command(
@@ -37,4 +37,5 @@ def plan(config: str, tables: tuple[str, ...], sql: bool, as_json: bool) -> int:
     from pipeline.operate.plan_report import with_idle_rules
 
     found = make_plan(loaded, tables, shows_sql=sql)
-    return finish(with_idle_rules(found, loaded), as_json=as_json)
+    show(with_idle_rules(found, loaded), as_json=as_json)
+    return 0

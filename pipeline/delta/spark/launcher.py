@@ -56,7 +56,6 @@ class _Handler:
 
     def handle(self, signal: object) -> None:
         """Handle a signal to the JVM."""
-        del signal
         self._stop()
 
     class Java:

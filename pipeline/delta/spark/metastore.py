@@ -45,7 +45,6 @@ class Metastore:
 
     def held_columns(self, snapshot: Snapshot) -> HeldColumns:
         """Return none: an entry follows the table's log."""
-        del snapshot
         return HeldColumns()
 
     def entries(self, schema: str, tables: Collection[str]) -> dict[str, MetastoreEntry]:

@@ -75,7 +75,6 @@ class SqlFollow(SqlPolling):
 
     def confirm(self, timeout: float) -> bool:
         """Return True: there is no acknowledgement to wait for."""
-        del timeout
         return True
 
     def _prepare_poll(self) -> None:

@@ -71,7 +71,6 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
         **options: Any,
     ) -> ds.Scanner:
         """Return a scan of some columns, of the rows that satisfy a filter; it can be read once."""
-        del options
         names = self._schema.names
         plain = names if columns is None or isinstance(columns, Mapping) else list(columns)
         batches = self._batches(plain, filter)
@@ -82,7 +81,6 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
         """Return how many rows satisfy a filter."""
-        del options
         overlay = self._overlay
         if filter is None and not _has_vectors(overlay.files):
             count = self.snapshot.with_files(overlay.files).row_count
