@@ -118,7 +118,6 @@ class MaintenanceProgress:
         self.removed_log_files += done.removed_log_files
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         lines = [f"maintenance of {name} failed: {text}" for name, text in sorted(self.failures.items())]
         removed = ((self.removed_files, "file"), (self.removed_log_files, "log file"))
         found = [format_count(count, what) for count, what in removed if count]
@@ -129,7 +128,6 @@ class MaintenanceProgress:
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {
             "tables": self.tables,
             "merged_files": self.merged,
@@ -153,7 +151,6 @@ class CatalogProgress:
     failures: dict[str, list[TableName]] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         lines = [
             f"not in the catalog: {name_tables(names)}. {sentence}" if names else f"catalog: {sentence}"
             for sentence, names in self.failures.items()
@@ -241,7 +238,6 @@ class IngestSummary:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the summary as data."""
         return {
             "pipeline": self.pipeline,
             "slot": self.slot,
@@ -391,7 +387,6 @@ class ApplySummary:
         self.batch_seconds = seconds
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         changes = sum(state.changes for state in self.tables.values())
         misfits = sum(state.misfits for state in self.tables.values())
         if self.applied_offset == INVALID and not self.tables:
@@ -431,7 +426,6 @@ class ApplySummary:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the summary as data."""
         return {
             "pipeline": self.pipeline,
             "position": str(self.applied_offset),

@@ -63,7 +63,6 @@ class DemoResult:
         return shlex.join([command, "query", "--config", short_path(self.config), sql])
 
     def as_json(self) -> dict[str, Any]:
-        """Return the outcome as data."""
         return {
             "ok": self.exit_code == 0,
             "stopped": self.is_stopped,

@@ -74,7 +74,6 @@ class ForgetReceipt:
         return 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the receipt as data."""
         return {
             "pipeline": self.pipeline,
             **self.table._asdict(),

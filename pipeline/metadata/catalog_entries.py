@@ -66,7 +66,6 @@ class CatalogEntry(TableRecord):
         return self.recorded_at > oldest and self == replace(other, recorded_at=self.recorded_at)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the entry as data."""
         return {
             "type": self.target or "spark",
             "name": str(self.catalog_name),

@@ -61,7 +61,6 @@ class AdoptSummary:
         return copy.rows_landed - copy.rows_adopted, copy.rows_landed
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         lines = self.run.lines() if self.run else []
         what = f"adopt {self.name}"
         named = f"version {self.adoption.version} of {self.adoption.path}"
@@ -79,7 +78,6 @@ class AdoptSummary:
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         copied, rows = self.copied or (None, None)
         return {
             **self.name._asdict(),

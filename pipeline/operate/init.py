@@ -52,7 +52,6 @@ class InitReport:
     script: str = ""  # the file that has the SQL for the DBA
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as data."""
         return {
             "file": self.file,
             "script": self.script or None,

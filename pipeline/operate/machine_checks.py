@@ -57,7 +57,6 @@ class CheckReport:
         return int(self.failure_count > 0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the checks as data."""
         rows = [{"name": c.name, "ok": c.ok, "sentence": c.sentence, "fix": c.fix} for c in self.checks]
         return {"ok": not self.failure_count, "checks": rows}
 

@@ -81,7 +81,6 @@ class MaintenanceSummary:
             print_lines(console, lines)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {
             "pipeline": self.pipeline,
             "dry_run": self.dry_run,

@@ -74,7 +74,6 @@ class MoveSummary:
     run: RunSummary | None = None
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         lines = self.run.lines() if self.run else []
         if MoveStep.SWITCH in self.steps:
             lines.append(
@@ -88,7 +87,6 @@ class MoveSummary:
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {
             "pipeline": self.pipeline,
             "steps": [step.name.lower() for step in self.steps],

@@ -67,7 +67,6 @@ class OptimizeSummary:
             print_list(console, ("table", "files"), done)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {"pipeline": self.pipeline, "tables": [asdict(table) for table in self.tables]}
 
     def exit_code(self, strict: bool) -> int:

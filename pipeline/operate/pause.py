@@ -38,13 +38,11 @@ class PauseSummary:
     paused: tuple[Pause, ...]
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         lines = [f"{self.pipeline}: {format_count(len(self.done), 'table')} {self.verb}"]
         lines += [f"  {self.verb}: {name}" for name in self.done]
         return [*lines, *(f"  {each.sentence(each.name)}" for each in self.paused)]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {
             "pipeline": self.pipeline,
             self.verb: [name._asdict() for name in self.done],

@@ -96,7 +96,6 @@ class PlannedTable:
         return Text(format_count(len(steps), "step") if steps else "rows only")
 
     def as_json(self, *, has_sql: bool = False) -> dict[str, Any]:
-        """Return the plan of the table as data."""
         return {
             **self.name._asdict(),
             "after": str(self.after),
@@ -125,7 +124,6 @@ class Plan:
     idle_rules: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as data."""
         return {
             "pipeline": self.pipeline,
             "upto": str(self.captured_offset),

@@ -63,7 +63,6 @@ class BuiltTable:
     notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         rows = format_count(self.row_count, "row")
         lines = [f"rebuild {self.pipeline}: {self.name} as of {self.lsn}: {rows} in {self.path}"]
         if self.missing_values:
@@ -71,7 +70,6 @@ class BuiltTable:
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {
             "pipeline": self.pipeline,
             **self.name._asdict(),

@@ -43,7 +43,6 @@ class ResyncSummary:
     run: RunSummary | None = None
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         names, what = ", ".join(map(str, self.tables)), format_count(len(self.tables), "table")
         if self.key_range_count:
             what = f"rows of {format_count(self.key_range_count, 'key range')}"
@@ -54,7 +53,6 @@ class ResyncSummary:
         return [*lines, f"the next ingest copies {it}, a continuous one now; the apply after it shows {it}"]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {
             "pipeline": self.pipeline,
             "tables": [name._asdict() for name in self.tables],

@@ -82,7 +82,6 @@ class Compaction:
         return self.removed_messages + sum(table.removed_rows for table in self.tables)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {**asdict(self), "tables": [asdict(table) for table in self.tables]}
 
     def lines(self) -> Iterator[str]:

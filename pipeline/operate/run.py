@@ -26,11 +26,9 @@ class RunSummary:
     apply: ApplySummary
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         return [*self.ingest.lines(), *self.apply.lines()]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {"ingest": self.ingest.as_json(), "apply": self.apply.as_json()}
 
     def exit_code(self, strict: bool) -> int:

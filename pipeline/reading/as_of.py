@@ -36,7 +36,6 @@ class SilverVersions:
         return int(any(state == "gone" for state, _ in self.tables))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the versions as data."""
         time, verified = self.silver.commit_time, self.silver.verified_through
         return {
             "lsn": str(self.silver.lsn),

@@ -114,7 +114,6 @@ class DbtSources:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the content and what is left out as data."""
         left_out = [{**name._asdict(), "sentence": sentence} for name, sentence in self.left_out.items()]
         unchecked = [name._asdict() for name in self.unchecked]
         return {**self.content, "left_out": left_out, "unchecked": unchecked}

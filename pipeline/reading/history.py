@@ -56,7 +56,6 @@ class RowHistory:
         return 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the lives as data."""
         return {
             **self.name._asdict(),
             "key": list(self.key),

@@ -54,7 +54,6 @@ class Alert(NamedTuple):
         return f"{self.rule} {self.table}" if self.table else self.rule
 
     def as_json(self) -> dict[str, Any]:
-        """Return the alert as data."""
         return {
             "rule": self.rule,
             "kind": self.kind,
@@ -344,7 +343,6 @@ class Alerts(NamedTuple):
         return [*lines, f"{rest} more alerts: run pgdelta status"] if rest else lines
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {
             "pipeline": self.pipeline,
             "alerts": [each.as_json() for each in self.found],

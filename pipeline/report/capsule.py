@@ -97,7 +97,6 @@ class Capsule:
     failures: Sequence[str]
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         return [
             f"wrote {self.file}: {format_count(len(self.parts), 'part')}, {format_size(self.size)}",
             *(f"  {name}: {format_size(size)}" for name, size in self.parts.items()),
@@ -106,7 +105,6 @@ class Capsule:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         return {
             "file": self.file,
             "bytes": self.size,

@@ -108,7 +108,6 @@ class TableStatus:
         return self.sentence if needs_person or needs_copy or is_first or self.awaits_copy else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the table as data."""
         return {
             **self.name._asdict(),
             "state": self.state,
@@ -163,7 +162,6 @@ class Status:
         return any(table.state in NEEDS_PERSON for table in self.tables)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the status as data."""
         return {
             "pipeline": self.pipeline,
             "captured": str(self.captured),

@@ -56,7 +56,6 @@ class TableDetails:
     maintained: Maintained | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the details as data."""
         event = self.table.event
         return {
             **self.table.as_json(),

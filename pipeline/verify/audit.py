@@ -112,7 +112,6 @@ class Audit:
         return int(bool(self.findings) or (strict and bool(self.chain.crossed_gaps)))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the audit as data."""
         chain = self.chain
         segments = chain.segments
         return {

@@ -73,7 +73,6 @@ class SilverAudit:
         return int(any(table.verdict in wrong for table in self.tables))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the audit as data."""
         return {
             "pipeline": self.pipeline,
             "whole": self.exit_code(strict=False) == 0,

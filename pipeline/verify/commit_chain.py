@@ -89,7 +89,6 @@ class Finding:
     end: LSN | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding as data."""
         return {
             "kind": self.kind,
             "versions": list(self.versions),
@@ -124,7 +123,6 @@ class ChainSegment:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the segment as data."""
         return {
             "from_lsn": str(self.start),
             "to_lsn": str(self.end),

@@ -81,7 +81,6 @@ class Fidelity:
         return int(any(table.verdict != EQUAL for table in self.tables) or (strict and has_rest))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the account as data."""
         return {
             "pipeline": self.pipeline,
             "ok": self.exit_code(strict=False) == 0,

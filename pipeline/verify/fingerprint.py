@@ -62,7 +62,6 @@ class FingerprintedTables:
         return int(any(table.fingerprint is None for table in self.tables))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fingerprints as data."""
         return {
             "pipeline": self.pipeline,
             "files": self.files._asdict(),
@@ -103,7 +102,6 @@ class FingerprintQuery:
     sql: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return the SQL as data."""
         return {**self.name._asdict(), "sql": self.sql}
 
     def print(self, console: Console) -> None:

@@ -57,7 +57,6 @@ class Reconciled:
         return int(any(verdict.verdict != EQUAL for verdict in self.verdicts))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the verdicts as data."""
         return {
             "pipeline": self.pipeline,
             "run": self.run_id,

@@ -84,7 +84,6 @@ class GlueCatalog:
             self._client.create_database(DatabaseInput={"Name": schema}, **self._catalog)
 
     def create_table(self, schema: str, table: str, path: str, held: HeldColumns | None) -> None:
-        """Create an entry for the Delta table at a path; raise an error if the name is taken."""
         self._client.create_table(
             DatabaseName=schema, TableInput=self._input(table, path, held, {}), **self._catalog
         )

@@ -77,7 +77,6 @@ class UnityCatalog:
         return HeldColumns.of(snapshot, _name_and_type)
 
     def entries(self, schema: str, tables: Collection[str]) -> dict[str, MetastoreEntry]:
-        """Return those of some tables that a schema has; nothing if there is no such schema."""
         if len(tables) > _FEW:
             found = (table for table in self._all(schema) if table["name"] in tables)
         else:
@@ -93,7 +92,6 @@ class UnityCatalog:
             query["page_token"] = page["next_page_token"]
 
     def create_schema(self, schema: str) -> None:
-        """Create a schema unless it exists."""
         if self._get(self._path(schema)) is None:  # who may use a schema may not create one
             self._request("POST", "schemas", {"name": schema, "catalog_name": self._catalog})
 

@@ -62,7 +62,6 @@ class WalHolder:
         return str(self.pid or ""), self.user or "", self.gid or "", self.standby_slot or ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as data."""
         return {
             "user": self.user,
             "pid": self.pid,

@@ -26,11 +26,9 @@ class WrittenPage:
     facts: PageFacts
 
     def lines(self) -> list[str]:
-        """Return the closing lines for people."""
         return [f"wrote {self.file}: {format_size(self.size)}", headline(self.facts.status)]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
         counts = Counter(table.state for table in self.facts.status.tables)
         return {
             "file": self.file,
