@@ -20,8 +20,8 @@ class Alerting(FileSection):
         str | None,
         Webhook,
         key(
-            "Address to which ingest and apply send each alert when it begins and when it is"
-            " over, by POST. Write it as a `${VARIABLE}` if it has a token.",
+            "Address to which ingest and apply send each alert when it begins and when it is over, by POST."
+            " Write it as a `${VARIABLE}` if it has a token.",
             default="nothing is sent",
             examples=["https://alerts.example.com/pgdelta"],
         ),
@@ -29,11 +29,11 @@ class Alerting(FileSection):
     on: Annotated[
         tuple[AlertCondition, ...],
         key(
-            "What is an alert: `held` (a table waits for a person), `failed` (a table, its copy,"
-            " its maintenance or a job failed), `unpublished` (a table that matches is not captured), `slot`"
-            " (the slot is missing, lost, near its limit, no job reads it, or a transaction keeps more than"
-            " 512 MiB of WAL for it), `lag > TIME` (a change waits"
-            " longer, or no ingest or apply runs), `wal > SIZE` (the server retains more WAL for the slot).",
+            "What is an alert: `held` (a table waits for a person), `failed` (a table, its copy, its"
+            " maintenance or a job failed), `unpublished` (a table that matches is not captured), `slot` (the"
+            " slot is missing, lost, near its limit, no job reads it, or a transaction keeps more than 512"
+            " MiB of WAL for it), `lag > TIME` (a change waits longer, or no ingest or apply runs), `wal >"
+            " SIZE` (the server retains more WAL for the slot).",
             default="`[held, failed, unpublished, slot, lag > 1 h]`",
             json_schema_extra={"minItems": 1},
             examples=[["held", "lag > 5 min", "wal > 10 GB"]],

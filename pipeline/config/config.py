@@ -46,24 +46,24 @@ class Silver(FileSection):
     mode: Annotated[
         SilverMode,
         key(
-            "How rows are kept: `mirror` has one row per source row; `soft_delete` marks a row"
-            " that the source deletes, and keeps its last values; `history` has one row per version that a"
-            " commit left; `append` has one row per change."
+            "How rows are kept: `mirror` has one row per source row; `soft_delete` marks a row that the"
+            " source deletes, and keeps its last values; `history` has one row per version that a commit"
+            " left; `append` has one row per change."
         ),
     ] = "mirror"
     history: Annotated[History, key("Which versions tables in the mode `history` have.")] = COMMITTED_VERSIONS
     on_delete: Annotated[
         OnChange,
         key(
-            "What a DELETE does in the mode `mirror`: silver deletes the row (`apply`) or keeps"
-            " it (`ignore`)."
+            "What a DELETE does in the mode `mirror`: silver deletes the row (`apply`) or keeps it"
+            " (`ignore`)."
         ),
     ] = "apply"
     on_truncate: Annotated[
         OnChange,
         key(
-            "What a TRUNCATE does in the mode `mirror`: silver deletes all rows (`apply`) or"
-            " keeps them (`ignore`)."
+            "What a TRUNCATE does in the mode `mirror`: silver deletes all rows (`apply`) or keeps them"
+            " (`ignore`)."
         ),
     ] = "apply"
     metadata_columns: Annotated[
@@ -72,42 +72,42 @@ class Silver(FileSection):
     misfits: Annotated[
         Misfits,
         key(
-            "What happens to a value that its silver type cannot hold: NULL (`null`), NULL with"
-            " the text in a column `<column>__text` (`text`), the nearest value (`clamp`), or the table stops"
-            " before it (`error`)."
+            "What happens to a value that its silver type cannot hold: NULL (`null`), NULL with the text in a"
+            " column `<column>__text` (`text`), the nearest value (`clamp`), or the table stops before it"
+            " (`error`)."
         ),
     ] = "null"
     dropped_columns: Annotated[
         DroppedColumns,
         key(
-            "What happens to a column that is dropped from the source table: silver keeps it with"
-            " its values (`keep`) or drops it (`drop`)."
+            "What happens to a column that is dropped from the source table: silver keeps it with its values"
+            " (`keep`) or drops it (`drop`)."
         ),
     ] = "keep"
     type_changes: Annotated[
         TypeChanges,
         key(
-            "What happens at a type change, in the source or in `types`, that the silver column"
-            " cannot hold: the table is held before it (`hold`), rebuilt from bronze (`rebuild`), or copied"
-            " again (`resync`), which also brings what `ALTER TABLE … USING` computed."
+            "What happens at a type change, in the source or in `types`, that the silver column cannot hold:"
+            " the table is held before it (`hold`), rebuilt from bronze (`rebuild`), or copied again"
+            " (`resync`), which also brings what `ALTER TABLE … USING` computed."
         ),
     ] = "hold"
     readers: Annotated[
         Readers,
         key(
-            "Which readers tables are kept for. With `spark`, silver renames, drops or widens a"
-            " column by a change of metadata, and readers need column mapping or type widening from then on."
-            " With `widest`, one commit writes the table's files again instead, and readers need no table"
-            " feature but that of a TIMESTAMP_NTZ column, which `types` can make a STRING. Columns and rows"
-            " are the same."
+            "Which readers tables are kept for. With `spark`, silver renames, drops or widens a column by a"
+            " change of metadata, and readers need column mapping or type widening from then on. With"
+            " `widest`, one commit writes the table's files again instead, and readers need no table feature"
+            " but that of a TIMESTAMP_NTZ column, which `types` can make a STRING. Columns and rows are the"
+            " same."
         ),
     ] = "spark"
     shared_root: Annotated[
         str | None,
         Root,
         key(
-            "Folder of the silver tables whose target has `{table}`. Pipelines with the same one"
-            " write the same tables.",
+            "Folder of the silver tables whose target has `{table}`. Pipelines with the same one write the"
+            " same tables.",
             default="`{storage.root}/silver`",
             examples=["/data/shared"],
         ),
@@ -116,49 +116,49 @@ class Silver(FileSection):
         Literal["ask", "auto"],
         Word,
         key(
-            "What happens when the stream does not carry a change: an event says that the table"
-            " needs a resync (`ask`), or the table is resynced (`auto`)."
+            "What happens when the stream does not carry a change: an event says that the table needs a"
+            " resync (`ask`), or the table is resynced (`auto`)."
         ),
     ] = "ask"
     rewrites: Annotated[
         Literal["compare", "resync", "event"],
         Word,
         key(
-            "What happens when the source rewrites a table, as `ALTER TABLE … TYPE … USING`"
-            " does, and no row proves that the values are the same, alters an enum or composite type so that"
-            " stored values have another text, or edits the publication and nothing proves that no change was"
-            " missed: the table is compared with the source and"
-            " what differs is copied (`compare`), all its rows are copied (`resync`), or an event says that"
-            " it needs a resync (`event`). Without comparable rows (`source.copy: never`, mode `append`,"
-            " operations that are ignored or not published), `compare` records the event."
+            "What happens when the source rewrites a table, as `ALTER TABLE … TYPE … USING` does, and no row"
+            " proves that the values are the same, alters an enum or composite type so that stored values"
+            " have another text, or edits the publication and nothing proves that no change was missed: the"
+            " table is compared with the source and what differs is copied (`compare`), all its rows are"
+            " copied (`resync`), or an event says that it needs a resync (`event`). Without comparable rows"
+            " (`source.copy: never`, mode `append`, operations that are ignored or not published), `compare`"
+            " records the event."
         ),
     ] = "compare"
     detached_tables: Annotated[
         DetachedTables,
         key(
-            "What happens to a table that is dropped, no longer published or no longer matched:"
-            " it stays in place (`keep`) or is moved to `{root}/archive` (`archive`). Ingest detects dropped"
-            " and unpublished tables with `source.copy: initial`."
+            "What happens to a table that is dropped, no longer published or no longer matched: it stays in"
+            " place (`keep`) or is moved to `{root}/archive` (`archive`). Ingest detects dropped and"
+            " unpublished tables with `source.copy: initial`."
         ),
     ] = "keep"
     dropped_partitions: Annotated[
         DroppedPartitions,
         key(
-            "What happens to the rows of a partition that is dropped or detached from a table"
-            " that is published by its root: they leave silver, as they left `SELECT` on the root (`delete`),"
-            " they stay until the next copy or comparison of it (`keep`, with an event of kind `info`),"
-            " or the whole table is copied again (`resync`). `delete` goes by the bounds of the partition,"
-            " which ingest recorded, and copies no row."
+            "What happens to the rows of a partition that is dropped or detached from a table that is"
+            " published by its root: they leave silver, as they left `SELECT` on the root (`delete`), they"
+            " stay until the next copy or comparison of it (`keep`, with an event of kind `info`), or the"
+            " whole table is copied again (`resync`). `delete` goes by the bounds of the partition, which"
+            " ingest recorded, and copies no row."
         ),
     ] = "delete"
     inheritance: Annotated[
         Inheritance,
         Word,
         key(
-            "What happens to a table that others inherit from (`INHERITS`): silver has its own"
-            " rows, as `SELECT … FROM ONLY` shows them, and says so (`parent_only`), or it is not followed"
-            " (`refuse`, with `source.copy: initial`). Tables that inherit are tables of their own, unless"
-            " the rule of one parent has `union`."
+            "What happens to a table that others inherit from (`INHERITS`): silver has its own rows, as"
+            " `SELECT … FROM ONLY` shows them, and says so (`parent_only`), or it is not followed (`refuse`,"
+            " with `source.copy: initial`). Tables that inherit are tables of their own, unless the rule of"
+            " one parent has `union`."
         ),
     ] = "parent_only"
     source_comments: Annotated[
@@ -170,33 +170,33 @@ class Silver(FileSection):
         Literal["auto", "spark", "native"],
         Word,
         key(
-            "Who writes changes to silver tables: `spark`; `native`, this process without Spark,"
-            " wherever it can; or `auto`, native where memory suffices. What only Spark can write, such as"
-            " tables with deletion vectors, or on storage other than folders, object stores and HDFS, is"
-            " always written by Spark."
+            "Who writes changes to silver tables: `spark`; `native`, this process without Spark, wherever it"
+            " can; or `auto`, native where memory suffices. What only Spark can write, such as tables with"
+            " deletion vectors, or on storage other than folders, object stores and HDFS, is always written"
+            " by Spark."
         ),
     ] = "auto"
     min_interval: Annotated[
         Seconds,
         key(
-            "Least time between two writes to a table in a continuous run, for fewer and larger"
-            " writes; 0 writes what is pending in every batch. A run with the trigger `available-now` writes"
-            " all tables.",
+            "Least time between two writes to a table in a continuous run, for fewer and larger writes; 0"
+            " writes what is pending in every batch. A run with the trigger `available-now` writes all"
+            " tables.",
             examples=["30s", "5min"],
         ),
     ] = 0
     schedule: Annotated[
         Schedule,
         key(
-            "At which hours of the day a continuous run writes tables how often. It applies to"
-            " tables that have no `min_interval` of their own."
+            "At which hours of the day a continuous run writes tables how often. It applies to tables that"
+            " have no `min_interval` of their own."
         ),
     ] = NO_SCHEDULE
     guards: Annotated[
         Guards,
         key(
-            "Limits for one batch of a table; a table that would exceed one is held until you"
-            " confirm the batch."
+            "Limits for one batch of a table; a table that would exceed one is held until you confirm the"
+            " batch."
         ),
     ] = NO_LIMITS
 
@@ -208,8 +208,8 @@ class Config(FileSection):
     pipeline: Annotated[
         str,
         key(
-            "Name of the pipeline. It names the slot and the publication unless these are given,"
-            " and identifies the transactions in the lake, so it never changes during a lake's life.",
+            "Name of the pipeline. It names the slot and the publication unless these are given, and"
+            " identifies the transactions in the lake, so it never changes during a lake's life.",
             json_schema_extra={
                 "patternErrorMessage": "A pipeline name has 1 to 63 letters, digits, `_`, `.` or `-`, and"
                 " starts with a letter or digit."
@@ -227,8 +227,8 @@ class Config(FileSection):
     tables: Annotated[
         tuple[TableRule, ...],
         key(
-            "Rules that map source tables to silver tables; the first match wins. A table without"
-            " a rule has no silver table; `[]` captures bronze only.",
+            "Rules that map source tables to silver tables; the first match wins. A table without a rule has"
+            " no silver table; `[]` captures bronze only.",
             default="all tables of `public`",
         ),
     ] = (TableRule("public.*"),)

@@ -31,8 +31,8 @@ class BronzeLog(FileSection):
     retention: Annotated[
         Retention,
         key(
-            "How long bronze keeps every change, such as `30d`. `pgdelta maintain` compacts older"
-            " ones to the rows that each table had; the jobs do not. `pgdelta rebuild` works as before.",
+            "How long bronze keeps every change, such as `30d`. `pgdelta maintain` compacts older ones to the"
+            " rows that each table had; the jobs do not. `pgdelta rebuild` works as before.",
             default="`forever`",
             examples=["30d", "forever"],
         ),
@@ -46,9 +46,9 @@ class Apply(FileSection):
     tables_at_once: Annotated[
         AtOnce,
         key(
-            "How many silver tables are written at once. `auto` is one more than the cores of"
-            " this process, from 2 to 8 and fewer if memory is short; if Spark writes all tables, one more"
-            " than Spark's cores, from 2 to 16. With `1`, batches wait for slow tables."
+            "How many silver tables are written at once. `auto` is one more than the cores of this process,"
+            " from 2 to 8 and fewer if memory is short; if Spark writes all tables, one more than Spark's"
+            " cores, from 2 to 16. With `1`, batches wait for slow tables."
         ),
     ] = "auto"
 
@@ -61,9 +61,8 @@ class CatalogService(FileSection):
         Literal["spark", "glue", "hive", "unity"],
         Word,
         key(
-            "`spark`: the catalog of the Spark session; `glue`: AWS Glue, by boto3; `hive`: a"
-            " Hive metastore, by Thrift; `unity`: Unity Catalog, by its REST API. All but the first start no"
-            " Spark.",
+            "`spark`: the catalog of the Spark session; `glue`: AWS Glue, by boto3; `hive`: a Hive metastore,"
+            " by Thrift; `unity`: Unity Catalog, by its REST API. All but the first start no Spark.",
             examples=["glue", "unity"],
         ),
     ]
@@ -71,8 +70,8 @@ class CatalogService(FileSection):
         str | None,
         CatalogUri,
         key(
-            "The Hive metastore, `thrift://HOST:PORT`, or several with commas between them, tried"
-            " in order; the server of Unity Catalog, `https://HOST`. Only of `hive` and `unity`.",
+            "The Hive metastore, `thrift://HOST:PORT`, or several with commas between them, tried in order;"
+            " the server of Unity Catalog, `https://HOST`. Only of `hive` and `unity`.",
             default="required with `hive` and `unity`",
             examples=["thrift://metastore:9083"],
         ),
@@ -139,8 +138,8 @@ class Catalog(FileSection):
         str | None,
         CatalogSchema,
         key(
-            "Schema in which apply registers silver tables: a name, also with `{schema}`, the"
-            " schema at the source, and `{pipeline}`.",
+            "Schema in which apply registers silver tables: a name, also with `{schema}`, the schema at the"
+            " source, and `{pipeline}`.",
             default="no table is registered",
             examples=["{schema}", "shop", "raw_{schema}"],
         ),
@@ -171,8 +170,8 @@ class Maintenance(FileSection):
         bool,
         Flag,
         key(
-            "Let ingest maintain bronze, and apply silver and the tables under `_pgdelta`, while"
-            " they run. `false` leaves that to `pgdelta maintain`."
+            "Let ingest maintain bronze, and apply silver and the tables under `_pgdelta`, while they run."
+            " `false` leaves that to `pgdelta maintain`."
         ),
     ] = True
     every: Annotated[
@@ -189,9 +188,9 @@ class Maintenance(FileSection):
     small_file_size: Annotated[
         ByteCount,
         key(
-            "Size below which a file is small, such as `16MB`. A merged file has about four times"
-            " as much at most. In silver a file is small below 2 MB, of tables above 8 GB below a 4,000th of"
-            " the table. `0` merges none.",
+            "Size below which a file is small, such as `16MB`. A merged file has about four times as much at"
+            " most. In silver a file is small below 2 MB, of tables above 8 GB below a 4,000th of the table."
+            " `0` merges none.",
             json_schema_extra={"default": "16MB"},
             examples=["16MB"],
         ),
@@ -200,16 +199,16 @@ class Maintenance(FileSection):
         bool,
         Flag,
         key(
-            "Remove files that left a table longer ago than its"
-            " `delta.deletedFileRetentionDuration`. `as_of` cannot read older versions that need them."
+            "Remove files that left a table longer ago than its `delta.deletedFileRetentionDuration`. `as_of`"
+            " cannot read older versions that need them."
         ),
     ] = True
     log_retention: Annotated[
         Seconds,
         key(
-            "How long bronze and the tables under `_pgdelta` keep old versions, such as `24h`:"
-            " the commits that `pgdelta audit` can walk, and time travel by version. `0` leaves these tables'"
-            " properties as they are. Silver is not affected.",
+            "How long bronze and the tables under `_pgdelta` keep old versions, such as `24h`: the commits"
+            " that `pgdelta audit` can walk, and time travel by version. `0` leaves these tables' properties"
+            " as they are. Silver is not affected.",
             json_schema_extra={"default": "24h"},
             examples=["24h", "168h"],
         ),
@@ -217,9 +216,8 @@ class Maintenance(FileSection):
     log_commits: Annotated[
         int,
         key(
-            "How many of the newest commits the logs of bronze and of the tables under `_pgdelta`"
-            " keep. Older commits go after an hour, even if `log_retention` has not passed. `0` sets no"
-            " number.",
+            "How many of the newest commits the logs of bronze and of the tables under `_pgdelta` keep. Older"
+            " commits go after an hour, even if `log_retention` has not passed. `0` sets no number.",
             ge=0,
             le=10_000_000,
         ),
@@ -228,9 +226,9 @@ class Maintenance(FileSection):
     silver_log_commits: Annotated[
         int,
         key(
-            "How many of the newest commits the logs of silver tables keep: `as_of` cannot read"
-            " older versions. `0` sets no number: old versions go after the table's"
-            " `delta.logRetentionDuration`, 30 days by default.",
+            "How many of the newest commits the logs of silver tables keep: `as_of` cannot read older"
+            " versions. `0` sets no number: old versions go after the table's `delta.logRetentionDuration`,"
+            " 30 days by default.",
             ge=0,
             le=10_000_000,
         ),
@@ -245,9 +243,9 @@ class Ingest(FileSection):
     spool_limit: Annotated[
         ByteCount,
         key(
-            "Size of the staged files at which ingest stops reading while a commit to bronze is"
-            " under way, for the stream and for table copies each. It continues after that commit. A"
-            " transaction may be larger. `0` sets no limit.",
+            "Size of the staged files at which ingest stops reading while a commit to bronze is under way,"
+            " for the stream and for table copies each. It continues after that commit. A transaction may be"
+            " larger. `0` sets no limit.",
             json_schema_extra={"default": "4GB"},
             examples=["20GB"],
         ),
@@ -261,8 +259,8 @@ class Verify(FileSection):
     every: Annotated[
         Retention,
         key(
-            "How old the last proof of a table may become: then a continuous `pgdelta ingest` or"
-            " `pgdelta run` proves it meanwhile, as `pgdelta prove --due` does, the oldest first.",
+            "How old the last proof of a table may become: then a continuous `pgdelta ingest` or `pgdelta"
+            " run` proves it meanwhile, as `pgdelta prove --due` does, the oldest first.",
             default="proofs are made by command only",
             examples=["1d", "12h"],
         ),

@@ -45,8 +45,8 @@ class Lineage(FileSection):
     interval: Annotated[
         Retention,
         key(
-            "Least time between two events of a continuous run while it goes on; `forever` sends"
-            " only those of its start and end.",
+            "Least time between two events of a continuous run while it goes on; `forever` sends only those"
+            " of its start and end.",
             default="5min",
             examples=["1h"],
         ),

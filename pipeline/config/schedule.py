@@ -22,8 +22,8 @@ class Window(FileSection):
     hours: Annotated[
         Hours,
         key(
-            "Hours of the day, such as `22:00-06:00`: from the first minute on, up to the second,"
-            " which is not included.",
+            "Hours of the day, such as `22:00-06:00`: from the first minute on, up to the second, which is"
+            " not included.",
             examples=["22:00-06:00", "08:00-18:30", "00:00-24:00"],
         ),
     ]
@@ -51,8 +51,8 @@ class Schedule(FileSection):
     windows: Annotated[
         tuple[Window, ...],
         key(
-            "Hours of the day and how often tables are written then; the first window that"
-            " includes a minute decides. At all other times `silver.min_interval` applies.",
+            "Hours of the day and how often tables are written then; the first window that includes a minute"
+            " decides. At all other times `silver.min_interval` applies.",
             default="none",
         ),
     ] = ()

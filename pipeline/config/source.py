@@ -38,25 +38,25 @@ class Protocol(FileSection):
         Literal["auto", 1, 2, 3, 4],
         Version,
         key(
-            "Version of the protocol: `1`, `2` (PostgreSQL 14), `3` (15), `4` (16), or `auto`,"
-            " the highest that the server supports."
+            "Version of the protocol: `1`, `2` (PostgreSQL 14), `3` (15), `4` (16), or `auto`, the highest"
+            " that the server supports."
         ),
     ] = "auto"
     streaming: Annotated[
         Literal["auto", "off", "on", "parallel"],
         Word,
         key(
-            "Whether large transactions are sent before they commit: `off`, `on` (PostgreSQL 14,"
-            " version 2), `parallel` (16, version 4), or `auto`, the best that the server supports. With the"
-            " route `sql`, which would send them again at every poll, `auto` is `off`."
+            "Whether large transactions are sent before they commit: `off`, `on` (PostgreSQL 14, version 2),"
+            " `parallel` (16, version 4), or `auto`, the best that the server supports. With the route `sql`,"
+            " which would send them again at every poll, `auto` is `off`."
         ),
     ] = "auto"
     two_phase: Annotated[
         bool,
         Flag,
         key(
-            "Send prepared transactions at PREPARE. This changes the slot permanently; a slot"
-            " created with it is always read this way.",
+            "Send prepared transactions at PREPARE. This changes the slot permanently; a slot created with it"
+            " is always read this way.",
             since=15,
         ),
     ] = False
@@ -64,8 +64,8 @@ class Protocol(FileSection):
         bool,
         Flag,
         key(
-            "Send values in binary format, with the same result in bronze and silver. A published"
-            " column whose type cannot be read in binary is refused by name before anything starts.",
+            "Send values in binary format, with the same result in bronze and silver. A published column"
+            " whose type cannot be read in binary is refused by name before anything starts.",
             since=14,
         ),
     ] = False
@@ -96,8 +96,8 @@ class Copying(FileSection):
     password_command: Annotated[
         tuple[Argument, ...],
         key(
-            "Program that prints the password of `source.copying.conninfo`, as"
-            " `source.password_command` does for `source.conninfo`.",
+            "Program that prints the password of `source.copying.conninfo`, as `source.password_command` does"
+            " for `source.conninfo`.",
             default="none",
             json_schema_extra={"minItems": 1},
         ),
@@ -114,8 +114,8 @@ class Copying(FileSection):
     range_size: Annotated[
         ByteCount,
         key(
-            "Least size of a chunk of rows, which is read and committed at once; after a crash an"
-            " unfinished chunk is read again.",
+            "Least size of a chunk of rows, which is read and committed at once; after a crash an unfinished"
+            " chunk is read again.",
             json_schema_extra={"default": "64MB"},
             examples=["64MB"],
         ),
@@ -138,12 +138,12 @@ class Create(FileSection):
         Literal["configured", "schemas", "all", "never"],
         Word,
         key(
-            "What a missing publication is created for: the tables that `tables` matches"
-            " (`configured`); the same with a whole schema for each rule of the form `schema.*` (`schemas`:"
-            " `FOR TABLES IN SCHEMA`, PostgreSQL 15 and newer, as a superuser); or `all` tables (`FOR ALL"
-            " TABLES`). `never` creates none. Tables without a replica identity are left out, because UPDATE"
-            " and DELETE would fail on them; the others are then published one by one. Ingest adds what"
-            " matches later to the publication that the pipeline created, unless that is for all tables."
+            "What a missing publication is created for: the tables that `tables` matches (`configured`); the"
+            " same with a whole schema for each rule of the form `schema.*` (`schemas`: `FOR TABLES IN"
+            " SCHEMA`, PostgreSQL 15 and newer, as a superuser); or `all` tables (`FOR ALL TABLES`). `never`"
+            " creates none. Tables without a replica identity are left out, because UPDATE and DELETE would"
+            " fail on them; the others are then published one by one. Ingest adds what matches later to the"
+            " publication that the pipeline created, unless that is for all tables."
         ),
     ] = "configured"
     slot: Annotated[
@@ -160,9 +160,9 @@ class Create(FileSection):
         bool | None,
         Flag,
         key(
-            "Publish the rows of a partitioned table under its own name"
-            " (`publish_via_partition_root`), so that silver has one table for it; with `false`, each"
-            " partition is a table. A publication that exists is used as it is.",
+            "Publish the rows of a partitioned table under its own name (`publish_via_partition_root`), so"
+            " that silver has one table for it; with `false`, each partition is a table. A publication that"
+            " exists is used as it is.",
             since=13,
             default="`true`",
         ),
@@ -177,8 +177,8 @@ class Source(FileSection):
         str,
         Conninfo,
         key(
-            "Connection to the server: libpq keywords or a URI. A password is refused unless it"
-            " comes from a `${VARIABLE}`.",
+            "Connection to the server: libpq keywords or a URI. A password is refused unless it comes from a"
+            " `${VARIABLE}`.",
             default="libpq's environment (`PGHOST`, `PGDATABASE`, `PGSERVICE` …)",
             examples=["host=localhost dbname=shop", "postgresql://replicator@db/shop"],
         ),
@@ -186,8 +186,8 @@ class Source(FileSection):
     password_command: Annotated[
         tuple[Argument, ...],
         key(
-            "Program that prints a password or a token on one line: a list of the program and"
-            " its arguments, which no shell reads. It is run for each connection and has 30 seconds.",
+            "Program that prints a password or a token on one line: a list of the program and its arguments,"
+            " which no shell reads. It is run for each connection and has 30 seconds.",
             default="none",
             json_schema_extra={"minItems": 1},
             examples=[["aws", "rds", "generate-db-auth-token", "--hostname", "db", "--port", "5432"]],
@@ -216,9 +216,9 @@ class Source(FileSection):
         Literal["walsender", "sql"],
         Word,
         key(
-            "How the slot is read: by a replication connection (`walsender`) or by the slot's SQL"
-            " functions (`sql`), if replication connections are not available. On PostgreSQL 10 `sql`"
-            " advances the slot only at commits, so an idle server keeps WAL."
+            "How the slot is read: by a replication connection (`walsender`) or by the slot's SQL functions"
+            " (`sql`), if replication connections are not available. On PostgreSQL 10 `sql` advances the slot"
+            " only at commits, so an idle server keeps WAL."
         ),
     ] = "walsender"
     create: Annotated[Create, key("What ingest may create on the server.")] = Create()
@@ -226,8 +226,8 @@ class Source(FileSection):
         Literal["initial", "never"],
         Word,
         key(
-            "Whether to copy the rows that exist before the slot (`initial`), or to read only"
-            " what changes afterwards (`never`)."
+            "Whether to copy the rows that exist before the slot (`initial`), or to read only what changes"
+            " afterwards (`never`)."
         ),
     ] = "initial"
     copying: Annotated[Copying, key("How rows are copied.")] = Copying()
@@ -235,19 +235,19 @@ class Source(FileSection):
         Literal["stop", "resync", "compare"],
         Word,
         key(
-            "What happens when the slot is missing, invalidated, or was advanced by another"
-            " consumer: `stop` with an error; `resync`, which creates a slot and copies all tables again; or"
-            " `compare`, which creates a slot, compares each table with the source by the hashes of its rows,"
-            " and copies only the keys that differ."
+            "What happens when the slot is missing, invalidated, or was advanced by another consumer: `stop`"
+            " with an error; `resync`, which creates a slot and copies all tables again; or `compare`, which"
+            " creates a slot, compares each table with the source by the hashes of its rows, and copies only"
+            " the keys that differ."
         ),
     ] = "stop"
     hash_key: Annotated[
         str | None,
         HashKey,
         key(
-            "Key of the columns that `tables[].columns.hash` names: a variable of the"
-            " environment, of at least 16 characters. It is never written anywhere. Another key gives other"
-            " hashes, so the tables need a resync.",
+            "Key of the columns that `tables[].columns.hash` names: a variable of the environment, of at"
+            " least 16 characters. It is never written anywhere. Another key gives other hashes, so the"
+            " tables need a resync.",
             default="none",
             examples=["${PGDELTA_HASH_KEY}"],
         ),
@@ -255,8 +255,8 @@ class Source(FileSection):
     protocol: Annotated[
         Protocol,
         key(
-            "Options of pgoutput. The server must support an option that is written here; one"
-            " that is left out is off if the server lacks it."
+            "Options of pgoutput. The server must support an option that is written here; one that is left"
+            " out is off if the server lacks it."
         ),
     ] = Protocol()
 

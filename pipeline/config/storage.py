@@ -17,18 +17,18 @@ class Storage(FileSection):
         str,
         Root,
         key(
-            "Path of the lake: a folder, an object store (`s3://`, `gs://`, `az://`, `abfss://`),"
-            " HDFS (`hdfs://`) or any other path that Spark can write. A relative path is relative to the"
-            " working directory. Each pipeline has a lake of its own.",
+            "Path of the lake: a folder, an object store (`s3://`, `gs://`, `az://`, `abfss://`), HDFS"
+            " (`hdfs://`) or any other path that Spark can write. A relative path is relative to the working"
+            " directory. Each pipeline has a lake of its own.",
             examples=["./lake", "s3://bucket/lake"],
         ),
     ] = "./lake"
     options: Annotated[
         Mapping[str, Annotated[str, Text]],
         key(
-            "Options of the object store's client where the cloud's own environment variables do"
-            " not say it, such as `endpoint`, `region` and `virtual_hosted_style_request`; of HDFS Hadoop's"
-            " own settings. Credentials are refused unless they come from a `${VARIABLE}`.",
+            "Options of the object store's client where the cloud's own environment variables do not say it,"
+            " such as `endpoint`, `region` and `virtual_hosted_style_request`; of HDFS Hadoop's own settings."
+            " Credentials are refused unless they come from a `${VARIABLE}`.",
             default="none",
             examples=[{"endpoint": "http://localhost:9000", "region": "us-east-1"}],
         ),

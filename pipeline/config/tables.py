@@ -118,16 +118,16 @@ class ColumnRules(FileSection):
     hash: Annotated[
         Mapping[str, Annotated[Literal["hmac-sha256"], Word]],
         key(
-            "Columns that are captured as a hash with `source.hash_key`, such as"
-            " `{email: hmac-sha256}`. Columns of the key may be hashed.",
+            "Columns that are captured as a hash with `source.hash_key`, such as `{email: hmac-sha256}`."
+            " Columns of the key may be hashed.",
             examples=[{"email": "hmac-sha256"}],
         ),
     ] = field(default_factory=dict, hash=False)
     mask: Annotated[
         Mapping[str, Mask],
         key(
-            "Columns that are captured masked: `last4` keeps the last four characters of values"
-            " that have eight or more, `null` nothing, and any other text replaces every value.",
+            "Columns that are captured masked: `last4` keeps the last four characters of values that have"
+            " eight or more, `null` nothing, and any other text replaces every value.",
             examples=[{"card": "last4", "notes": None, "name": "***"}],
         ),
     ] = field(default_factory=dict, hash=False)
@@ -184,8 +184,8 @@ class TableRule(FileSection):
         str,
         Text,
         key(
-            "Source tables of the rule: a `schema.table` glob with `*` and `?`, in which a part"
-            " that contains a dot is double-quoted. Case counts.",
+            "Source tables of the rule: a `schema.table` glob with `*` and `?`, in which a part that contains"
+            " a dot is double-quoted. Case counts.",
             examples=["public.*", "sales.orders", '"my.schema".orders'],
         ),
     ]
@@ -193,9 +193,9 @@ class TableRule(FileSection):
         str | None,
         Text,
         key(
-            "Folder of the table in silver, for a rule that matches a single table. With"
-            " `{table}` for the name of the source table, the rule may match several: tables of that name in"
-            " several schemas, or in several pipelines, are one silver table with the column `_source`.",
+            "Folder of the table in silver, for a rule that matches a single table. With `{table}` for the"
+            " name of the source table, the rule may match several: tables of that name in several schemas,"
+            " or in several pipelines, are one silver table with the column `_source`.",
             default="`<schema>/<table>`",
             examples=["orders", "{table}"],
         ),
@@ -243,16 +243,16 @@ class TableRule(FileSection):
         Literal[Inheritance, "union"],
         Word,
         key(
-            "What happens to these tables if others inherit from them (`INHERITS`). With `union`,"
-            " for a rule that names one table, its silver table also has the rows of its `descendants`, as"
-            " `SELECT … FROM parent` shows them, and the column `_source`."
+            "What happens to these tables if others inherit from them (`INHERITS`). With `union`, for a rule"
+            " that names one table, its silver table also has the rows of its `descendants`, as `SELECT …"
+            " FROM parent` shows them, and the column `_source`."
         ),
     ] = "parent_only"
     descendants: Annotated[
         tuple[Annotated[str, Text], ...],
         key(
-            "With `inheritance: union`, globs of the tables that inherit from that of `source`,"
-            " on all levels. They follow this rule and have no silver table of their own.",
+            "With `inheritance: union`, globs of the tables that inherit from that of `source`, on all"
+            " levels. They follow this rule and have no silver table of their own.",
             default="none",
             json_schema_extra={"minItems": 1},
             examples=[["public.capitals", "public.cities_*"]],
@@ -261,8 +261,8 @@ class TableRule(FileSection):
     exclude: Annotated[
         tuple[Annotated[str, Text], ...],
         key(
-            "Globs of tables that the rule does not apply to, though `source` matches them. A"
-            " later rule may.",
+            "Globs of tables that the rule does not apply to, though `source` matches them. A later rule"
+            " may.",
             default="none",
             examples=[["public.audit", "public.tmp_*"]],
         ),
@@ -307,8 +307,8 @@ class TableRule(FileSection):
     partition_by: Annotated[
         tuple[Name, ...],
         key(
-            "Columns by whose values the files of these tables are divided into folders, at most"
-            " 4: a query that filters by them opens the files of these values only.",
+            "Columns by whose values the files of these tables are divided into folders, at most 4: a query"
+            " that filters by them opens the files of these values only.",
             default="none",
             json_schema_extra={"minItems": 1},
             examples=[["country"], ["ordered_on", "status"]],
@@ -317,8 +317,8 @@ class TableRule(FileSection):
     cluster_by: Annotated[
         tuple[Name, ...],
         key(
-            "Columns by which maintenance sorts the files of these tables, so that a query that"
-            " filters by them opens few files.",
+            "Columns by which maintenance sorts the files of these tables, so that a query that filters by"
+            " them opens few files.",
             default="the columns of the key",
             json_schema_extra={"minItems": 1},
             examples=[["customer_id", "ordered_at"]],

@@ -50,7 +50,6 @@ class AlertSender:
     ) -> None:
         self._config = config
         self._command = command
-        self._is_continuous = is_continuous
         self._check_seconds = check_seconds
         self._end_seconds = end_seconds
         self._ingest: IngestSummary | None = None

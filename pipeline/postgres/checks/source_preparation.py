@@ -21,7 +21,6 @@ from pipeline.units import format_about_duration
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _DAY = 86_400
-_YEAR = 365 * _DAY
 _LEAST_LIMIT = 10  # GB
 
 

@@ -57,7 +57,7 @@ class GapComparer:
         for name, rewrite in names.items():
             applied = _applied(name, registered, manifest)
             start = history.gaps[-1].start if rewrite is None else rewrite
-            if applied < start and (rewrite is not None or not _has_earlier_gap(name, history, applied)):
+            if applied < start and (rewrite is not None or not _has_earlier_gap(history, applied)):
                 place = f"the gap at {start}" if rewrite is None else str(start)
                 found[name] = f"Silver is not complete up to {place} yet. Run apply, then ingest again."
         return found
@@ -178,7 +178,7 @@ def _applied(
     return manifest.behind.get(name, manifest.lsn)
 
 
-def _has_earlier_gap(name: TableName, history: CopyHistory, applied: LSN) -> bool:
+def _has_earlier_gap(history: CopyHistory, applied: LSN) -> bool:
     """Return whether a table is held at a gap before the last one, or silver has none of it."""
     return applied == INVALID or any(applied <= gap.start for gap in history.gaps[:-1])
 
