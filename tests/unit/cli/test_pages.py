@@ -66,8 +66,7 @@ def test_a_page_is_as_wide_as_its_terminal(columns: int) -> None:
 def run_in(place: str, environ: dict[str, str], columns: int = 80) -> str:
     """Return what a process prints that shows the plan into a pipe, or into a terminal of so many columns."""
     code = (
-        "from tests.support.pages import PLAN; from pipeline.cli.output import show;"
-        "show(PLAN, as_json=False)"
+        "from tests.support.pages import PLAN; from pipeline.cli.output import show;show(PLAN, as_json=False)"
     )
     known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     environ = {**known, "PYTHONPATH": str(ROOT), **environ}
