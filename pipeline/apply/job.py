@@ -26,8 +26,7 @@ from pipeline.delta.locks import lock_apply
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.store.store import WITHOUT_SPARK, parts_of
 from pipeline.maintenance.background import JobMaintenance
-from pipeline.maintenance.due import DueTable
-from pipeline.maintenance.job_tables import own_candidates, silver_candidates
+from pipeline.maintenance.job_tables import DueTable, own_candidates, silver_candidates
 from pipeline.progress import ApplyProgress, ApplySummary, StreamProgress
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ more, with the same result.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import uuid4
 
-from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.source_moves import SourceMoves
 from pipeline.delta.sql import EPOCH, to_microseconds
 from pipeline.key_ranges import KeyRange
@@ -32,6 +32,38 @@ _PUBLICATION = "compare with the source after the publication changed before "
 _ENTRY = ", entry "
 READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "dropped", "gap"
 COMPARED, MOVED = "compared", "moved"
+_ADOPTION = "adopt "
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A Delta table whose rows are compared with the source; its `ignored` columns are not read."""
+
+    path: str
+    version: int
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The reason of a request for this adoption."""
+        named = {"path": self.path, "version": self.version, "ignored": list(self.ignored)}
+        return _ADOPTION + json.dumps(named, ensure_ascii=False)
+
+    @classmethod
+    def of_reason(cls, reason: str) -> Adoption | None:
+        """Return the adoption that a reason names, None if the request is for something else."""
+        if not reason.startswith(_ADOPTION):
+            return None
+        named = json.loads(reason.removeprefix(_ADOPTION))
+        return cls(named["path"], named["version"], tuple(named["ignored"]))
+
+
+def adopts_no_protected(name: TableName) -> str:
+    """Return the sentence about a table with protected columns, whose values an adoption would read."""
+    return (
+        f"Table {name} has columns that are left out, hashed or masked, and the Delta table has their "
+        "values. Let it be copied: request that with pgdelta resync."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pipeline.config.config import Config
 from pipeline.delta.sql import from_seconds
 from pipeline.delta.table import Lake
 from pipeline.errors import report_error
-from pipeline.maintenance.due import DueTable, due_tables
+from pipeline.maintenance.job_tables import DueTable, due_tables
 from pipeline.maintenance.write_gate import BusyError, WriteGate
 from pipeline.metadata.events import MAINTENANCE_FAILED, Event, EventLog
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable

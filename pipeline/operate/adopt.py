@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlparse
 
-from pipeline.bronze.adoptions import Adoption, adopts_no_protected
-from pipeline.bronze.copy_states import COMPLETE, CopyHistory, CopyRequest
+from pipeline.bronze.copy_states import COMPLETE, Adoption, CopyHistory, CopyRequest, adopts_no_protected
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.crash_steps import AdoptionStep, crash_step

@@ -14,9 +14,15 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.bronze.adoptions import Adoption
 from pipeline.bronze.copies import compared_row, dropped_row
-from pipeline.bronze.copy_states import Comparison, CopyHistory, CopyRequest, CopyState, rewritten_before
+from pipeline.bronze.copy_states import (
+    Adoption,
+    Comparison,
+    CopyHistory,
+    CopyRequest,
+    CopyState,
+    rewritten_before,
+)
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config

@@ -18,9 +18,8 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cached_property
 
-from pipeline.bronze.adoptions import adopts_no_protected
 from pipeline.bronze.copies import CopyRow, abandoned_row, compared_row, complete_row, reading_row
-from pipeline.bronze.copy_states import Comparison, CopyHistory, CopyRequest
+from pipeline.bronze.copy_states import Comparison, CopyHistory, CopyRequest, adopts_no_protected
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.staged_files import COPIES, StagingFolder
 from pipeline.bronze.writer import BronzeWriter

@@ -11,8 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pipeline.bronze.adoptions import Adoption
-from pipeline.bronze.copy_states import Chunk, CopyHistory
+from pipeline.bronze.copy_states import Adoption, Chunk, CopyHistory
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.key_conditions import KeyCondition
 from pipeline.postgres.snapshot.export import SnapshotKeeper

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.bronze.adoptions import Adoption, adopts_no_protected
+from pipeline.bronze.copy_states import Adoption, adopts_no_protected
 from pipeline.bronze.schema import CELLS
 from pipeline.config.config import Config
 from pipeline.delta.spark.frames import local_frame

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 
-from pipeline.bronze.adoptions import Adoption
-from pipeline.bronze.copy_states import COMPLETE, CopyHistory, Gap
+from pipeline.bronze.copy_states import COMPLETE, Adoption, CopyHistory, Gap
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.config.config import Config

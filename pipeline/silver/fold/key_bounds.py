@@ -8,6 +8,7 @@ arrays and maps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from itertools import pairwise
 from typing import Any
 
 from pipeline.delta.sql import from_microseconds, literal, quoted
-from pipeline.silver.fold.file_statistics import has_sure_bounds
 from pipeline.silver.fold.fold import Fold
 
 MAX_KEYS = 1000  # of changes whose keys are all looked at; of more, the least and the greatest one
@@ -27,6 +27,22 @@ _MAX_TEXT = 200  # characters of a bound
 _EPOCH = date(1970, 1, 1)
 
 Ranges = Sequence[tuple[Any, Any]]  # the first and the last value of each
+
+
+TIMES = frozenset({"TIMESTAMP", "TIMESTAMP_NTZ"})
+_OTHERS = frozenset({"SMALLINT", "INT", "BIGINT", "STRING", "DATE"})
+# other writers round the statistics of wider ones
+_DECIMAL = re.compile(r"DECIMAL\((\d|1[0-5]),\d+\)")
+
+
+def has_sure_bounds(ddl: str) -> bool:
+    """Return whether the statistics of a column of this type show where a value is."""
+    return ddl in TIMES or ddl in _OTHERS or _DECIMAL.fullmatch(ddl) is not None
+
+
+def has_sure_column(fold: Fold) -> bool:
+    """Return whether the statistics of a column show which files may have a row."""
+    return any(column.indexes and has_sure_bounds(column.type.ddl) for column in fold.columns)
 
 
 @dataclass(frozen=True, slots=True)

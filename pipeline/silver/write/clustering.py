@@ -26,7 +26,7 @@ from pipeline.delta.merge import FileLayout, by_partition, plain_layout
 from pipeline.delta.merge_plan import Groups
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table_log import Snapshot
-from pipeline.silver.fold.file_statistics import has_sure_bounds
+from pipeline.silver.fold.key_bounds import has_sure_bounds
 from pipeline.silver.write.data_layout import file_bounds
 
 MAX_DEPTH = 8  # files in which a key may be on average: reading their keys costs about one rewritten file

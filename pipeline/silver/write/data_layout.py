@@ -20,8 +20,8 @@ from pipeline.delta.sql import to_microseconds
 from pipeline.delta.table_log import Snapshot
 from pipeline.key_ranges import KeyRange
 from pipeline.silver.fold.duckdb_sql import DuckSql
-from pipeline.silver.fold.file_statistics import TIMES, has_sure_bounds
 from pipeline.silver.fold.fold import Fold, FoldColumn
+from pipeline.silver.fold.key_bounds import TIMES, has_sure_bounds
 from pipeline.silver.fold.write import FOLDED
 
 FILE_SIZE = 128 << 20  # bytes of a file at most

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pipeline.delta.partitions import partition_bounds
 from pipeline.key_ranges import KeyRange
 from pipeline.silver.fold.duckdb_sql import DuckSql
-from pipeline.silver.fold.file_statistics import TIMES
 from pipeline.silver.fold.fold import Fold
 from pipeline.silver.fold.fold_sql import reduced_images
+from pipeline.silver.fold.key_bounds import TIMES
 from pipeline.silver.fold.merge import same_keys
 from pipeline.silver.fold.unchanged_values import EARLIER, EARLIER_VALUES, NEEDED, EarlierRows
 from pipeline.silver.schema.column_mapping import free_name

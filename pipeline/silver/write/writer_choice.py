@@ -14,8 +14,8 @@ from typing import Literal
 
 from pipeline.delta.native_write import is_supported
 from pipeline.delta.table_log import Snapshot
-from pipeline.silver.fold.file_statistics import has_sure_column
 from pipeline.silver.fold.fold import Fold
+from pipeline.silver.fold.key_bounds import has_sure_column
 from pipeline.silver.fold.write import WriteKind
 from pipeline.silver.schema.schema_operations import CHANGE_FEED
 from pipeline.units import format_count, format_size

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.bronze.adoptions import Adoption
-from pipeline.bronze.copy_states import CopyRequest
+from pipeline.bronze.copy_states import Adoption, CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.crash_steps import AdoptionStep, CrashStep, NamedStep

@@ -12,8 +12,7 @@ import pytest
 from pipeline.config.jobs import Maintenance
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.maintenance.background import JobMaintenance
-from pipeline.maintenance.due import DueTable, due_tables
-from pipeline.maintenance.job_tables import own_candidates, silver_candidates
+from pipeline.maintenance.job_tables import DueTable, due_tables, own_candidates, silver_candidates
 from pipeline.maintenance.write_gate import BusyError, WriteGate
 from pipeline.metadata.events import EventLog
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable

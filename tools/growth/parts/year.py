@@ -22,8 +22,7 @@ from pipeline.delta import native_write
 from pipeline.delta.log_retention import FILE_RETENTION, LOG_RETENTION
 from pipeline.delta.store.files import SYNC_VARIABLE
 from pipeline.maintenance.background import JobMaintenance
-from pipeline.maintenance.due import DueTable
-from pipeline.maintenance.job_tables import own_candidates, silver_candidates
+from pipeline.maintenance.job_tables import DueTable, own_candidates, silver_candidates
 from pipeline.progress import MaintenanceProgress
 from tests.support.native_lakes import NativeLake
 from tools.growth.parts.logs import apply_all, land
@@ -64,7 +63,7 @@ def short_days() -> Iterator[None]:
         "pipeline.delta.log_retention.KEPT_SECONDS": _DAY / 24,
         "pipeline.delta.checkpoints.KEPT_SECONDS": _DAY / 24,
         "pipeline.delta.vacuum._UNCOMMITTED": float(_DAY),
-        "pipeline.maintenance.due.DAY": float(_DAY),
+        "pipeline.maintenance.job_tables.DAY": float(_DAY),
     }
     with ExitStack() as stack:
         for name, value in constants.items():

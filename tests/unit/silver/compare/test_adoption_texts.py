@@ -4,8 +4,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from pipeline.bronze.adoptions import Adoption
-from pipeline.bronze.copy_states import CopyRequest
+from pipeline.bronze.copy_states import Adoption, CopyRequest
 from pipeline.errors import LakeError
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
 from pipeline.protocol.messages import Column, Relation
