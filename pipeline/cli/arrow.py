@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+
+_M_TRIM_THRESHOLD = -1  # of glibc's mallopt
+_TRIM_BYTES = 1 << 20
 
 
 class _WithoutPandas:
@@ -24,6 +28,7 @@ def use_lean_arrow() -> None:
         return
     import pyarrow as pa
 
+    _trim_at_once()
     pa.set_memory_pool(pa.system_memory_pool())
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
@@ -32,3 +37,12 @@ def use_lean_arrow() -> None:
             pa.array(values)
     finally:
         sys.meta_path.remove(finder)
+
+
+def _trim_at_once() -> None:
+    """Let the C library keep little of what is freed.
+
+    With each large block that is freed, glibc would keep more, up to 64 MiB in each arena.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # other C libraries have none
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
