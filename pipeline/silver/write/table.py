@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def starts_from_copy(name: TableName, copy: CompleteCopy) -> Event:
+    """Return the event that a table has the rows of a copy."""
+    return Event(*name, copy.end_lsn, "evolved", "The table starts from a copy of the source's rows.")
+
+
 class SilverTable:
     """Writes one silver table; used by one thread at a time, in a separate Spark session.
 
@@ -205,18 +210,19 @@ class SilverTable:
             written = self._or_held(lambda: self._rebuild(relations, registered, end_lsn, copy=copy))
         if written.held or written.uncompared:
             return written
-        sentence, kind = "The table starts from a copy of the source's rows.", "evolved"
+        event = starts_from_copy(self.name, copy)
         if order != CopyOrder(copy):
             sentence = "The table was rebuilt from bronze and compared with a copy of the source's rows."
+            event = replace(event, sentence=sentence)
         if written.missing_values and not copy.is_whole and not order.later:
             # Between two snapshots a row moved from pages not read yet to pages read before.
-            kind = "resync"
             sentence = (
                 f"{written.missing_values} values are missing in a copy that was interrupted. The table "
                 "will be copied again."
             )
             self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
-        self._records.events.record([Event(*self.name, copy.end_lsn, kind, sentence)])
+            event = replace(event, kind="resync", sentence=sentence)
+        self._records.events.record([event])
         return written
 
     @property
