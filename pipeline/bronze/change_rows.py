@@ -32,6 +32,7 @@ from pipeline.bronze.divided_rows import DividedRows
 from pipeline.bronze.log import Bronze, log_op, selected_ops
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
+from pipeline.delta.data_files import TooLargeError, read_data_file
 from pipeline.delta.store.mirror import fetch, fetch_all
 from pipeline.delta.table_log import Snapshot, data_path, local_path
 from pipeline.protocol.lsn import INVALID, LSN
@@ -134,8 +135,6 @@ class ChangeRows:
 
     def fits(self, name: TableName, start: InputStart, end_lsn: LSN) -> bool:
         """Return whether `read` needs no more memory than it may; the rows may be wider than most."""
-        from pipeline.delta.data_files import TooLargeError
-
         try:
             self.read(name, start, end_lsn)
         except TooLargeError:
@@ -147,8 +146,6 @@ class ChangeRows:
 
         Raises TooLargeError if they need too much memory.
         """
-        from pipeline.delta.data_files import TooLargeError
-
         tables, size = [], 0
         for rows in self._parts(self._files(name, start, end_lsn), name):
             tables.append(rows)
@@ -279,8 +276,6 @@ def row_changes(
 
 def _read(path: str, columns: Sequence[str]) -> pa.Table:
     import pyarrow.compute as pc
-
-    from pipeline.delta.data_files import read_data_file
 
     try:
         rows = read_data_file(fetch(path), columns, _MAX_BYTES_OF_FILE)

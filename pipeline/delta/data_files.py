@@ -21,7 +21,6 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.delta.log import now_milliseconds
 from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided
@@ -89,6 +88,8 @@ def data_file_batches(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
 
     Yields one table if the file has none of the columns, or no rows. Raises FileNotFoundError.
     """
+    import pyarrow.parquet as pq
+
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
         names = set(file.schema_arrow.names)
         schema = pa.schema([file.schema_arrow.field(name) for name in columns if name in names])
@@ -139,6 +140,8 @@ class DataFileWriter:
     """A new file in a table's folder, written in parts; memory holds one part."""
 
     def __init__(self, folder: Path, schema: pa.Schema, partition: Partition = WHOLE_TABLE) -> None:
+        import pyarrow.parquet as pq
+
         self._partition = partition
         self._name = f"{partition.folder}part-{uuid4()}.snappy.parquet"
         self._path = folder / self._name

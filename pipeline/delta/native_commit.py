@@ -16,13 +16,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlparse
 from uuid import UUID, uuid4
 
 from pipeline import __version__
 from pipeline.delta.checkpoint_files import commit_name
 from pipeline.delta.checksum import write_checksum
+from pipeline.delta.data_files import DataFile
 from pipeline.delta.log import now_milliseconds
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.store.looks import is_looked_at, look_again
@@ -30,9 +31,6 @@ from pipeline.delta.store.mirror import fetch, files_of, remove_files
 from pipeline.delta.store.store import StoreError
 from pipeline.delta.table_log import TableLog
 from pipeline.errors import LakeError
-
-if TYPE_CHECKING:
-    from pipeline.delta.data_files import DataFile
 
 Action = dict[str, Any]
 """One action of Delta's log protocol as JSON: an object with one key."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pipeline.delta.checkpoints import checkpoint_if_due
+from pipeline.delta.data_files import DataFile, write_data_file
 from pipeline.delta.definition import Definition
 from pipeline.delta.features import Feature, needs_column_mapping
 from pipeline.delta.fence import fence_of
@@ -37,8 +38,6 @@ from pipeline.errors import LakeError, report_error
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
-
-    from pipeline.delta.data_files import DataFile
 
 # features of a table that ask nothing of a writer which only adds and removes whole files
 _FEATURES = frozenset(
@@ -318,8 +317,6 @@ def rows_file(folder: Path, snapshot: Snapshot, rows: Any, schema: TableSchema |
 
     `rows` are mappings or an Arrow table; columns that they do not have are NULL.
     """
-    from pipeline.delta.data_files import write_data_file
-
     return write_data_file(folder, _table_of(rows, snapshot, schema))
 
 

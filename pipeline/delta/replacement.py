@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+from pipeline.delta.data_files import DataFile
 from pipeline.delta.definition import Definition
 from pipeline.delta.features import WIDENED, Feature
 from pipeline.delta.native_commit import Operation, Reads, remove_action, removing_uncommitted
@@ -23,9 +24,6 @@ from pipeline.delta.schema import mentions
 from pipeline.delta.store.mirror import files_of
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
-
-if TYPE_CHECKING:
-    from pipeline.delta.data_files import DataFile
 
 
 def may_replace(old: Snapshot, new: Snapshot) -> bool:
@@ -103,8 +101,6 @@ def _definition(before: Snapshot, built: Snapshot) -> Definition:
 
 def _file_of(add: Mapping[str, Any], partition_by: Sequence[str]) -> DataFile:
     """Return a file under another name, in the folder of its partition."""
-    from pipeline.delta.data_files import DataFile
-
     folder, _, _ = data_path("", add["path"]).rpartition("/")
     stats = add.get("stats") or "{}"
     return DataFile(

@@ -12,12 +12,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline.bronze.copy_states import ABANDONED, COMPLETE, CopyHistory
 from pipeline.bronze.erasures import FORGET
+from pipeline.delta.data_files import DataFile
 from pipeline.delta.native_commit import Action, Operation, remove_action, removing_uncommitted
 from pipeline.delta.native_write import rows_file
 from pipeline.delta.rows import read_rows
@@ -26,10 +27,7 @@ from pipeline.delta.txn import OURS
 from pipeline.errors import LakeError
 from pipeline.reading.row_keys import ForgottenTable
 
-if TYPE_CHECKING:
-    from pipeline.delta.data_files import DataFile
-
-Transform = Callable[["pa.Table"], tuple[int, "pa.Table"]]
+Transform = Callable[[pa.Table], tuple[int, pa.Table]]
 """Return how many rows of a table have the subject's keys, and the table without these keys."""
 
 _NO_RANGE: dict[str, list[str]] = {

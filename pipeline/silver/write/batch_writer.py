@@ -19,6 +19,7 @@ from pipeline.bronze.source_relations import Relations
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TruncatedAt
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.spark.settings import SMALL_WRITE_SETTINGS
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.engine import DUCKDB, SPARK, Engine
@@ -42,16 +43,20 @@ from pipeline.silver.fold.write_plan import (
 from pipeline.silver.schema.schema_operations import Hold, NeedsRebuild, NeedsResync
 from pipeline.silver.schema.swap import copy_metadata
 from pipeline.silver.schema.table_partitions import columns_to_fold, rule_with_names
+from pipeline.silver.write.file_committer import FileCommitter, compact_small_files
+from pipeline.silver.write.native_files import NotNative
 from pipeline.silver.write.native_session import (
     NativeWriting,
     define_chunks,
     session_of_rows,
     why_left_to_spark,
 )
+from pipeline.silver.write.native_target import NativeTarget
 from pipeline.silver.write.range_plan import Evolution, RangePlan, RangeStop, WriteResult
 from pipeline.silver.write.registrations import registrations
 from pipeline.silver.write.schema_writer import SchemaWriter
 from pipeline.silver.write.step_writer import StepWriter, Target
+from pipeline.silver.write.table_version import TableVersion
 from pipeline.silver.write.writer_choice import (
     MAX_BYTES,
     MAX_BYTES_AT_ONCE,
@@ -70,8 +75,6 @@ from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pipeline.silver.fold.spark_sql import SparkSql
-    from pipeline.silver.write.native_target import NativeTarget
-
 
 Rebuild = Callable[[RangePlan], WriteResult]
 
@@ -302,11 +305,6 @@ class BatchWriter:
         )
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
-        from pipeline.silver.write.file_committer import FileCommitter, compact_small_files
-        from pipeline.silver.write.native_files import NotNative
-        from pipeline.silver.write.native_target import NativeTarget
-        from pipeline.silver.write.table_version import TableVersion
-
         assert self._native is not None
         max_bytes = None if self._native.setting == "native" else MAX_BYTES
         snapshot = self._table.snapshot()
@@ -348,7 +346,6 @@ class BatchWriter:
 
     def _write_by_spark(self, write: Write, plan: RangePlan) -> int:
         from pipeline.delta.spark.session import settings
-        from pipeline.delta.spark.settings import SMALL_WRITE_SETTINGS
         from pipeline.silver.write.spark_target import SparkTarget
 
         with self._spark_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:

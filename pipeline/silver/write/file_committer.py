@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.delta.data_files import DataFile, PartitionedFiles, write_data_file
 from pipeline.delta.merge import merge_groups, plain_layout, plan_table
@@ -83,6 +82,8 @@ class FileCommitter:
 
     def _rewrite(self, changes: RowChanges, planned: _PlannedFiles) -> None:
         """Write the new files of those with changed rows, the rows to insert, and those that move."""
+        import pyarrow.compute as pc
+
         version = self._version
         inserts = version.as_stored(changes.rows.take(pa.array(changes.inserted)))
         waiting = {partition: [rows] for partition, rows in divided(inserts, version.partition_by)}

@@ -11,14 +11,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from pipeline.delta.data_files import DataFile, DataFiles, data_file_batches
 from pipeline.delta.definition import Definition, compact_json
 from pipeline.delta.features import WIDENED
 from pipeline.delta.native_commit import Operation, Reads, remove_action, removing_uncommitted
 from pipeline.delta.native_write import is_supported
+from pipeline.delta.partitions import file_columns, partition_of, physical_partition_columns
 from pipeline.delta.schema import SchemaField, TableSchema
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import LakeTable
@@ -37,10 +39,10 @@ from pipeline.silver.schema.schema_operations import (
     SetProperties,
     WidenColumn,
 )
+from pipeline.silver.write.data_layout import file_size
+from pipeline.silver.write.file_committer import ADDED_FILE_IN_MEMORY
+from pipeline.silver.write.native_files import NotNative, cast_column, missing_file, with_columns
 from pipeline.silver.write.writer_choice import unsupported_feature
-
-if TYPE_CHECKING:
-    from pipeline.delta.data_files import DataFile
 
 _PART_SIZE = 16 << 20  # bytes in memory of the rows that are written at once
 _MAX_ROWS = 16_384  # that get the default at once
@@ -197,11 +199,6 @@ def set_default(
     Raises NotNative or TooLargeError, before anything is committed, if only Spark can, and ConflictError or
     SameWriteError if another commit changed the table meanwhile.
     """
-    from pipeline.delta.data_files import DataFiles
-    from pipeline.delta.partitions import file_columns, partition_of, physical_partition_columns
-    from pipeline.silver.write.data_layout import file_size
-    from pipeline.silver.write.file_committer import ADDED_FILE_IN_MEMORY
-    from pipeline.silver.write.native_files import NotNative
 
     snapshot = table.snapshot()
     if snapshot.offsets.get(str(commit.txn), INVALID) >= commit.lsn:
@@ -235,8 +232,6 @@ def set_default(
 
 def default_of(operation: AddColumn, kind: pa.DataType) -> pa.ChunkedArray:
     """Return the default as silver has it, the one value of a column: NULL if the type cannot hold it."""
-    from pipeline.silver.write.native_files import cast_column
-
     assert operation.backfill is not None
     value = operation.type.value(DUCKDB.literal(operation.backfill), DUCKDB)
     with closing(DuckSql()) as session:
@@ -247,9 +242,6 @@ def default_of(operation: AddColumn, kind: pa.DataType) -> pa.ChunkedArray:
 
 def _parts(path: str, schema: pa.Schema, name: str, default: pa.ChunkedArray) -> Iterator[pa.Table]:
     """Yield the rows of a file, with the table's columns and a default in one of them, in parts to write."""
-    from pipeline.delta.data_files import data_file_batches
-    from pipeline.silver.write.native_files import missing_file, with_columns
-
     max_rows = max(1, min(_MAX_ROWS, _PART_SIZE // max(1, default.nbytes)))
     place, field = schema.get_field_index(name), schema.field(name)
     waiting: list[pa.Table] = []

@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from pipeline.bronze.change_rows import ChangeRows, RowStream, row_changes
 from pipeline.bronze.table_input import InputStart, SequenceKey
+from pipeline.delta.data_files import TooLargeError
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold.duckdb_sql import DuckSql, is_out_of_memory
 from pipeline.silver.fold.write_plan import WriteStep
+from pipeline.silver.write.native_files import NotNative
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 
@@ -46,8 +48,6 @@ def session_of_rows(
 
     With `is_log` they are those of `row_changes` as a log. Those that memory does not hold are streamed.
     """
-    from pipeline.delta.data_files import TooLargeError
-
     found: pa.Table | RowStream
     try:
         found = rows.read(name, start, end_lsn)
@@ -89,9 +89,6 @@ def define_chunks(
 
 def why_left_to_spark(error: BaseException) -> str | None:
     """Return why the native writer has left a write to Spark, None if it has not."""
-    from pipeline.delta.data_files import TooLargeError
-    from pipeline.silver.write.native_files import NotNative
-
     if isinstance(error, NotNative):
         return str(error)
     is_large = isinstance(error, TooLargeError) or is_out_of_memory(error)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.fold import Fold
@@ -134,6 +133,8 @@ class NativeTarget(NativeReads):
 
         Returns them complete, which of them are gone, and by column which of them keep silver's value.
         """
+        import pyarrow.compute as pc
+
         kept = dict(merge.kept)
         if merge.marks is not None:
             others = [name for name in merge.values if name not in merge.marks]

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.bronze.table_input import TruncatedAt
+from pipeline.delta.data_files import TooLargeError
 from pipeline.delta.txn import TableCommit
 from pipeline.engine import SPARK, Engine
 from pipeline.errors import LakeError
@@ -247,8 +248,6 @@ class StepWriter:
         TooLargeError if there are too many misfits.
         """
         import pyarrow.compute as pc
-
-        from pipeline.delta.data_files import TooLargeError
 
         fold, session = write.fold, self._session
         sql = self._sql(fold)

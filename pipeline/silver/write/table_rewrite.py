@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.config.tables import TableRule
+from pipeline.delta.data_files import PartitionedFiles
 from pipeline.delta.definition import Definition
 from pipeline.delta.features import features_of
 from pipeline.delta.native_commit import Operation, Reads, remove_action, removing_uncommitted
@@ -29,8 +30,12 @@ from pipeline.silver.schema.schema_operations import (
     SchemaOperation,
     WidenColumn,
 )
+from pipeline.silver.write.data_layout import file_size
+from pipeline.silver.write.file_committer import ADDED_FILE_IN_MEMORY
+from pipeline.silver.write.native_files import cast_column
 from pipeline.silver.write.native_schema import default_of, field_of, fills_natively
 from pipeline.silver.write.native_session import why_left_to_spark
+from pipeline.silver.write.table_version import TableVersion
 from pipeline.silver.write.writer_choice import MAX_BYTES, WriterSetting
 
 REWRITE = "rewrite"
@@ -115,10 +120,6 @@ def rewrite_table(
 def _rewrite_natively(
     table: LakeTable, snapshot: Snapshot, rewrite: Rewrite, commit: TableCommit, versions: Mapping[str, int]
 ) -> None:
-    from pipeline.delta.data_files import PartitionedFiles
-    from pipeline.silver.write.data_layout import file_size
-    from pipeline.silver.write.file_committer import ADDED_FILE_IN_MEMORY
-    from pipeline.silver.write.table_version import TableVersion
 
     version = TableVersion(table, snapshot)
     definition, stored = rewrite.definition, TableSchema(rewrite.definition.fields).stored
@@ -156,7 +157,6 @@ def _rewritten(
     rows: pa.Table, schema: pa.Schema, rewrite: Rewrite, defaults: Mapping[str, pa.ChunkedArray]
 ) -> pa.Table:
     """Return rows as they were read with the columns of a schema."""
-    from pipeline.silver.write.native_files import cast_column
 
     def column(field: pa.Field) -> Any:
         if (source := rewrite.sources.get(field.name)) is not None:
