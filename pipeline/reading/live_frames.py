@@ -6,17 +6,22 @@ The changes of a table are folded without a Spark job where that is possible, an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from pipeline.bronze.log import between
 from pipeline.delta.spark.frames import in_session
 from pipeline.errors import LakeError
 from pipeline.reading.live_tables import Live, LiveTable, buffered
+from pipeline.silver.fold.spark_sql import SparkSql
 from pipeline.silver.read.as_of import create_views
+from pipeline.silver.read.frame_target import FrameTarget
 from pipeline.silver.read.live_rows import pending_writes
+from pipeline.silver.read.overlay_frame import can_show, frame_of
+from pipeline.silver.write.step_writer import StepWriter
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 class LiveFrames(Live):
@@ -37,16 +42,12 @@ class LiveFrames(Live):
         return create_views(self, tables, self.refused, self._found.lake, name)
 
     def _rows(self, table: LiveTable) -> Any:
-        from pyspark.errors import PySparkException
-
         try:
             return self._frame(table)
         except PySparkException as error:
             raise LakeError(f"Table {table.name} cannot be read. {type(error).__name__}") from error
 
     def _frame(self, table: LiveTable) -> DataFrame:
-        from pipeline.silver.read.overlay_frame import can_show, frame_of
-
         found = self._found
         if table.plan is None:
             return table.table.frame()
@@ -63,11 +64,6 @@ class LiveFrames(Live):
 
     def _fold(self, table: LiveTable) -> DataFrame:
         """Return the rows of a table with its changes, folded by Spark."""
-        from pipeline.bronze.log import between
-        from pipeline.silver.fold.spark_sql import SparkSql
-        from pipeline.silver.read.frame_target import FrameTarget
-        from pipeline.silver.write.step_writer import StepWriter
-
         plan, found = table.plan, self._found
         assert plan is not None
         sessions = found.lake.sessions.new()

@@ -7,20 +7,19 @@ frame.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pipeline.engine import SPARK
 from pipeline.silver.fold.fold import Fold
 from pipeline.silver.fold.fold_sql import FoldSql
 from pipeline.silver.fold.merge import GONE, Merge, merge_by_key
+from pipeline.silver.fold.spark_sql import SparkSql
 from pipeline.silver.fold.unchanged_values import EARLIER, EARLIER_VALUES, EarlierRows
 from pipeline.silver.fold.write import FOLDED, Write, WriteKind, image_of_row
 from pipeline.silver.write.step_writer import Target
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from pipeline.silver.fold.spark_sql import SparkSql
 
 _MAX_BROADCAST = 100_000  # changes
 
@@ -117,8 +116,6 @@ class FrameTarget(Target):
 
     def _complete(self, rows: DataFrame) -> DataFrame:
         """Return rows with all columns of the table, in its order and with its types."""
-        from pyspark.sql import functions as F
-
         found = set(rows.columns)
         columns = []
         for field in self._schema.fields:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import LakeTable
 from pipeline.silver.write.overlay import Overlay
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _METADATA = "_metadata"
 
@@ -36,8 +34,6 @@ def can_show(table: LakeTable, overlay: Overlay) -> bool:
 
 def frame_of(table: LakeTable, overlay: Overlay) -> DataFrame:
     """Return the rows of a table, whose newest version the overlay is of, with the overlay."""
-    from pyspark.sql import functions as F
-
     spark, base = table.spark, table.frame()
     schema = base.schema
     # of the rows after a chunk without rows Spark makes none

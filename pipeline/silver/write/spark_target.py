@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.delta.partitions import partition_bounds
 from pipeline.delta.schema import TableSchema
@@ -13,15 +15,11 @@ from pipeline.engine import SPARK
 from pipeline.silver.fold.fold import Fold
 from pipeline.silver.fold.fold_sql import FoldSql
 from pipeline.silver.fold.key_bounds import changed_values, key_aggregates, key_bounds
+from pipeline.silver.fold.spark_sql import SparkSql
 from pipeline.silver.fold.unchanged_values import EARLIER, EARLIER_VALUES, NEEDED, EarlierRows
 from pipeline.silver.fold.write import FOLDED, Write, WriteKind
 from pipeline.silver.write.data_layout import may_have
 from pipeline.silver.write.step_writer import Target
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from pipeline.silver.fold.spark_sql import SparkSql
 
 
 class SparkTarget(Target):
