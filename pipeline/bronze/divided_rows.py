@@ -9,12 +9,11 @@ import os
 import tempfile
 import weakref
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING
+from typing import IO
+
+import pyarrow as pa
 
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MAX_IN_MEMORY = 256 << 20  # bytes
 MAX_ON_DISK = 8 << 30  # bytes, compressed
@@ -59,8 +58,6 @@ class DividedRows:
         self._in_memory = self._on_disk = 0
 
     def _write(self, rows: pa.Table) -> tuple[int, int]:
-        import pyarrow as pa
-
         buffer = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with pa.ipc.new_stream(buffer, rows.schema, options=options) as writer:
@@ -77,8 +74,6 @@ class DividedRows:
         return place
 
     def _read(self, offset: int, size: int) -> pa.Table:
-        import pyarrow as pa
-
         assert self._file is not None
         data = os.pread(self._file.fileno(), size, offset)
         return pa.ipc.open_stream(data).read_all()

@@ -15,6 +15,9 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline.bronze.source_relations import SourceColumn
 from pipeline.protocol.pg_types import PgType
 
@@ -83,8 +86,6 @@ def family_of(columns: Collection[SourceColumn]) -> KeyFamily | None:
 
 def same_spelling(texts: Any, family: KeyFamily) -> Any:
     """Return an Arrow array of texts, as PostgreSQL prints them; equal values have equal texts."""
-    import pyarrow.compute as pc
-
     if family is KeyFamily.NUMBER:
         texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+\.[0-9]*?)0+$", r"\1")
         return pc.replace_substring_regex(texts, r"\.$", "")
@@ -113,9 +114,6 @@ def texts_of(column: Any, family: KeyFamily) -> Any | None:
 
     None if the column's Arrow type is none that has such values.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return column.cast(pa.string())
@@ -141,6 +139,4 @@ def texts_of(column: Any, family: KeyFamily) -> Any | None:
 
 def _trimmed(texts: Any) -> Any:
     """Return timestamps without the zeros that end their fractions."""
-    import pyarrow.compute as pc
-
     return pc.replace_substring_regex(pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+$", r"\1"), r"\.$", "")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -27,13 +27,11 @@ from pipeline.protocol.lsn import LSN
 from pipeline.reading.live import open_live
 from pipeline.silver.read.as_of import find_silver
 from pipeline.silver.read.missing_tables import why_missing
+from pipeline.silver.read.query_session import QuerySession, ResultColumn
+from pipeline.silver.read.silver_rows import SilverRows
 from pipeline.table_name import TableName
 from pipeline.terminal import plain
 from pipeline.units import format_count
-
-if TYPE_CHECKING:
-    from pipeline.silver.read.query_session import QuerySession, ResultColumn
-    from pipeline.silver.read.silver_rows import SilverRows
 
 MAX_ROWS = 1000
 """Rows of a table for people, unless a limit is given."""
@@ -77,8 +75,6 @@ def silver_live(config: Config) -> SilverAt:
 
 def silver_as_of(config: Config, point: str | None) -> SilverAt:
     """Return silver as of the newest manifest, or the newest at or before an LSN or a commit time."""
-    from pipeline.silver.read.silver_rows import SilverRows
-
     lake = Lake(config.storage, NoSpark("pgdelta query reads without Spark."))
     if lake.working_root is None:
         raise LakeError(
@@ -115,8 +111,6 @@ def run_query(
 
     Raises ConfigError if the SQL is not one SELECT statement or is wrong, LakeError if rows cannot be read.
     """
-    from pipeline.silver.read.query_session import QuerySession
-
     with closing(QuerySession(silver.tables, silver.refused, silver.why_missing)) as session:
         columns = session.columns(sql)
         match style:

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -20,14 +20,12 @@ from rich.text import Text
 from pipeline.config.config import Config
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation
 from pipeline.metadata.registry import Records
+from pipeline.postgres.snapshot.hashed_rows import ValueCount
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName, match_tables
 from pipeline.terminal import print_list, print_paragraph
 from pipeline.verify.reconcile import WAIT_SECONDS, Reconciler
 from pipeline.verify.reconcile_report import what_differs
-
-if TYPE_CHECKING:
-    from pipeline.postgres.snapshot.hashed_rows import ValueCount
 
 _COLOURS = {DIFFERENT: "red", UNPROVEN: "yellow", EQUAL: "green"}
 _ORDER = tuple(_COLOURS)

@@ -10,15 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pipeline.errors import report_error
+from pipeline.protocol.lsn import LSN
+from pipeline.report.metric import Scrape
 from pipeline.report.web.markup import Html, join, tag
 from pipeline.units import format_size
-
-if TYPE_CHECKING:
-    from pipeline.protocol.lsn import LSN
-    from pipeline.report.metric import Scrape
 
 INTERVAL = 10.0  # seconds between two samples
 HOUR = 3600.0

@@ -11,19 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from pipeline.engine import DUCKDB
 from pipeline.errors import ConfigError, LakeError
 from pipeline.silver.read.query_names import DEFAULT_SCHEMA, folded, named_tables, quoted
+from pipeline.silver.read.silver_rows import SilverRows
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from pipeline.silver.read.silver_rows import SilverRows
 
 SETTINGS: Mapping[str, Any] = {
     "memory_limit": "1GB",
