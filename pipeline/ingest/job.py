@@ -48,7 +48,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.coordinator import CopyCoordinator
 from pipeline.table_copy.gap_verdicts import TableComparer
-from pipeline.table_copy.protected_tables import ProtectedTables
+from pipeline.table_copy.protected_tables import record_protected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,7 +220,7 @@ def _protect(config: Config, connection: Connection, writer: BronzeWriter) -> Co
     versions = bronze.source_relations().values()
     protection = ColumnProtection(config, versions, bronze.copies.read().moves, writer.horizons)
     published = list_published(connection, config.source.publication)
-    ProtectedTables(config.source.publication, writer, protection).record(connection, published)
+    record_protected(connection, config.source.publication, writer, protection, published)
     return protection
 
 

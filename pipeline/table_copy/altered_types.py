@@ -36,34 +36,32 @@ class OtherTexts:
     lsn: LSN
 
 
-class AlteredTypes:
-    """Finds what altered types changed between two states of the catalog."""
+def find_altered(
+    connection: Connection, config: Config, state: CaptureState, before: CatalogState, now: CatalogState
+) -> OtherTexts:
+    """Return what altered types changed between two states of the catalog.
 
-    def __init__(self, config: Config, state: CaptureState) -> None:
-        self._config = config
-        self._state = state
-
-    def find(self, connection: Connection, before: CatalogState, now: CatalogState) -> OtherTexts:
-        """Return the tables to settle at an LSN that capture is required to reach."""
-        altered = list_altered_types(before, now)
-        if self._config.source.copy != "never":  # a table that joins is copied
-            altered = {oid: types for oid, types in altered.items() if oid in before.tables}
-        awaited = {oid: each.writers_xid for oid, each in before.tables.items() if each.writers_xid}
-        ended = {oid for oid, xid in awaited.items() if xid <= now.oldest_xid and oid in now.tables}
-        writers = {oid: xid for oid, xid in awaited.items() if oid not in ended | altered.keys()}
-        if not altered and not ended:
-            return OtherTexts({}, writers, now.lsn)
-        open_transactions = read_writers(connection, list(altered))
-        open_tables = {oid for oid in altered if open_transactions.writers_of(oid)}
-        writers |= dict.fromkeys(open_tables, now.next_xid)
-        sentences = {now.tables[oid].name: _ENDED for oid in ended} | {
-            now.tables[oid].name: _describe(types) + (_STILL_OPEN if oid in open_tables else "")
-            for oid, types in altered.items()
-        }
-        # The state's LSN may be before the commit of a transaction that has ended.
-        lsn = max(now.lsn, write_wal_past_now(connection, self._state.stop_copies.is_set))
-        self._state.require(lsn)
-        return OtherTexts(sentences, writers, lsn)
+    The tables are to be settled at an LSN that capture is required to reach.
+    """
+    altered = list_altered_types(before, now)
+    if config.source.copy != "never":  # a table that joins is copied
+        altered = {oid: types for oid, types in altered.items() if oid in before.tables}
+    awaited = {oid: each.writers_xid for oid, each in before.tables.items() if each.writers_xid}
+    ended = {oid for oid, xid in awaited.items() if xid <= now.oldest_xid and oid in now.tables}
+    writers = {oid: xid for oid, xid in awaited.items() if oid not in ended | altered.keys()}
+    if not altered and not ended:
+        return OtherTexts({}, writers, now.lsn)
+    open_transactions = read_writers(connection, list(altered))
+    open_tables = {oid for oid in altered if open_transactions.writers_of(oid)}
+    writers |= dict.fromkeys(open_tables, now.next_xid)
+    sentences = {now.tables[oid].name: _ENDED for oid in ended} | {
+        now.tables[oid].name: _describe(types) + (_STILL_OPEN if oid in open_tables else "")
+        for oid, types in altered.items()
+    }
+    # The state's LSN may be before the commit of a transaction that has ended.
+    lsn = max(now.lsn, write_wal_past_now(connection, state.stop_copies.is_set))
+    state.require(lsn)
+    return OtherTexts(sentences, writers, lsn)
 
 
 def _describe(types: list[TableName]) -> str:

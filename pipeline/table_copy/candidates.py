@@ -45,7 +45,7 @@ from pipeline.table_copy.catalog_changes import kept_columns
 from pipeline.table_copy.catalog_watch import CatalogWatch
 from pipeline.table_copy.comment_watch import CommentWatch
 from pipeline.table_copy.new_tables import NewTable, NewTables
-from pipeline.table_copy.protected_tables import ProtectedTables
+from pipeline.table_copy.protected_tables import record_protected
 from pipeline.table_copy.publication_upkeep import PublicationUpkeep
 from pipeline.table_copy.shape_watch import ShapeWatch
 from pipeline.table_name import TableName
@@ -124,7 +124,7 @@ class CopyCandidates:
         self._edits = PublicationEdits(config)
         self._catalog = CatalogWatch(config, writer.bronze, state, self._edits, self._writers_end)
         self._comments = CommentWatch(config, writer.bronze.lake)
-        self._protected = ProtectedTables(config.source.publication, writer, protection)
+        self._protection = protection
         self._shapes = ShapeWatch(config, writer, state, protection, is_continuous=is_continuous)
         self._new_tables = NewTables()
         self._written_tables = NewTables()  # at an edit of the publication
@@ -196,8 +196,9 @@ class CopyCandidates:
         self._upkeep.poll(connection)
         if self._is_continuous:
             self._edits.hold()
-        published = list_published(connection, self._config.source.publication)
-        self._protected.record(connection, published)
+        publication = self._config.source.publication
+        published = list_published(connection, publication)
+        record_protected(connection, publication, self._writer, self._protection, published)
         self._published = published
         # before a copy of what changes begins
         self._catalog.poll(connection, published.keys() & set(names))

@@ -25,7 +25,7 @@ from pipeline.postgres.connection import Connection
 from pipeline.postgres.publication_edits import PublicationEdits
 from pipeline.postgres.watched_tables import WatchedTables, read_watched_tables
 from pipeline.protocol.lsn import LSN
-from pipeline.table_copy.altered_types import AlteredTypes
+from pipeline.table_copy.altered_types import find_altered
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.catalog_changes import is_publication_changed, without_filenodes
 from pipeline.table_copy.partition_changes import PartitionChanges
@@ -68,7 +68,6 @@ class CatalogWatch:
         self._table = CatalogTable(bronze.lake)
         self._rewrites = Rewrites(config, bronze, state)
         self._partitions = PartitionChanges(config, bronze, state, self._rewrites)
-        self._types = AlteredTypes(config, state)
         self._last: CatalogState | None = None
 
     def poll(self, connection: Connection, published: Collection[TableName]) -> None:
@@ -174,7 +173,7 @@ class CatalogWatch:
             roots[root_id] = without_filenodes(root, old, found.undecided)
             unknown |= found.undecided
             is_smaller = is_smaller or bool(old.partitions.keys() - root.partitions.keys())
-        texts = self._types.find(connection, before, now)
+        texts = find_altered(connection, self._config, self._state, before, now)
         changed = texts.sentences | rewritten
         settled, more = self._rewrites.settle(changed, texts.lsn, is_whole=is_whole)
         if events := [*events, *settled]:

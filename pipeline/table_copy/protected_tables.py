@@ -20,39 +20,33 @@ from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 
-class ProtectedTables:
-    """Records relation versions of tables that no change or copy has described yet."""
+def record_protected(
+    connection: Connection,
+    publication: str,
+    writer: BronzeWriter,
+    protection: ColumnProtection,
+    published: Mapping[TableName, Membership],
+) -> None:
+    """Record a version of each published table with column rules that no change or copy has described yet.
 
-    def __init__(self, publication: str, writer: BronzeWriter, protection: ColumnProtection) -> None:
-        self._publication = publication
-        self._writer = writer
-        self._protection = protection
-
-    def record(self, connection: Connection, published: Mapping[TableName, Membership]) -> None:
-        """Record a version of each published table with column rules that has none.
-
-        Adds the horizon of the catalog, which tells later what has not changed.
-        A table that cannot be described now, because another session has it locked or has dropped it, is
-        described by a later call.
-        """
-        if not self._protection.is_configured:
-            return
-        self._protection.horizons.add(read_horizon(connection))
-        unknown = [
-            name
-            for name, now in published.items()
-            if self._protection.rules_of(name) is not None
-            and not self._protection.is_known(now.relation_id, name)
-        ]
-        if not unknown:
-            return
-        lsn = read_flush_lsn(connection)
-        versions = [
-            describe_version(connection, self._publication, self._protection, name, lsn)
-            for name in sorted(unknown)
-        ]
-        if found := [v for v in versions if v is not None and v.protection is not None]:
-            self._writer.record_relations(found)
+    Adds the horizon of the catalog, which tells later what has not changed.
+    A table that cannot be described now, because another session has it locked or has dropped it, is
+    described by a later call.
+    """
+    if not protection.is_configured:
+        return
+    protection.horizons.add(read_horizon(connection))
+    unknown = [
+        name
+        for name, now in published.items()
+        if protection.rules_of(name) is not None and not protection.is_known(now.relation_id, name)
+    ]
+    if not unknown:
+        return
+    lsn = read_flush_lsn(connection)
+    versions = [describe_version(connection, publication, protection, name, lsn) for name in sorted(unknown)]
+    if found := [v for v in versions if v is not None and v.protection is not None]:
+        writer.record_relations(found)
 
 
 def describe_version(
