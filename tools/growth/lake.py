@@ -27,8 +27,7 @@ from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Relation
 from pipeline.silver.read.versions import version_and_id
-from pipeline.silver.write.data_layout import file_size
-from pipeline.silver.write.file_committer import ADDED_FILE_IN_MEMORY
+from pipeline.silver.write.data_layout import ADDED_FILE_IN_MEMORY, file_size
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.native_lakes import COPIED_AT, START, NativeLake, change

@@ -43,7 +43,6 @@ from pipeline.silver.fold.write_plan import (
 from pipeline.silver.schema.schema_operations import Hold, NeedsRebuild, NeedsResync
 from pipeline.silver.schema.swap import copy_metadata
 from pipeline.silver.schema.table_partitions import columns_to_fold, rule_with_names
-from pipeline.silver.write.file_committer import FileCommitter, compact_small_files
 from pipeline.silver.write.native_files import NotNative
 from pipeline.silver.write.native_session import (
     NativeWriting,
@@ -51,7 +50,6 @@ from pipeline.silver.write.native_session import (
     session_of_rows,
     why_left_to_spark,
 )
-from pipeline.silver.write.native_target import NativeTarget
 from pipeline.silver.write.range_plan import Evolution, RangePlan, RangeStop, WriteResult
 from pipeline.silver.write.registrations import registrations
 from pipeline.silver.write.schema_writer import SchemaWriter
@@ -75,6 +73,7 @@ from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pipeline.silver.fold.spark_sql import SparkSql
+    from pipeline.silver.write.native_target import NativeTarget
 
 Rebuild = Callable[[RangePlan], WriteResult]
 
@@ -305,6 +304,9 @@ class BatchWriter:
         )
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
+        from pipeline.silver.write.file_committer import FileCommitter, compact_small_files
+        from pipeline.silver.write.native_target import NativeTarget
+
         assert self._native is not None
         max_bytes = None if self._native.setting == "native" else MAX_BYTES
         snapshot = self._table.snapshot()

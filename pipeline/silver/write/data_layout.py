@@ -25,6 +25,7 @@ from pipeline.silver.fold.key_bounds import TIMES, has_sure_bounds
 from pipeline.silver.fold.write import FOLDED
 
 FILE_SIZE = 128 << 20  # bytes of a file at most
+ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
 _MIN_FILE_SIZE = 8 << 20  # a changed row costs some 0.2 s of a processor
 _FILES = 1000  # of a table, from where its files become larger
 

@@ -24,10 +24,9 @@ from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided, in_partit
 from pipeline.delta.table import LakeTable
 from pipeline.errors import report_error
 from pipeline.silver.fold.row_changes import RowChanges, RowCommit
-from pipeline.silver.write.data_layout import FILE_SIZE, file_size, small_size
+from pipeline.silver.write.data_layout import ADDED_FILE_IN_MEMORY, FILE_SIZE, file_size, small_size
 from pipeline.silver.write.table_version import TableVersion
 
-ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
 _MAX_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
 _MAX_SMALL_FILES_OF_PARTITION = 10
 

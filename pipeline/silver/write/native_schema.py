@@ -39,8 +39,7 @@ from pipeline.silver.schema.schema_operations import (
     SetProperties,
     WidenColumn,
 )
-from pipeline.silver.write.data_layout import file_size
-from pipeline.silver.write.file_committer import ADDED_FILE_IN_MEMORY
+from pipeline.silver.write.data_layout import ADDED_FILE_IN_MEMORY, file_size
 from pipeline.silver.write.native_files import NotNative, cast_column, missing_file, with_columns
 from pipeline.silver.write.writer_choice import unsupported_feature
 

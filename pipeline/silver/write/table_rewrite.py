@@ -30,8 +30,7 @@ from pipeline.silver.schema.schema_operations import (
     SchemaOperation,
     WidenColumn,
 )
-from pipeline.silver.write.data_layout import file_size
-from pipeline.silver.write.file_committer import ADDED_FILE_IN_MEMORY
+from pipeline.silver.write.data_layout import ADDED_FILE_IN_MEMORY, file_size
 from pipeline.silver.write.native_files import cast_column
 from pipeline.silver.write.native_schema import default_of, field_of, fills_natively
 from pipeline.silver.write.native_session import why_left_to_spark
