@@ -1,4 +1,4 @@
-"""Text of quantities for people: bytes, durations, counts, rates, shares and names.
+"""Text of quantities for people: bytes, times, durations, counts, rates, shares and names.
 
 Every line, page and bar formats its numbers here, so that one quantity reads the same everywhere. Pure.
 """
@@ -6,6 +6,7 @@ Every line, page and bar formats its numbers here, so that one quantity reads th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timezone
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MINUTE = 60
@@ -58,6 +59,16 @@ def _two_digits(value: float) -> str:
 def format_count(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless it is 1: `1 row`, `12,300 rows`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_nonzero(count: int) -> str:
+    """Return a count for a cell of a table, which is empty instead of 0."""
+    return f"{count:,}" if count else ""
+
+
+def format_time(time: datetime) -> str:
+    """Return a time to the second: `2026-03-01 12:30:00 UTC`."""
+    return f"{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def format_names(names: Iterable[object], most: int = 5) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 
 from pipeline.delta.record_table import RecordTable, TableRecord
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
+from pipeline.units import format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,10 @@ class Pause(TableRecord):
 
     def sentence(self, name: TableName) -> str:
         """Return what is said of the table, under its present name."""
-        since = f"{self.paused_at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
         reason = f" ({self.reason})" if self.reason else ""
         return (
-            f"Table {name} is paused since {since}{reason}. Run {name.command('resume')} to let apply write"
-            " it again."
+            f"Table {name} is paused since {format_time(self.paused_at)}{reason}."
+            f" Run {name.command('resume')} to let apply write it again."
         )
 
 

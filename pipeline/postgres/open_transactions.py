@@ -14,7 +14,7 @@ from datetime import datetime
 from pipeline.postgres.connection import Connection, read_flush_lsn, reading
 from pipeline.postgres.sql_text import THIS_DATABASE, quote_literal
 from pipeline.protocol.lsn import LSN
-from pipeline.units import format_duration
+from pipeline.units import format_duration, format_time
 
 # With all partitions: a transaction that writes to a leaf has a lock on the leaf only.
 _WRITERS = f"""
@@ -131,7 +131,7 @@ class OpenTransaction:
         if self.application:
             facts.append(f"application {self.application}")
         if self.since is not None:
-            facts.append(f"since {self.since:%Y-%m-%d %H:%M:%S} UTC, {format_duration(self.seconds)}")
+            facts.append(f"since {format_time(self.since)}, {format_duration(self.seconds)}")
         if self.state:
             facts.append(self.state)
         name = f"PID {self.pid}" if self.gid is None else f"prepared transaction {quote_literal(self.gid)}"

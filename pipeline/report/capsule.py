@@ -35,7 +35,7 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import ConfigError, describe_error
 from pipeline.metadata.registry import Records
 from pipeline.report.status import read_status
-from pipeline.units import format_count, format_size
+from pipeline.units import format_count, format_size, format_time
 
 _PACKAGES = (
     *("pyspark", "delta-spark", "deltalake", "duckdb", "pyarrow", "pandas", "psycopg", "psycopg-binary"),
@@ -153,9 +153,7 @@ def write_capsule(
         found[f"logs/{number}-{log.name}.jsonl"] = part(str(log), partial(_log_lines, log))
     if metrics is not None:
         found["metrics.txt"] = part("metrics", lambda: _read_metrics(*metrics))
-    readme = _README.format(
-        pipeline=config.pipeline, version=__version__, time=f"{now:%Y-%m-%d %H:%M:%S} UTC"
-    )
+    readme = _README.format(pipeline=config.pipeline, version=__version__, time=format_time(now))
     texts = {"README.txt": readme + "".join(f"not read: {sentence}\n" for sentence in failures)}
     texts |= {name: _text(content) for name, content in found.items()}
     secrets = known_secrets(config, os.environ)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.config.schedule import NO_SCHEDULE, Schedule, ScheduledInterval
@@ -24,7 +24,15 @@ from pipeline.metadata.status import FAILED
 from pipeline.progress import lines_by_reason, name_tables
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
-from pipeline.units import format_byte_rate, format_count, format_duration, format_share, format_size
+from pipeline.units import (
+    format_byte_rate,
+    format_count,
+    format_duration,
+    format_nonzero,
+    format_share,
+    format_size,
+    format_time,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -247,8 +255,7 @@ class Status:
         states = [Text(f"{counts[state]} {state}", _STYLES[state]) for state in STATES if counts[state]]
         total = format_count(len(tables), "table") + (": " if states else "")
         yield Text.assemble(plain(self.pipeline, "bold"), f": {total}", Text(", ").join(states))
-        time = self.commit_time
-        moment = f", committed {time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if time else ""
+        moment = f", committed {format_time(self.commit_time)}" if self.commit_time else ""
         offsets = f"bronze: {self.captured}; silver: {self.applied}{moment}"
         yield plain("bronze has nothing yet. Run pgdelta ingest." if self.captured == INVALID else offsets)
         if self.source is not None:
@@ -293,8 +300,8 @@ def _fit(width: int, tables: Sequence[TableStatus]) -> list[_Column]:
         _Column("state", [Text(state_text(table), table.style) for table in tables]),
         column("lag", (duration_text(table.lag_seconds) for table in tables), True),
         column("WAL lag", (size_text(table.lag_bytes) for table in tables), True),
-        column("last day", (_number(sum(table.operations.values())) for table in tables), True),
-        column("misfits", (_number(sum(table.misfits.values())) for table in tables), True),
+        column("last day", (format_nonzero(sum(table.operations.values())) for table in tables), True),
+        column("misfits", (format_nonzero(sum(table.misfits.values())) for table in tables), True),
     ]
     columns = {one.heading: one for one in found if one.has_content}
     for heading in _FIRST_TO_GO:
@@ -360,8 +367,8 @@ def schedule_line(schedule: Schedule, interval: ScheduledInterval) -> str:
 
 def maintenance_line(done: Sequence[Maintained]) -> str:
     """Return the line about the last maintenance of all tables."""
-    newest = max(each.maintained_at for each in done).astimezone(timezone.utc)
-    line = f"maintenance: {format_count(len(done), 'table')}, last at {newest:%Y-%m-%d %H:%M:%S} UTC"
+    newest = format_time(max(each.maintained_at for each in done))
+    line = f"maintenance: {format_count(len(done), 'table')}, last at {newest}"
     failed = sorted((each for each in done if each.is_failed), key=lambda each: each.table_name)
     if not failed:
         return line
@@ -402,10 +409,6 @@ def duration_text(seconds: float | None) -> str:
 def size_text(byte_count: int | None) -> str:
     """Return a lag in WAL, empty if it is unknown."""
     return "" if byte_count is None else format_size(byte_count) if byte_count else "0"
-
-
-def _number(count: int) -> str:
-    return f"{count:,}" if count else ""
 
 
 def lag_bytes(applied: LSN, end: LSN) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
 from pipeline.metadata.catalog_entries import DONE_STATES, CatalogEntry
 from pipeline.metadata.maintenance import Maintained
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import OPERATIONS, Status, TableStatus, maintained_json
-from pipeline.units import format_count, format_duration, format_size
+from pipeline.units import format_count, format_duration, format_nonzero, format_size, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -121,7 +120,7 @@ def render_table_details(console: Console, details: TableDetails, *, behind: str
             column.silver_type or "not in silver",
             column.source_type or "not in source",
             "key" if column.is_key else "",
-            f"{column.misfits:,}" if column.misfits else "",
+            format_nonzero(column.misfits),
         )
         for column in details.columns
     ]
@@ -135,8 +134,7 @@ def list_facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str]]:
         is_copy = table.awaits_copy or table.copy_share is not None
         yield "copy" if is_copy else "why", table.sentence
     if table.applied:
-        time = table.commit_time
-        moment = f", committed {time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if time else ""
+        moment = f", committed {format_time(table.commit_time)}" if table.commit_time else ""
         yield "applied", f"{table.applied}{moment}"
     if table.lag_bytes is not None:
         yield "lag", _lag_text(table, behind)
@@ -156,8 +154,8 @@ def list_facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str]]:
     if details.relation_id is not None:
         yield "relation", f"oid {details.relation_id}, recorded at {details.relation_lsn}"
     if equal := table.verified:
-        at = equal.at.astimezone(timezone.utc)
-        yield "verified", f"equal to the source at {equal.lsn}, by {equal.method}, {at:%Y-%m-%d %H:%M:%S} UTC"
+        at = format_time(equal.at)
+        yield "verified", f"equal to the source at {equal.lsn}, by {equal.method}, {at}"
     else:
         yield "verified", "not yet"
     if table.misfits:
@@ -173,7 +171,7 @@ def _catalog_text(entry: CatalogEntry) -> str:
 
 
 def _maintained_text(done: Maintained) -> str:
-    moment = f"{done.maintained_at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    moment = format_time(done.maintained_at)
     if done.sentence is not None:
         return f"{moment}: {done.sentence}"
     removed = format_count(done.removed_files + done.removed_log_files, "file")
@@ -205,25 +203,13 @@ def list_columns(
         names = {silver_name, source_names.get(silver_name, silver_name)}
         seen |= names
         found = source.get(source_names[silver_name]) if silver_name in source_names else None
-        columns.append(
-            ColumnStatus(
-                silver_name,
-                silver_type,
-                found.type if found else None,
-                found.is_key if found else False,
-                sum(misfits.get(name, 0) for name in names),
-            )
-        )
+        columns.append(_column(silver_name, silver_type, found, sum(misfits.get(name, 0) for name in names)))
     for name in [*source, *sorted(misfits.keys() - source.keys())]:
         if name not in seen:
-            found = source.get(name)
-            columns.append(
-                ColumnStatus(
-                    name,
-                    None,
-                    found.type if found else None,
-                    found.is_key if found else False,
-                    misfits.get(name, 0),
-                )
-            )
+            columns.append(_column(name, None, source.get(name), misfits.get(name, 0)))
     return tuple(columns)
+
+
+def _column(name: str, silver_type: str | None, found: SourceColumnType | None, misfits: int) -> ColumnStatus:
+    source_type, is_key = (found.type, found.is_key) if found else (None, False)
+    return ColumnStatus(name, silver_type, source_type, is_key, misfits)

@@ -29,7 +29,7 @@ from pipeline.silver.read.missing_tables import no_match
 from pipeline.silver.schema.foreign_commits import find_foreign_commit
 from pipeline.table_name import TableName, match_tables
 from pipeline.terminal import print_lines, print_list, print_paragraph
-from pipeline.units import format_count
+from pipeline.units import format_count, format_nonzero
 
 WHOLE, DAMAGED, PARTLY, UNKNOWN = "whole", "damaged", "partly", "unknown"
 _COLOURS = {DAMAGED: "red", UNKNOWN: "yellow", PARTLY: "yellow", WHOLE: "green"}
@@ -104,7 +104,7 @@ class SilverAudit:
                 Text(table.verdict, _COLOURS[table.verdict]),
                 f"{table.files:,}",
                 f"{table.rows:,}",
-                f"{table.unrecorded:,}" if table.unrecorded else "",
+                format_nonzero(table.unrecorded),
             )
             for table in ordered
         ]

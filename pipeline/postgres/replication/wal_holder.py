@@ -16,7 +16,7 @@ from pipeline.postgres.connection import Connection, reading
 from pipeline.postgres.replication.slot import Slot
 from pipeline.postgres.sql_text import quote_literal
 from pipeline.protocol.lsn import LSN
-from pipeline.units import format_size
+from pipeline.units import format_size, format_time
 
 SHORTEST_AGE = timedelta(minutes=1)
 """A younger transaction is not named: an older one may have ended since the slot's last such record."""
@@ -103,9 +103,7 @@ def _find_transaction(connection: Connection, slot: Slot, retained: int) -> WalH
     pid, user, database, gid, since, _ = oldest
     if since is not None and now - since < SHORTEST_AGE:
         return None
-    moment = "a time that only pg_read_all_stats shows"
-    if since is not None:
-        moment = f"{since.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    moment = format_time(since) if since else "a time that only pg_read_all_stats shows"
     of = f"of user {user}, database {database}" if database else f"of {user}"
     if gid is not None:
         who, name = f"The transaction prepared as {quote_literal(gid)} {of},", quote_literal(gid)

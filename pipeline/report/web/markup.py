@@ -8,10 +8,11 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import datetime
 
 from pipeline.delta.sql import utc_text
 from pipeline.errors import one_line
+from pipeline.units import format_time
 
 _OPTION = re.compile(r"(?<!\S)(--?[a-z][\w-]*)")
 _VOID = frozenset({"meta", "link", "br"})
@@ -72,5 +73,4 @@ def time_text(moment: datetime | None) -> Html:
     """Return a time in UTC, empty if there is none."""
     if moment is None:
         return NOTHING
-    shown = moment.astimezone(timezone.utc)
-    return tag("time", f"{shown:%Y-%m-%d %H:%M:%S} UTC", datetime=utc_text(shown))
+    return tag("time", format_time(moment), datetime=utc_text(moment))

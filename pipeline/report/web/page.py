@@ -35,7 +35,14 @@ from pipeline.report.web import style
 from pipeline.report.web.facts import PageFacts, SchemaVersion
 from pipeline.report.web.markup import NOTHING, Html, join, name_text, sentence_text, tag, time_text
 from pipeline.table_name import TableName
-from pipeline.units import format_byte_rate, format_count, format_duration, format_share, format_size
+from pipeline.units import (
+    format_byte_rate,
+    format_count,
+    format_duration,
+    format_nonzero,
+    format_share,
+    format_size,
+)
 
 if TYPE_CHECKING:
     from pipeline.postgres.replication.slot_status import SourceStatus
@@ -260,8 +267,8 @@ def _tables(facts: PageFacts, tables: Sequence[TableStatus], frame: PageFrame) -
             ),
             duration_text(table.lag_seconds),
             size_text(table.lag_bytes),
-            _count(sum(table.operations.values())),
-            _count(sum(table.misfits.values())),
+            format_nonzero(sum(table.operations.values())),
+            format_nonzero(sum(table.misfits.values())),
             _lsn(table.applied) if table.applied else "",
             _last_event(table),
         )
@@ -305,7 +312,7 @@ def _copies(tables: Sequence[TableStatus], frame: PageFrame) -> Html:
 
 def _misfits(tables: Sequence[TableStatus], frame: PageFrame) -> Html:
     rows = [
-        (_linked(table.name, frame), name_text(column), _count(count))
+        (_linked(table.name, frame), name_text(column), format_nonzero(count))
         for table in tables
         for column, count in sorted(table.misfits.items())
     ]
@@ -369,7 +376,7 @@ def _columns(details: TableDetails) -> Html:
             column.silver_type or "not in silver",
             column.source_type or "not in source",
             "key" if column.is_key else "",
-            _count(column.misfits),
+            format_nonzero(column.misfits),
         )
         for column in details.columns
     ]
@@ -432,7 +439,3 @@ def _facts_table(caption: str, rows: Iterable[tuple[str, str]]) -> Html:
         for label, text in rows
     )
     return tag("table", tag("caption", caption), tag("tbody", *body), class_="facts")
-
-
-def _count(number: int) -> str:
-    return f"{number:,}" if number else ""
