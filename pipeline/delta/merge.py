@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,6 @@ _MAX_BYTES = 256 << 20  # of rows in memory
 _PARAMETERS = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": "false"}
 
 
-def _unchanged(rows: pa.Table) -> pa.Table:
-    return rows
-
-
 @dataclass(frozen=True, slots=True)
 class FileLayout:
     """How the files of a table are written: their columns, their writer, and the order of rows in them.
@@ -51,7 +46,7 @@ class FileLayout:
 
     schema: pa.Schema
     open_writer: Callable[[Path, Partition], RowWriter]
-    arrange: Callable[[pa.Table], pa.Table] = _unchanged
+    arrange: Callable[[pa.Table], pa.Table] = lambda rows: rows
     keeps_count: bool = False
     tags_of: Callable[[Sequence[Add]], Mapping[str, str]] | None = None
     partition_by: tuple[str, ...] = ()
@@ -88,11 +83,11 @@ class _Part:
 def plain_layout(snapshot: Snapshot) -> FileLayout:
     """Return how the files of a table without an order of rows are written."""
     columns = file_columns(snapshot)
-    return FileLayout(columns, partial(_open, columns), partition_by=physical_partition_columns(snapshot))
-
-
-def _open(columns: pa.Schema, folder: Path, partition: Partition) -> RowWriter:
-    return DataFileWriter(folder, columns, partition)
+    return FileLayout(
+        columns,
+        lambda folder, partition: DataFileWriter(folder, columns, partition),
+        partition_by=physical_partition_columns(snapshot),
+    )
 
 
 def by_partition(snapshot: Snapshot) -> list[dict[str, Add]]:

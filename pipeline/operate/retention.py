@@ -335,7 +335,7 @@ def _remaining(bronze: Bronze, number: int, chosen: _Chosen, rows: BaseRows) -> 
     ):
         end = first + group.num_rows
         stays = np.ones(group.num_rows, bool)
-        stays[_within(gone, first, end)] = False
+        stays[gone[(gone >= first) & (gone < end)] - first] = False
         here = (replaced_places >= first) & (replaced_places < end)
         stays[replaced_places[here] - first] = False
         written = group.filter(pa.array(stays))
@@ -344,10 +344,6 @@ def _remaining(bronze: Bronze, number: int, chosen: _Chosen, rows: BaseRows) -> 
             written = pa.concat_tables([written, _replace(changed, replaced.filter(pa.array(here)))])
         yield sort_changes(written)
         first = end
-
-
-def _within(places: Any, first: int, end: int) -> Any:
-    return places[(places >= first) & (places < end)] - first
 
 
 def _replace(group: pa.Table, values: pa.Table) -> pa.Table:

@@ -68,7 +68,8 @@ class HarmlessEdits:
         old, new = ({(row.kind, row.oid): row for row in rows} for rows in (before, now))
         for key in old.keys() & new.keys():
             one, other = old[key], new[key]
-            if one.xmin != other.xmin and one.facts == other.facts and _is_one_command(one, other):
+            is_one_command = (one.xmax, one.cmax) == (other.xmin, other.cmin)
+            if one.xmin != other.xmin and one.facts == other.facts and is_one_command:
                 self.xmins[one.xmin] = other.xmin
         removed = [old[key] for key in old.keys() - new.keys()]
         added = [new[key] for key in new.keys() - old.keys()]
@@ -93,10 +94,6 @@ class HarmlessEdits:
     def keeps_entry(self, before: int | None, now: int) -> bool:
         """Return whether harmless edits lead from one entry to another."""
         return before is not None and _leads(self.entries, before, now)
-
-
-def _is_one_command(before: PublicationRow, now: PublicationRow) -> bool:
-    return (before.xmax, before.cmax) == (now.xmin, now.cmin)
 
 
 def _leads(steps: dict[int, int], before: int, now: int) -> bool:

@@ -170,7 +170,8 @@ def count_changes(
 
     Changes with unchanged TOAST do not count: they bring no complete row.
     """
-    condition = f"op IN {_texts(ops)} AND unsent IS NULL AND {was_running(sorted(xids), lsn)}"
+    letters = ", ".join(map(repr, ops))
+    condition = f"op IN ({letters}) AND unsent IS NULL AND {was_running(sorted(xids), lsn)}"
     path = changes.local_path
     rows: Iterable[tuple[str, str, int, int]]
     if path is None:
@@ -187,7 +188,3 @@ def count_changes(
             columns,
         )
     return {xid: count for schema, table, xid, count in rows if TableName(schema, table) == name}
-
-
-def _texts(ops: tuple[str, ...]) -> str:
-    return f"({', '.join(map(repr, ops))})"

@@ -135,7 +135,8 @@ class GapComparer:
         version = silver.snapshot()
         compared = reads.plan(read, table.columns, fields_of(version), version.partition_columns)
         if compared.skipped or not compared.silver:
-            return GapVerdict.whole(f"Not all of its columns can be compared: {_names(compared)}.")
+            names = ", ".join(sorted(compared.skipped)) or "it has none"
+            return GapVerdict.whole(f"Not all of its columns can be compared: {names}.")
         present = rows_of(silver, version, table, self._config.silver.writer)
         rows = SilverHashes(present, compared.silver, compared.shape.key)
         found = find_differences(reads.side(read, compared.shape), rows, max_ranges=_MAX_HASH_RANGES)
@@ -201,7 +202,3 @@ def _shape(columns: Iterable[SourceColumn]) -> list[tuple[object, ...]]:
         (c.name, c.attribute_number, c.is_key, c.type, c.type_oid, c.element_base_oid, c.output)
         for c in columns
     ]
-
-
-def _names(compared: ComparableColumns) -> str:
-    return ", ".join(sorted(compared.skipped)) or "it has none"

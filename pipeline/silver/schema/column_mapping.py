@@ -125,14 +125,13 @@ def align_versions(recorded: SilverColumns | None, relations: Sequence[SourceRel
                 dropped[number] = _free_name(column.name, number, used)
     all_names = {**final, **dropped}
     aligned = (_rename(relation, ns, all_names) for relation, ns in zip(relations, numbered, strict=True))
-    shapes = [_columns(relation, ns) for relation, ns in zip(relations, numbered, strict=True)]
+    shapes = [
+        [(column.name, column.type, number) for column, number in zip(relation.columns, ns, strict=True)]
+        for relation, ns in zip(relations, numbered, strict=True)
+    ]
     if silver is not None:
         shapes.insert(0, _recorded_columns(silver))
     return AlignedVersions(tuple(aligned), final, source_names, tuple(certain), dropped, _lookalikes(shapes))
-
-
-def _columns(relation: SourceRelation, numbers: Sequence[int | None]) -> list[_Column]:
-    return [(c.name, c.type, number) for c, number in zip(relation.columns, numbers, strict=True)]
 
 
 def _recorded_columns(silver: SilverColumns) -> list[_Column]:
