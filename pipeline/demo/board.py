@@ -1,22 +1,20 @@
 """The demo's live table: rows on both sides, changes applied, and the lag of each table.
 
-It reads what the load counted, what ingest and apply reported, and the Delta logs of the silver tables, each
-commit once. It sends no query to the server or to Spark.
+It reads what the load counted, what ingest and apply reported, and the Delta logs of the silver tables. It
+sends no query to the server or to Spark.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TxnId
 from pipeline.demo.shop import SCHEMA_NAME, TABLES, Load
 from pipeline.progress import ApplySummary, IngestSummary
@@ -25,41 +23,6 @@ from pipeline.table_name import TableName
 from pipeline.units import format_count, format_size
 
 _LINE_SECONDS = 5.0
-
-
-class SilverLog:
-    """Row count and offset of a local Delta table from its log; needs the statistics of its files."""
-
-    def __init__(self, folder: Path, application: str) -> None:
-        self.offset = INVALID
-        self._log = folder / "_delta_log"
-        self._application = application
-        self._version = -1
-        self._files: dict[str, int] = {}
-
-    @property
-    def rows(self) -> int:
-        """The row count of the newest version that was read."""
-        return sum(self._files.values())
-
-    def refresh(self) -> None:
-        """Read the commits since the last call."""
-        while (path := self._log / f"{self._version + 1:020d}.json").exists():
-            actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-            # a file whose deletion vector changed is removed and added in one commit, in any order
-            for removed in (action["remove"] for action in actions if "remove" in action):
-                self._files.pop(removed["path"], None)
-            for added in (action["add"] for action in actions if "add" in action):
-                self._files[added["path"]] = _row_count(added)
-            for recorded in (action["txn"] for action in actions if "txn" in action):
-                if recorded["appId"] == self._application:
-                    self.offset = LSN(recorded["version"])
-            self._version += 1
-
-
-def _row_count(added: Mapping[str, Any]) -> int:
-    deleted = (added.get("deletionVector") or {}).get("cardinality", 0)
-    return int(json.loads(added.get("stats") or "{}").get("numRecords", 0) - deleted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +46,8 @@ class Board:
         self.applied: ApplySummary | None = None
         self.stage = "starting"
         self._load = load
-        self._logs = {t: SilverLog(lake / "silver" / SCHEMA_NAME / t, str(TxnId(pipeline))) for t in TABLES}
+        self._silver = {t: LakeTable(str(lake / "silver" / SCHEMA_NAME / t)) for t in TABLES}
+        self._txn = str(TxnId(pipeline))
         self._console = console
         self._live: Live | None = None
         self._started = self._line_at = time.monotonic()
@@ -122,9 +86,9 @@ class Board:
         lags = []
         entries = self.applied.entries if self.applied is not None else ()
         behind = {entry.name for entry in entries if entry.is_behind}
-        for table, log in self._logs.items():
-            log.refresh()
-            offset, changes, problem = log.offset, 0, ""
+        for table, silver in self._silver.items():
+            snapshot = silver.snapshot()
+            offset, changes, problem = LSN(snapshot.offsets.get(self._txn, INVALID)), 0, ""
             if self.applied is not None:
                 name = TableName(SCHEMA_NAME, table)
                 state = self.applied.tables.get(name)
@@ -135,7 +99,8 @@ class Board:
                     # a table without new changes is complete up to the LSN that silver shows
                     offset = max(offset, self.applied.applied_offset)
             lag = self._load.lag_of(offset)
-            lags.append(TableLag(table, self._load.rows[table], log.rows, changes, *lag, problem))
+            rows = self._load.rows[table], snapshot.row_count or 0
+            lags.append(TableLag(table, *rows, changes, *lag, problem))
         return lags
 
     def refresh(self) -> None:

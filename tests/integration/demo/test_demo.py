@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from pipeline.demo import demo
-from pipeline.demo.board import SilverLog
 from pipeline.demo.demo import run_demo
 from pipeline.demo.shop import MINIMUM, TABLES, Load, create_shop
 from pipeline.errors import ConfigError
@@ -135,33 +133,3 @@ def test_a_folder_where_a_demo_runs_is_refused(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match="Another demo is running"):
             run_demo(str(tmp_path), 1, as_json=True, stop=threading.Event())
-
-
-def test_rows_and_position_are_read_from_the_log_of_a_table(tmp_path: Path) -> None:
-    log = tmp_path / "_delta_log"
-    log.mkdir()
-    silver = SilverLog(tmp_path, "pgdelta:shop:1")
-    silver.refresh()
-    assert (silver.rows, silver.offset) == (0, LSN(0))
-    write_commit(log, 0, {"metaData": {}})
-    write_commit(log, 1, added("a", 10), added("b", 5), position("pgdelta:shop:1", 100))
-    silver.refresh()
-    assert (silver.rows, silver.offset) == (15, LSN(100))
-    vector = {"cardinality": 3}
-    write_commit(log, 2, added("a", 10, deletionVector=vector), {"remove": {"path": "a"}})
-    write_commit(log, 3, {"remove": {"path": "b"}}, position("pgdelta:shop:1#1", 300))
-    silver.refresh()
-    assert (silver.rows, silver.offset) == (7, LSN(100))
-
-
-def write_commit(log: Path, version: int, *actions: dict[str, Any]) -> None:
-    text = "".join(json.dumps(action) + os.linesep for action in actions)
-    (log / f"{version:020d}.json").write_text(text, encoding="utf-8")
-
-
-def added(path: str, rows: int, **more: Any) -> dict[str, Any]:
-    return {"add": {"path": path, "stats": json.dumps({"numRecords": rows}), **more}}
-
-
-def position(application: str, version: int) -> dict[str, Any]:
-    return {"txn": {"appId": application, "version": version}}

@@ -10,6 +10,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from pipeline.delta.table import LakeTable
+from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.demo import board as board_module
 from pipeline.demo.board import Board
 from pipeline.demo.shop import TABLES, Load
@@ -95,3 +97,14 @@ def test_silver_has_passed_an_lsn_once_no_table_is_being_written(tmp_path: Path)
     assert board.has_passed(LSN(900))
     ingested.captured_offset = LSN(899)
     assert not board.has_passed(LSN(900))
+
+
+def test_rows_and_the_offset_are_those_of_the_silver_table(tmp_path: Path) -> None:
+    carts = LakeTable(str(tmp_path / "silver" / "shop" / "carts"))
+    carts.ensure("id BIGINT")
+    carts.append_rows([{"id": 1}, {"id": 2}], "id BIGINT", TableCommit(TxnId("shop"), LSN(700)))
+    carts.append_rows([{"id": 3}], "id BIGINT", TableCommit(TxnId("other"), LSN(900)))
+    board = Board(tmp_path, "shop", cast(Load, FixedLoad()), None)
+    found = {lag.table: (lag.silver_rows, lag.lag_bytes) for lag in board.table_lags()}
+    assert found["carts"] == (3, 1_073_000_000 - 700)
+    assert found["orders"] == (0, 1_073_000_000)
