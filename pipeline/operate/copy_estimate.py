@@ -223,17 +223,12 @@ class CopyEstimate:
 
 
 def estimate_copy(
-    connection: Connection,
-    conninfo: str,
-    facts: SourceFacts,
-    tables: Sequence[SourceTable],
-    *,
-    seconds: float = _SECONDS,
+    connection: Connection, conninfo: str, facts: SourceFacts, tables: Sequence[SourceTable]
 ) -> CopyEstimate:
-    """Return the estimate for tables, after a sample of about so many seconds."""
+    """Return the estimate for tables, after a sample of about `_SECONDS`."""
     meter = WalMeter(connection)
     sampled = list_sampled(connection, [table.name for table in tables], _TABLES)
-    sample = _sample(conninfo, sampled, seconds) if sampled else None
+    sample = _sample(conninfo, sampled) if sampled else None
     return CopyEstimate(
         tables=len(tables),
         bytes=sum(table.table_bytes for table in tables),
@@ -245,15 +240,15 @@ def estimate_copy(
     )
 
 
-def _sample(conninfo: str, sampled: Sequence[SampledTable], seconds: float) -> CopySample | None:
+def _sample(conninfo: str, sampled: Sequence[SampledTable]) -> CopySample | None:
     """Read and encode rows of each table for its share of the time."""
     parts = []
     try:
-        with closing(CopyReader(conninfo, statement_seconds=seconds)) as reader:
+        with closing(CopyReader(conninfo, statement_seconds=_SECONDS)) as reader:
             for each in sampled:
                 began = time.monotonic()
                 try:
-                    pages, size = _encode(reader, each, began + _READING * seconds / len(sampled))
+                    pages, size = _encode(reader, each, began + _READING * _SECONDS / len(sampled))
                 except SourceError:  # locked, altered, or too slow: the others say enough
                     continue
                 read = max(1, round(each.bytes * pages / each.leaf.pages))

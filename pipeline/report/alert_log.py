@@ -16,13 +16,13 @@ JOB_RULES = ("job_ingest", "job_apply", "job_run")
 _ENDED_BY = {"ingest": ("job_ingest", "job_run"), "apply": ("job_apply", "job_run"), "run": JOB_RULES}
 
 
-def with_job(alerts: Alerts, command: str, failure: str | None, *, works: bool) -> Alerts:
-    """Return the alerts with that of a job that failed.
+def with_job(alerts: Alerts, command: str, failure: str | None) -> Alerts:
+    """Return the alerts with that of a job, if it failed.
 
-    A job that `works` ends those of earlier runs; of other jobs nothing is known here.
+    A job that works ends those of earlier runs; of other jobs nothing is known here.
     """
     found = list(alerts.found)
-    ended = _ENDED_BY[command] if works else ()
+    ended = _ENDED_BY[command] if failure is None else ()
     unknown = {*alerts.unknown, *(rule for rule in JOB_RULES if rule not in ended)}
     if failure is not None:
         sentence = f"pgdelta {command} failed: {failure}"

@@ -79,7 +79,7 @@ class AlertSender:
         last = self._start(lambda: self._finish(failure, deadline))
         last.join(max(0.1, deadline - time.monotonic()))
 
-    def check(self, failure: str | None = None, *, works: bool = True) -> None:
+    def check(self, failure: str | None = None) -> None:
         """Find, record and send alerts; raise EndpointError if the receiver does not accept one."""
         known = [alert_of(row).key for row in self._table.read() if row.ended_at is None]
         try:
@@ -90,7 +90,7 @@ class AlertSender:
                 raise
             alerts = _UNKNOWN._replace(pipeline=self._config.pipeline)
         if failure is None or "failed" in self._config.alerts.on:
-            alerts = with_job(alerts, self._command, failure, works=works and failure is None)
+            alerts = with_job(alerts, self._command, failure)
         time_now = now()
         rows = self._table.change(lambda before: record_found(before, alerts, self._sender, time_now, _MOST))
         due = [row for row in rows if is_due(row) and row.sender == self._sender]

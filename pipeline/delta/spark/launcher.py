@@ -34,16 +34,16 @@ def forward_signals(stop: Callable[[], None]) -> None:
         gateway.jvm.sun.misc.Signal.handle(gateway.jvm.sun.misc.Signal(name), _Handler(stop))
 
 
-def end_with_launcher(interval: float = 1.0) -> None:
-    """End this process within `interval` seconds after the JVM that started it has ended."""
+def end_with_launcher() -> None:
+    """End this process within a second after the JVM that started it has ended."""
     if is_launched_by_spark():
         launcher = os.getppid()
-        threading.Thread(target=_watch, args=(launcher, interval), name="launcher-watch", daemon=True).start()
+        threading.Thread(target=_watch, args=(launcher,), name="launcher-watch", daemon=True).start()
 
 
-def _watch(launcher: int, interval: float) -> None:
+def _watch(launcher: int) -> None:
     while os.getppid() == launcher:
-        time.sleep(interval)
+        time.sleep(1.0)
     # at once, so that the replication slot is free
     os._exit(1)
 
