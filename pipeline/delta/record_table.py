@@ -137,6 +137,12 @@ class RecordTable(Generic[Record]):
         rows = [row_of(each) for each in records]
         retry_conflicts(lambda: self.table.overwrite_rows(rows, self.ddl, replaces_schema=True))
 
+    def put(self, records: Iterable[Record], key: Callable[[Record], Any]) -> None:
+        """Record these in place of earlier ones with the same keys, in the order of the keys."""
+        new = {key(each): each for each in records}
+        if new:
+            self.change(lambda before: sorted(({key(each): each for each in before} | new).values(), key=key))
+
     def change(self, change: Callable[[Sequence[Record]], Iterable[Record]]) -> tuple[Record, ...]:
         """Replace the records by what a function makes of them, in one commit, and return them.
 

@@ -6,7 +6,7 @@ its rows are hashed in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -78,10 +78,4 @@ class Fingerprints:
 
     def record(self, records: Iterable[TableFingerprint]) -> None:
         """Record these in place of earlier ones of the same tables, in one commit."""
-        added = {record.name: record for record in records}
-
-        def change(before: Sequence[TableFingerprint]) -> list[TableFingerprint]:
-            return [*(record for record in before if record.name not in added), *added.values()]
-
-        if added:
-            self._records.change(change)
+        self._records.put(records, key=lambda record: record.name)

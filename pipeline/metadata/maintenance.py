@@ -44,9 +44,4 @@ class MaintenanceTable:
 
     def record(self, done: Sequence[Maintained]) -> None:
         """Replace the rows of some tables, in one commit."""
-        new = {each.table_name: each for each in done}
-        self._records.change(
-            lambda before: sorted(
-                ({each.table_name: each for each in before} | new).values(), key=lambda each: each.table_name
-            )
-        )
+        self._records.put(done, key=lambda each: each.table_name)
