@@ -150,6 +150,7 @@ def _merge(
             for file in layout.write(table.folder, part.adds, pa.concat_tables(part.rows)):
                 added.append(file)
             removed += part.adds
+            part.rows.clear()  # before the next ones are read
         if not removed:
             return
         metrics = {
