@@ -155,7 +155,7 @@ def _catalog_column(found: CatalogColumn, rule: str | None, key: bytes) -> Catal
     if value is not None:
         made = protected_text(value.encode("utf-8", "surrogateescape"), rule, key)
         value = None if made is None else made.decode()
-    found = replace(found, missing_value=value, has_missing=value is not None)
+    found = replace(found, missing_value=value)
     if rule == NULL_MASK:  # it has NULL in all rows
         return replace(found, has_default=False, not_null=False)
     return replace(

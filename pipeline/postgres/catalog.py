@@ -27,8 +27,8 @@ class CatalogColumn:
     pg_type.typtype.
     `output` is the name, in the server's source, of the output function of a value or an array's element: it
     identifies types of extensions. `delimiter` separates an array's elements. `missing_value` is the text of
-    the column in rows older than the column, None if `has_missing` is false, which it always is before
-    PostgreSQL 11. Identity columns, and columns whose type has a default, count as `has_default`.
+    the column in rows older than the column, None without one and always before PostgreSQL 11. Identity
+    columns, and columns whose type has a default, count as `has_default`.
     """
 
     attribute_number: int
@@ -42,7 +42,6 @@ class CatalogColumn:
     element_base_oid: int | None
     output: str
     delimiter: str | None
-    has_missing: bool
     missing_value: str | None
     not_null: bool
     has_default: bool
@@ -112,7 +111,7 @@ SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnum::integer, n.ns
        t.typtype::text, base.type_oid::bigint, coalesce({money}, element.modifier, base.modifier),
        element.type_oid::bigint, kind.typtype::text,
        element.base_oid::bigint, output.prosrc, kind.typdelim::text,
-       missing.value IS NOT NULL, missing.value, a.not_null, a.has_default
+       missing.value, a.not_null, a.has_default
 FROM attribute a
 LEFT JOIN missing ON missing.attname = a.attname
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid

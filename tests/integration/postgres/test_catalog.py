@@ -77,7 +77,8 @@ def test_a_fast_default_is_found_with_its_text(database: Database) -> None:
         " ADD day date DEFAULT '2024-01-02'",
     )
     relation = receive_relation(database, "INSERT INTO item VALUES (2)")
-    missing = {n: c.missing_value for n, c in columns_of(database, relation).items() if c.has_missing}
+    values = {name: column.missing_value for name, column in columns_of(database, relation).items()}
+    missing = {name: value for name, value in values.items() if value is not None}
     assert missing == {
         "n": "7",
         "label": 'a "b", {c}',
@@ -170,7 +171,7 @@ def test_facts_on_10_have_no_missing_values(old_database: Database) -> None:
     assert facts is not None
     assert [c.base_oid for c in facts.columns] == [INT4, NUMERIC, 1231]
     assert [c.element_base_oid for c in facts.columns] == [None, None, NUMERIC]
-    assert not any(c.has_missing or c.missing_value for c in facts.columns)
+    assert not any(c.missing_value for c in facts.columns)
 
 
 def test_oids_above_two_to_the_31_are_accepted_by_the_catalog_query(database: Database) -> None:

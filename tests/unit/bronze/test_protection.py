@@ -37,8 +37,7 @@ def relation(*names: str, name: str = "t", identity: str = "d") -> Relation:
 
 
 def catalog(*numbers: int, missing: str | None = None) -> CatalogRelation:
-    has_missing = missing is not None
-    facts = ("pg_catalog", "int4", "b", INT4, -1, None, None, None, "int4out", None, has_missing, missing)
+    facts = ("pg_catalog", "int4", "b", INT4, -1, None, None, None, "int4out", None, missing)
     column = CatalogColumn(0, *facts, not_null=True, has_default=True)
     columns = tuple(replace(column, attribute_number=n) for n in numbers or range(1, 6))
     return CatalogRelation(columns, ("id",), NOW)

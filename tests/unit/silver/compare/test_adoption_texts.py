@@ -61,23 +61,7 @@ def plan(fields: dict[str, str], *ignored: str) -> list[str]:
     relation = Relation(5, *NAME, "d", tuple(Column(n == "id", n, oid, -1) for n, oid, _ in kinds))
     looked_up = tuple(
         CatalogColumn(
-            *(
-                number,
-                "pg_catalog",
-                kind,
-                "b",
-                oid,
-                -1,
-                None,
-                None,
-                None,
-                "out",
-                None,
-                False,
-                None,
-                False,
-                False,
-            )
+            number, "pg_catalog", kind, "b", oid, -1, None, None, None, "out", None, None, False, False
         )
         for number, (_, oid, kind) in enumerate(kinds, 1)
     )

@@ -29,7 +29,7 @@ FIELDS = {
 
 def facts(number: int, oid: int) -> CatalogColumn:
     return CatalogColumn(
-        number, "pg_catalog", "t", "b", oid, -1, None, None, None, "out", None, False, None, False, False
+        number, "pg_catalog", "t", "b", oid, -1, None, None, None, "out", None, None, False, False
     )
 
 
