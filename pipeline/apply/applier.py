@@ -36,12 +36,11 @@ from pipeline.delta.table import Lake
 from pipeline.delta.table_log import look_at
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.metadata.registry import Records, RegisteredTable, TableRegistry
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.decision import STOPPED_BY_RECORD, Decision, Step
 from pipeline.silver.read.versions import resolve_path
-from pipeline.silver.write.table import starts_from_copy
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -252,7 +251,7 @@ class Applier:
         look_at(self.planner.path(job.name) for job in jobs)
         if jobs:
             self.pool.threads = configured_tables_at_once(self.planner.config, self.lake)
-            create_new_tables(plan, self.records, partial(self.tables.create, plan), self.pool.threads)
+            create_new_tables(plan, self.records.tables, partial(self.tables.create, plan), self.pool.threads)
         before = self.pool.busy
         done = self.pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered, show=show)
         done = self.shown.sharing.settle(done)
@@ -294,14 +293,13 @@ class Applier:
 
 def create_new_tables(
     plan: BatchPlan,
-    records: Records,
+    registry: TableRegistry,
     create: Callable[[TablePlan], RegisteredTable | None],
     threads: int,
 ) -> None:
     """Create the small tables of a plan that are new, before their rows, and register them in one commit.
 
-    One commit has the events that they start from copies, too; each table's job would make its own. A run
-    that ends after that finds tables that are registered and have no rows yet, and writes them as if
+    A run that ends after that finds tables that are registered and have no rows yet, and writes them as if
     they had just been created. `create` returns how a table is to be registered, or None if its own job
     creates it, which reports why; threads call it.
     """
@@ -314,12 +312,9 @@ def create_new_tables(
     if len(new) < 2:
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="create") as executor:
-        found = zip(new, executor.map(create, new), strict=True)
-        created = [(table.facts, made) for table, made in found if made is not None]
+        created = [found for found in executor.map(create, new) if found is not None]
     if created:
-        records.tables.register(*(made for _, made in created))
-        copies = ((facts.name, facts.copy) for facts, _ in created)
-        records.events.record([starts_from_copy(name, copy) for name, copy in copies if copy is not None])
+        registry.register(*created)
 
 
 def stopped_tables(

@@ -98,7 +98,11 @@ class ManifestWriter:
         self._summary.show(self.newest)
 
     def _write(self, manifest: Manifest) -> None:
-        """Record a manifest with what is known of comparisons, which are looked for once a minute."""
+        """Record a manifest with what is known of comparisons, which are looked for once a minute.
+
+        The events that wait come first.
+        """
+        self._records.events.flush()
         self.manifests.record(manifest.verified(self._records.equal(looks=False)))
 
     def _skipped(self, plan: BatchPlan, found: ManifestEntries) -> dict[TableName, ManifestEntry]:

@@ -96,9 +96,16 @@ class EventLog:
 
     def record(self, events: Sequence[Event]) -> None:
         """Append the events that are not recorded yet; one commit appends those of all threads that wait."""
-        if not events:
-            return
+        if events:
+            self.defer(events)
+            self.flush()
+
+    def defer(self, events: Sequence[Event]) -> None:
+        """Append the events with the next ones, or by `flush`."""
         self._waiting.put(dict.fromkeys(events))
+
+    def flush(self) -> None:
+        """Append the events that wait."""
         with self._lock, self._waiting.taken() as waiting:
             self._note_resyncs(waiting)
             new = [event for event in waiting if event not in self._recorded]

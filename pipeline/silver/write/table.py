@@ -44,11 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def starts_from_copy(name: TableName, copy: CompleteCopy) -> Event:
-    """Return the event that a table has the rows of a copy."""
-    return Event(*name, copy.end_lsn, "evolved", "The table starts from a copy of the source's rows.")
-
-
 class SilverTable:
     """Writes one silver table; used by one thread at a time, in a separate Spark session.
 
@@ -197,7 +192,10 @@ class SilverTable:
     def start_from_copy(
         self, copy: CompleteCopy, relations: Relations, registered: RegisteredTable | None, end_lsn: LSN
     ) -> WriteResult:
-        """Replace the table's rows by those of a copy, and apply the changes that follow."""
+        """Replace the table's rows by those of a copy, and apply the changes that follow.
+
+        An event says so, which is recorded with those of other tables, at the latest before the manifest.
+        """
         if registered is not None and (incomplete := self._incomplete(copy)):
             return incomplete
         order = self._order_copies(copy, relations)
@@ -210,10 +208,9 @@ class SilverTable:
             written = self._or_held(lambda: self._rebuild(relations, registered, end_lsn, copy=copy))
         if written.held or written.uncompared:
             return written
-        event = starts_from_copy(self.name, copy)
+        sentence, kind = "The table starts from a copy of the source's rows.", "evolved"
         if order != CopyOrder(copy):
             sentence = "The table was rebuilt from bronze and compared with a copy of the source's rows."
-            event = replace(event, sentence=sentence)
         if written.missing_values and not copy.is_whole and not order.later:
             # Between two snapshots a row moved from pages not read yet to pages read before.
             sentence = (
@@ -221,8 +218,9 @@ class SilverTable:
                 "will be copied again."
             )
             self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
-            event = replace(event, kind="resync", sentence=sentence)
-        self._records.events.record([event])
+            kind = "resync"
+        record = self._records.events.record if kind == "resync" else self._records.events.defer
+        record([Event(*self.name, copy.end_lsn, kind, sentence)])
         return written
 
     @property

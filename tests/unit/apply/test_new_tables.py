@@ -39,6 +39,7 @@ def test_one_commit_registers_all_new_tables(lake: CopiedLake) -> None:
     assert lake.registered() == dict.fromkeys((name.table for name in lake.names), True)
     assert lake.commits() == 1
     assert len(lake.records.events.history()) == COUNT
+    assert lake.records.events._table.version() == 1
     columns = next(iter(Applier(None, lake.config).records.tables.read().values())).columns
     assert [(column.name, column.is_key) for column in columns] == [("id", True), ("name", False)]
 
