@@ -78,6 +78,10 @@ MAX_KEYS = 1000  # of a partial resync; for more differing rows all rows are cop
 _ATTEMPTS = 5
 _PAUSE = 2.0  # seconds
 _POLL_PAUSE = 0.5
+_NOT_PUBLISHED = (
+    "It is not published any more, so silver shows it as it was. Run an ingest, which records why."
+)
+_NOT_FOLLOWED = "It is not followed any more, so silver shows it as it was."
 _NO_SILVER = "Silver has no table of it yet."
 _STOPPED = "The run was stopped before it was compared."
 Matches = Callable[[TableName], bool]
@@ -194,6 +198,19 @@ class Reconciler:
             snapshot = SnapshotKeeper(source.snapshot_conninfo, pinned_lsn, key=source.snapshot_key)
             keeper = stack.enter_context(closing(snapshot))
             is_ascii = self._check_source(keeper.connection)
+            with keeper.reading() as connection:
+                listed = list_published(connection, source.publication)
+                relations = read_relations(connection, self._config)
+            self._partial = relations.notes(listed)
+            left = dict.fromkeys({table.name for table in pinned} - listed.keys(), _NOT_PUBLISHED)
+            left |= {name: f"{_NOT_FOLLOWED} {why}" for name, why in relations.refused(listed).items()}
+            for name in left.keys() & {table.name for table in pinned}:
+                self._conclude(Reconciliation(name, UNPROVEN, sentence=left[name]))
+            pinned = [table for table in pinned if table.name not in left]
+            if names is None:
+                missing = self._chosen(matches, listed) - {table.name for table in pinned}
+                missing -= unsettled.keys() | self._verdicts.keys()
+                unsettled |= dict.fromkeys(missing, _NO_SILVER)
             reads = SourceReads(
                 self._config,
                 self.lake,
@@ -203,14 +220,6 @@ class Reconciler:
                 budget=self._budget,
             )
             stack.enter_context(reads).start({table.name: table.registered for table in pinned})
-            if names is None:
-                with keeper.reading() as connection:
-                    listed = list_published(connection, source.publication)
-                    self._partial = read_relations(connection, self._config).notes(listed)
-                published = self._chosen(matches, listed)
-                missing = published - {table.name for table in pinned} - unsettled.keys()
-                missing -= self._verdicts.keys()
-                unsettled |= dict.fromkeys(missing, _NO_SILVER)
             if not self._capture_beyond(keeper.snapshot.lsn):
                 return unsettled | dict.fromkeys((table.name for table in pinned), _STOPPED)
             clones = stack.enter_context(closing(CloneFolder(self.lake)))

@@ -17,7 +17,15 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.ingest.job import run_ingest
 from pipeline.metadata.manifests import Manifests
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, PROVE, RECONCILE, UNPROVEN, Reconciliations
+from pipeline.metadata.reconciliations import (
+    DIFFERENT,
+    EQUAL,
+    PROVE,
+    RECONCILE,
+    UNPROVEN,
+    Method,
+    Reconciliations,
+)
 from pipeline.metadata.registry import Records
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.report.status import read_status
@@ -147,6 +155,19 @@ def test_a_proof_finds_rows_that_no_commit_of_pgdelta_wrote(proved: Pipeline) ->
     doubts = {each.name.table: each.doubt for each in read_status(proved.config).tables if each.doubt}
     assert doubts.keys() == {"items"}
     assert f"differed from its source at {verdicts['items'].lsn} (prove)" in doubts["items"].sentence
+
+
+@pytest.mark.promise("proof")
+@pytest.mark.parametrize("method", [PROVE, RECONCILE])
+def test_a_table_that_has_left_the_publication_is_not_proven(proved: Pipeline, method: Method) -> None:
+    proved.run("DELETE FROM items WHERE id < 10", "ALTER TABLE items SET UNLOGGED")
+    found = run_reconcile(proved.config, wait=5, runs=True, method=method)
+    verdicts = {each.name.table: each for each in found.verdicts}
+    assert {name: each.verdict for name, each in verdicts.items()} == {
+        "items": UNPROVEN,
+        **equal("divided", "marked"),
+    }
+    assert str(verdicts["items"].sentence).startswith("It is not published any more")
 
 
 @pytest.mark.promise("proof")

@@ -82,6 +82,7 @@ class Living:
     excused: int = 0
     judged: int = 0
     _known: set[tuple[str, ...]] = field(default_factory=set)
+    _renamed: set[str] = field(default_factory=set)  # tables of which an analyst renamed a column
     _applied: ApplySummary = field(default_factory=lambda: ApplySummary(""))
 
     def run(self) -> None:
@@ -160,6 +161,8 @@ class Living:
             _analyse(table, kind)
         except CommitFailedError:
             assert self.is_continuous  # apply was first
+        else:
+            self._renamed |= {name} if kind == "rename column" else set()
 
     def _both(self) -> IngestSummary:
         ingested = run_ingest(self.config)
@@ -240,7 +243,10 @@ class Living:
         faults: dict[TableName, list[str]] = {}
         with snapshot(self._source):
             for name in self._published():
-                if found := list(_faults_of(self._source, self.config.storage.root, name)):
+                found = list(_faults_of(self._source, self.config.storage.root, name))
+                if name.table in self._renamed:  # the next change of the table gives the column its name back
+                    found = [each for each in found if not each.startswith("silver lacks column")]
+                if found:
                     faults[name] = found
         return faults
 
