@@ -299,7 +299,7 @@ def leave_and_return(life: Life, table: LifeTable) -> list[str]:
     """Take a table out of the publication for a time."""
     if life.publication == "all" or (not life.via_root and table.partitions):
         return []
-    altered = f"ALTER PUBLICATION {{publication}} {{}} TABLE {table.name}"
+    altered = f"ALTER PUBLICATION {{publication}} {{}} TABLE ONLY {table.name}"
     return [altered.replace("{}", "DROP"), *draw_changes(life, table), altered.replace("{}", "ADD")]
 
 
@@ -386,7 +386,7 @@ def rename_label(life: Life, table: LifeTable) -> list[str]:
 def change_column_list(life: Life, table: LifeTable) -> list[str]:
     if life.publication == "all" or table.partitions or not table.key or table.identity == "FULL":
         return []
-    listed = f"ALTER PUBLICATION {{publication}} {{}} TABLE {table.name}"
+    listed = f"ALTER PUBLICATION {{publication}} {{}} TABLE ONLY {table.name}"
     kept = ", ".join(column.quoted for column in table.columns[:-1])
     return [
         *("BEGIN", listed.replace("{}", "DROP"), f"{listed.replace('{}', 'ADD')} ({kept})", "COMMIT"),
