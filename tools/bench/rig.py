@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +21,7 @@ from pipeline.postgres.embedded import EmbeddedServer
 from tests.support.paths import ROOT
 from tools.bench import processes
 from tools.bench.ideal import Ideal
+from tools.bench.latency import Sample, delays
 from tools.bench.logs import Logs
 from tools.bench.processes import Job, Run
 
@@ -127,6 +129,30 @@ class Source:
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Both jobs, continuous, and the logs of what they write."""
+
+    logs: Logs
+    ingest: Job
+    apply: Job
+
+    def check(self) -> None:
+        """Raise RuntimeError if a job has ended."""
+        self.ingest.check()
+        self.apply.check()
+
+    def wait(self, lsn: int) -> None:
+        """Wait until every table shows an LSN."""
+        self.logs.wait(lsn, self.check)
+
+    def delays(self, samples: Sequence[Sample]) -> tuple[list[float], list[float]]:
+        """Return the seconds from each commit until bronze shows it, and until silver does."""
+        bronze = [sample._replace(table="bronze") for sample in samples]
+        silver = {table: log.seen for table, log in self.logs.silver.items()}
+        return delays(bronze, {"bronze": self.logs.bronze.seen}), delays(samples, silver)
 
 
 class Rig:
@@ -266,6 +292,21 @@ class Rig:
         """Read the logs of bronze and of silver tables during a block."""
         return Logs(self.root(pipeline), tables).reading()
 
+    @contextmanager
+    def following(self, config: Path, pipeline: str, tables: list[str]) -> Iterator[Following]:
+        """Run both jobs continuously during a block, after the first load of silver; end them well."""
+        with (
+            self.follow(pipeline, tables) as logs,
+            self.job("ingest", config) as ingest,
+            self.job("apply", config) as apply,
+        ):
+            following = Following(logs, ingest, apply)
+            self.say("first load")
+            following.wait(0)
+            yield following
+            apply.stop()
+            ingest.stop()
+
     def silver(self, pipeline: str, table: str) -> Path:
         """Return where a silver table is."""
         return self.root(pipeline) / "silver" / "public" / table
@@ -278,6 +319,13 @@ class Rig:
         """Wait."""
         if seconds > 0:
             time.sleep(seconds)
+
+    def at_rate(self, per_second: float, count: int) -> Iterator[int]:
+        """Give numbers from 0 on at a steady rate."""
+        began = self.clock()
+        for number in range(count):
+            self.sleep(began + number / per_second - self.clock())
+            yield number
 
     def wait_for_batch(self, apply: Job, lsn: int) -> float:
         """Wait until a batch of apply ended beyond an LSN; return the seconds of the first that did."""

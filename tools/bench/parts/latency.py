@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tools.bench.latency import Sample, delays, percentile
+from tools.bench.latency import Sample, percentile
 from tools.bench.limits import Measured
 from tools.bench.rig import Rig, Source
 
@@ -31,43 +31,27 @@ def measure_latency(rig: Rig) -> Iterator[Measured]:
         for table in tables:
             source.execute(*(statement.format(table, ROWS) for statement in CREATE))
         config = rig.configure(source)
-        with (
-            rig.follow("latency", tables) as logs,
-            rig.job("ingest", config) as ingest,
-            rig.job("apply", config) as apply,
-        ):
-
-            def check() -> None:
-                ingest.check()
-                apply.check()
-
-            rig.say("first load")
-            logs.wait(0, check)
+        with rig.following(config, "latency", tables) as jobs:
             rig.say("warm-up")
             load(rig, source, tables, rig.size(WARM_SECONDS, 3))
-            logs.wait(close(source, tables), check)
+            jobs.wait(close(source, tables))
             seconds = rig.size(SECONDS, 5)
             rig.say(f"{PER_SECOND} changes per second for {seconds} s")
             samples = load(rig, source, tables, seconds)
-            logs.wait(close(source, tables), check)
-            bronze = delays([s._replace(table="bronze") for s in samples], {"bronze": logs.bronze.seen})
-            silver = delays(samples, {table: log.seen for table, log in logs.silver.items()})
-            apply.stop()
-            ingest.stop()
+            jobs.wait(close(source, tables))
+            bronze, silver = jobs.delays(samples)
     yield Measured("bronze_p50", percentile(bronze, 0.5))
     yield Measured("bronze_p99", percentile(bronze, 0.99))
     yield Measured("silver_p50", percentile(silver, 0.5))
     yield Measured("silver_p99", percentile(silver, 0.99))
-    yield Measured("ingest_memory", ingest.peak_mib)
-    yield Measured("apply_memory", apply.peak_mib)
+    yield Measured("ingest_memory", jobs.ingest.peak_mib)
+    yield Measured("apply_memory", jobs.apply.peak_mib)
 
 
 def load(rig: Rig, source: Source, tables: list[str], seconds: int) -> list[Sample]:
     """Change rows of one table after the other at a steady rate; return a sample for each transaction."""
     samples = []
-    began = rig.clock()
-    for number in range(seconds * PER_SECOND // CHANGES):
-        rig.sleep(began + number * CHANGES / PER_SECOND - rig.clock())
+    for number in rig.at_rate(PER_SECOND / CHANGES, seconds * PER_SECOND // CHANGES):
         table = tables[number % len(tables)]
         low = number * CHANGES // len(tables) % (ROWS - CHANGES)
         lsn = source.lsn()

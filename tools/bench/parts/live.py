@@ -26,32 +26,18 @@ def measure_live(rig: Rig) -> Iterator[Measured]:
         for table in tables:
             source.execute(*(statement.format(table, ROWS) for statement in CREATE))
         config = rig.configure(source)
-        with (
-            rig.follow("live", tables) as logs,
-            rig.job("ingest", config) as ingest,
-            rig.job("apply", config) as apply,
-        ):
-
-            def check() -> None:
-                ingest.check()
-                apply.check()
-
-            rig.say("first load")
-            logs.wait(0, check)
-            with rig.live_reader(config) as reader:
-                rig.say("warm-up")
-                load(rig, source, tables, rig.size(WARM_SECONDS, 3))
-                _wait(rig, reader, close(source, tables))
-                seconds = rig.size(SECONDS, 5)
-                rig.say(f"reads under load for {seconds} s")
-                samples = load(rig, source, tables, seconds)
-                _wait(rig, reader, close(source, tables))
-                began = samples[0].at
-                reads = [read for read in reads_of(reader) if read["at"] >= began]
-                check()
-                reader.stop()
-            apply.stop()
-            ingest.stop()
+        with rig.following(config, "live", tables) as jobs, rig.live_reader(config) as reader:
+            rig.say("warm-up")
+            load(rig, source, tables, rig.size(WARM_SECONDS, 3))
+            _wait(rig, reader, close(source, tables))
+            seconds = rig.size(SECONDS, 5)
+            rig.say(f"reads under load for {seconds} s")
+            samples = load(rig, source, tables, seconds)
+            _wait(rig, reader, close(source, tables))
+            began = samples[0].at
+            reads = [read for read in reads_of(reader) if read["at"] >= began]
+            jobs.check()
+            reader.stop()
     if any(read["rows"] != TABLES * ROWS for read in reads):
         raise RuntimeError("a live read lacks rows")
     seen = {"live": [Seen(read["lsn"], read["at"]) for read in reads]}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tools.bench.latency import Sample, delays, percentile
+from tools.bench.latency import Sample, percentile
 from tools.bench.limits import Measured
 from tools.bench.parts.mixed import close, create, scripts
 from tools.bench.rig import Rig, Source
@@ -30,31 +30,17 @@ def measure_sustained(rig: Rig) -> Iterator[Measured]:
         load = [script.replace("{rows}", str(rows)) for script in scripts()]
         changes = sum(script.count(";\n") - 2 for script in load) / len(load)  # without BEGIN and COMMIT
         config = rig.configure(source)
-        with (
-            rig.follow("sustained", tables) as logs,
-            rig.job("ingest", config) as ingest,
-            rig.job("apply", config) as apply,
-        ):
-
-            def check() -> None:
-                ingest.check()
-                apply.check()
-
-            rig.say("first load")
-            logs.wait(0, check)
+        with rig.following(config, "sustained", tables) as jobs:
             seconds = rig.size(SECONDS, 5)
             rig.say(f"{PER_SECOND:,} changes per second for {WARM_SECONDS} s and {seconds} s")
             with source.pgbench_at(load, PER_SECOND / changes, WARM_SECONDS + seconds) as pgbench:
                 rig.sleep(WARM_SECONDS)
-                before = ingest.processor_seconds(), apply.processor_seconds()
+                before = jobs.ingest.processor_seconds(), jobs.apply.processor_seconds()
                 samples = probe(rig, source, tables, seconds)
-                after = ingest.processor_seconds(), apply.processor_seconds()
+                after = jobs.ingest.processor_seconds(), jobs.apply.processor_seconds()
                 rate = rate_of(pgbench.end()) * changes
-            logs.wait(close(source, tables), check)
-            silver = delays(samples, {table: log.seen for table, log in logs.silver.items()})
-            bronze = delays([s._replace(table="bronze") for s in samples], {"bronze": logs.bronze.seen})
-            apply.stop()
-            ingest.stop()
+            jobs.wait(close(source, tables))
+            bronze, silver = jobs.delays(samples)
         third = max(1, len(samples) // 3)
         yield Measured("sustained_rate", rate)
         yield Measured("sustained_bronze_p99", percentile(bronze, 0.99))
@@ -64,7 +50,7 @@ def measure_sustained(rig: Rig) -> Iterator[Measured]:
         million = PER_SECOND * seconds / 1e6
         yield Measured("sustained_ingest_cpu", (after[0] - before[0]) / million)
         yield Measured("sustained_apply_cpu", (after[1] - before[1]) / million)
-        yield Measured("sustained_memory", ingest.peak_mib + apply.peak_mib)
+        yield Measured("sustained_memory", jobs.ingest.peak_mib + jobs.apply.peak_mib)
         rig.say("comparison of silver and source")
         rig.reconcile(config)
 
@@ -79,9 +65,7 @@ def rate_of(output: str) -> float:
 def probe(rig: Rig, source: Source, tables: list[str], seconds: int) -> list[Sample]:
     """Change a row of one table after the other at a steady rate; return a sample for each."""
     samples = []
-    began = rig.clock()
-    for number in range(seconds * PROBES):
-        rig.sleep(began + number / PROBES - rig.clock())
+    for number in rig.at_rate(PROBES, seconds * PROBES):
         table = tables[number % len(tables)]
         lsn = source.lsn()
         source.execute(f"INSERT INTO {table} (customer) VALUES ({number})")
