@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,22 +23,21 @@ from pipeline.apply.manifest_writer import ManifestWriter
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_replaced
 from pipeline.apply.sharing import Outcome, Sharing
+from pipeline.apply.stopped_tables import gap_events, stopped_tables
 from pipeline.apply.table_applier import TableApplier
 from pipeline.apply.table_pool import Job, TablePool
 from pipeline.apply.tables_at_once import configured_tables_at_once
-from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import NO_OFFSET, Bronze, BronzeOffset
 from pipeline.config.config import Config
 from pipeline.delta.retry import ATTEMPTS
 from pipeline.delta.store.looks import one_look
 from pipeline.delta.table import Lake
 from pipeline.delta.table_log import look_at
-from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records, RegisteredTable, TableRegistry
-from pipeline.progress import ApplyProgress, ApplySummary, TableState
+from pipeline.progress import ApplyProgress, ApplySummary
 from pipeline.protocol.lsn import INVALID
-from pipeline.silver.decision import STOPPED_BY_RECORD, Decision, Step
+from pipeline.silver.decision import Step
 from pipeline.silver.read.versions import resolve_path
 from pipeline.table_name import TableName
 
@@ -315,37 +313,3 @@ def create_new_tables(
         created = [found for found in executor.map(create, new) if found is not None]
     if created:
         registry.register(*created)
-
-
-def stopped_tables(
-    manifest: Manifest, decisions: Mapping[TableName, Decision], shown: Mapping[TableName, TableState]
-) -> tuple[dict[TableName, TableState], list[Event]]:
-    """Return the states of tables that cannot be read or written, and events that say why they are held.
-
-    `shown` are the states so far; a table that is not paused any more is among the returned ones, too.
-    """
-    entries, behind = manifest.by_name, manifest.behind
-    states = {name: replace(state, paused=None) for name, state in shown.items() if state.paused}
-    events = []
-    for name, decision in decisions.items():
-        if decision.step is Step.FAIL:
-            states[name] = TableState(behind.get(name, INVALID), failure=decision.sentence)
-        elif decision.row == "paused":
-            before, applied = shown.get(name, TableState()), behind.get(name, manifest.lsn)
-            states[name] = TableState(applied, before.changes, before.misfits, paused=decision.sentence)
-        elif decision.row in STOPPED_BY_RECORD and decision.sentence:
-            states[name] = TableState(behind.get(name, manifest.lsn), held=decision.sentence)
-            lsn = entries[name].applied_lsn if name in entries else INVALID
-            events.append(Event(*name, lsn, "held", decision.sentence))
-    return states, events
-
-
-def gap_events(tables: Iterable[TablePlan], history: CopyHistory) -> list[Event]:
-    """Return the events of tables that lack the changes of a gap; one that is compared needs no resync."""
-    compared = {n for n, found in history.open_requests().items() if all(each.compares for each in found)}
-    found = ((table.facts.name, table.facts.gap) for table in tables)
-    return [
-        Event(*name, gap.start, "held" if name in compared else "resync", gap.table_sentence)
-        for name, gap in found
-        if gap
-    ]
