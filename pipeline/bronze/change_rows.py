@@ -1,9 +1,9 @@
 """Read rows of bronze for the native writer: into memory for few pending changes, else in chunks.
 
 Files are chosen by their statistics in the log, or are those that the last commits added. Those with the new
-changes, which all tables need, are read once in a batch and divided by table (`divided_rows`). What no longer
-fits into memory is kept on disk; older files, which only tables that lag behind need, are then read for each
-table.
+changes, which all tables need, are read once in a batch, some row groups at a time, and divided by table
+(`divided_rows`). What no longer fits into memory is kept on disk; older files, which only tables that lag
+behind need, are then read for each table.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow as pa
 from pipeline.bronze.changes_scan import (
     MAX_LSN,
     ChangesScan,
+    bounds_in_group,
     bounds_of,
     has_only_copied_rows,
     may_have_table,
@@ -55,7 +56,8 @@ COLUMNS = (
 )
 _MAX_BYTES = 256 << 20  # of a table's rows that are read at once, in memory
 MAX_SHARED_BYTES = 2 << 30  # of files that are read once for all tables
-_MAX_BYTES_OF_FILE = 512 << 20  # of its values in memory
+_MAX_BYTES_OF_PART = 16 << 20  # of a file, as Parquet holds its values before it compresses them
+_MAX_BYTES_IN_MEMORY = 512 << 20  # of a part's values
 CHUNK_ROWS = 262_144
 _STREAMED_ROWS = 16_384  # at a time
 CHUNK_BYTES = 32 << 20  # in memory
@@ -76,6 +78,16 @@ class _Files:
             return sum(self.sizes.values())
         part = min(1.0, changes / max(self.shared_rows, 1))
         return sum(self.sizes.values()) - shared + round(shared * part)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Some row groups of a file, and the least and the greatest LSN at which one of their rows may end."""
+
+    path: str
+    groups: tuple[int, ...]
+    least: LSN
+    greatest: LSN
 
 
 class RowStream:
@@ -111,6 +123,7 @@ class ChangeRows:
         self._columns = COLUMNS if bronze.visible == "true" else (*COLUMNS, "xid")
         self._lock = threading.RLock()
         self._divided = DividedRows()
+        self._file_parts: dict[str, list[FilePart]] = {}  # of this batch
         self._shared_from = INVALID
         self._indexed: tuple[tuple[str, int], FilesByTable] | None = None  # of the version that was read last
 
@@ -123,6 +136,7 @@ class ChangeRows:
         """Forget the rows that are kept; most tables need what ends after `shared_from`."""
         with self._lock:
             self._divided.clear()
+            self._file_parts.clear()
             self._shared_from = shared_from
 
     def size(self, name: TableName, start: InputStart, end_lsn: LSN, changes: int) -> int | None:
@@ -147,7 +161,7 @@ class ChangeRows:
         Raises TooLargeError if they need too much memory.
         """
         tables, size = [], 0
-        for rows in self._parts(self._files(name, start, end_lsn), name):
+        for rows in self._parts(self._files(name, start, end_lsn), name, start, end_lsn):
             tables.append(rows)
             size += rows.nbytes
             if size > _MAX_BYTES:
@@ -157,15 +171,27 @@ class ChangeRows:
     def stream(self, name: TableName, start: InputStart, end_lsn: LSN) -> RowStream:
         """Return the rows of `read`, which are read again, a file at a time, for each query about them."""
         files = self._files(name, start, end_lsn)
-        return RowStream(_empty(self._columns).schema, lambda: self._parts(files, name))
+        return RowStream(_empty(self._columns).schema, lambda: self._parts(files, name, start, end_lsn))
 
-    def _parts(self, files: _Files | None, name: TableName) -> Iterator[pa.Table]:
+    def _parts(
+        self, files: _Files | None, name: TableName, start: InputStart, end_lsn: LSN
+    ) -> Iterator[pa.Table]:
         assert files is not None
         for path in files.sizes:
-            with self._lock:
-                rows = self._part(path, name, is_shared=path in files.shared)
-            if rows is not None:
-                yield rows
+            for part in self._parts_of_file(path):
+                if start.copy is None and not (part.greatest > start.offset and part.least <= end_lsn):
+                    continue
+                with self._lock:
+                    rows = self._part(part, name, is_shared=path in files.shared)
+                if rows is not None:
+                    yield rows
+
+    def _parts_of_file(self, path: str) -> list[FilePart]:
+        with self._lock:
+            known = self._file_parts.get(path)
+            if known is None:
+                known = self._file_parts[path] = _parts_of(path)
+            return known
 
     def chunks(
         self, name: TableName, start: InputStart, end_lsn: LSN, ops: Sequence[str]
@@ -219,13 +245,13 @@ class ChangeRows:
                 self._indexed = (key, FilesByTable(snapshot.files.values()))
             return self._indexed[1]
 
-    def _part(self, path: str, name: TableName, *, is_shared: bool) -> pa.Table | None:
-        """Return the rows of a table in a file, None if it has none."""
-        if path in self._divided:
-            return self._divided.get(path, name)
-        parts = _split(_read(path, self._columns))
-        self._divided.add(path, parts, is_shared=is_shared)
-        return parts.get(name)
+    def _part(self, part: FilePart, name: TableName, *, is_shared: bool) -> pa.Table | None:
+        """Return the rows of a table in a part of a file, None if it has none."""
+        if part in self._divided:
+            return self._divided.get(part, name)
+        tables = _split(_read(part, self._columns))
+        self._divided.add(part, tables, is_shared=is_shared)
+        return tables.get(name)
 
 
 def _may_have(
@@ -274,13 +300,36 @@ def row_changes(
     )
 
 
-def _read(path: str, columns: Sequence[str]) -> pa.Table:
+def _parts_of(path: str) -> list[FilePart]:
+    """Return the parts of a file, none much larger than `_MAX_BYTES_OF_PART`; a row group is not divided."""
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_metadata(fetch(path))
+    except FileNotFoundError:
+        raise missing_file(path) from None
+    parts, size = list[FilePart](), _MAX_BYTES_OF_PART
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        least, greatest = bounds_in_group(group, "end_lsn")
+        size += group.total_byte_size
+        if size > _MAX_BYTES_OF_PART:
+            parts.append(FilePart(path, (number,), least, greatest))
+            size = group.total_byte_size
+        else:
+            last = parts[-1]
+            bounds = min(last.least, least), max(last.greatest, greatest)
+            parts[-1] = FilePart(path, (*last.groups, number), *bounds)
+    return parts
+
+
+def _read(part: FilePart, columns: Sequence[str]) -> pa.Table:
     import pyarrow.compute as pc
 
     try:
-        rows = read_data_file(fetch(path), columns, _MAX_BYTES_OF_FILE)
+        rows = read_data_file(fetch(part.path), columns, _MAX_BYTES_IN_MEMORY, part.groups)
     except FileNotFoundError:
-        raise missing_file(path) from None
+        raise missing_file(part.path) from None
     is_message = pc.equal(rows.column("op"), "M")
     return rows.filter(pc.invert(is_message)) if pc.any(is_message).as_py() else rows  # it copies all texts
 

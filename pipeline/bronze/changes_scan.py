@@ -26,6 +26,7 @@ from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     import duckdb
+    from pyarrow.parquet import RowGroupMetaData
 
 ROW_OPS = ("I", "U", "D", "T")
 MAX_LSN = LSN(2**63 - 1)
@@ -217,7 +218,7 @@ class ChangesScan:
             present = set(file.schema_arrow.names)
             wanted = [name for name in schema.names if name in present]
             for number in range(file.num_row_groups):
-                if not self._may_have_group(file.metadata.row_group(number)):
+                if not may_end_between(file.metadata.row_group(number), self.start_lsn, self.end_lsn):
                     continue
                 mask = self._mask(file.read_row_group(number, columns=list(_HEAD)))
                 if not mask.true_count:
@@ -233,16 +234,6 @@ class ChangesScan:
                         for f in schema
                     ]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def _may_have_group(self, group: Any) -> bool:
-        for number in range(group.num_columns):
-            column = group.column(number)
-            if column.path_in_schema == "end_lsn":
-                found = column.statistics
-                if found is None or not found.has_min_max:
-                    return True
-                return bool(found.min <= self.end_lsn and found.max > self.start_lsn)
-        return True
 
     def _mask(self, rows: pa.Table) -> pa.BooleanArray:
         import pyarrow.compute as pc
@@ -264,6 +255,23 @@ class ChangesScan:
         rows = rows.filter(self._mask(rows))
         columns = [rows.column(f.name).cast(f.type) for f in schema]
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+
+
+def may_end_between(group: RowGroupMetaData, start_lsn: LSN, end_lsn: LSN) -> bool:
+    """Return whether a row group may have rows that end in (start_lsn, end_lsn], by its statistics."""
+    least, greatest = bounds_in_group(group, "end_lsn")
+    return least <= end_lsn and greatest > start_lsn
+
+
+def bounds_in_group(group: RowGroupMetaData, name: str) -> tuple[LSN, LSN]:
+    """Return the least and the greatest LSN that a column may have in a row group."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == name:
+            found = column.statistics
+            if found is not None and found.has_min_max:
+                return LSN(found.min), LSN(found.max)
+    return INVALID, MAX_LSN
 
 
 def bounds_of(add: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import IO
 
 import pyarrow as pa
@@ -20,35 +20,35 @@ MAX_ON_DISK = 8 << 30  # bytes, compressed
 
 
 class DividedRows:
-    """Rows by file and table; used by one thread at a time."""
+    """Rows by part of a file, and table; used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[TableName, pa.Table]] = {}
-        self._places: dict[str, dict[TableName, tuple[int, int]]] = {}  # offset and bytes on disk
+        self._rows: dict[Hashable, dict[TableName, pa.Table]] = {}
+        self._places: dict[Hashable, dict[TableName, tuple[int, int]]] = {}  # offset and bytes on disk
         self._in_memory = self._on_disk = 0
         self._file: IO[bytes] | None = None
 
-    def __contains__(self, path: str) -> bool:
-        return path in self._rows or path in self._places
+    def __contains__(self, part: Hashable) -> bool:
+        return part in self._rows or part in self._places
 
-    def get(self, path: str, name: TableName) -> pa.Table | None:
-        """Return the rows of a table in a file that was added, None if it has none."""
-        if path in self._rows:
-            return self._rows[path].get(name)
-        place = self._places[path].get(name)
+    def get(self, part: Hashable, name: TableName) -> pa.Table | None:
+        """Return the rows of a table in a part that was added, None if it has none."""
+        if part in self._rows:
+            return self._rows[part].get(name)
+        place = self._places[part].get(name)
         return None if place is None else self._read(*place)
 
-    def add(self, path: str, parts: Mapping[TableName, pa.Table], *, is_shared: bool) -> None:
-        """Keep the rows of a file if there is room for them: on disk only those that many tables need."""
-        size = sum(rows.nbytes for rows in parts.values())
+    def add(self, part: Hashable, tables: Mapping[TableName, pa.Table], *, is_shared: bool) -> None:
+        """Keep the rows of a part if there is room for them: on disk only those that many tables need."""
+        size = sum(rows.nbytes for rows in tables.values())
         if self._in_memory + size <= MAX_IN_MEMORY:
-            self._rows[path] = dict(parts)
+            self._rows[part] = dict(tables)
             self._in_memory += size
         elif is_shared and self._on_disk < MAX_ON_DISK:
             try:
-                self._places[path] = {name: self._write(rows) for name, rows in parts.items()}
+                self._places[part] = {name: self._write(rows) for name, rows in tables.items()}
             except OSError:  # no room on disk: each table reads the file
-                self._places.pop(path, None)
+                self._places.pop(part, None)
 
     def clear(self) -> None:
         """Forget all rows."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from math import ceil, inf
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -29,7 +30,7 @@ from pipeline.delta.schema import TableSchema, arrow_type
 INDEXED_COLUMNS = 32  # Delta's default: the first columns have statistics
 _TEXT_LENGTH = 32  # of a bound; a longer text is cut off
 _LAST_CHARACTER = "\U0010ffff"  # behind a cut-off maximum, as Spark does
-_BATCH_ROWS = 16_384  # that are read before their size is looked at
+_BATCH_ROWS = 16_384  # that are read at a time, if row groups have as many
 _MILLISECOND = timedelta(milliseconds=1)
 _MAX_ROWS = 1 << 20  # in a row group
 _ROW_GROUP = 16 << 20  # bytes in memory: a reader needs no more than one row group at a time
@@ -68,13 +69,16 @@ class TooLargeError(Exception):
     """The rows of a file need more memory than they may use."""
 
 
-def read_data_file(path: str, columns: Sequence[str], max_bytes: int) -> pa.Table:
+def read_data_file(
+    path: str, columns: Sequence[str], max_bytes: int, groups: Sequence[int] | None = None
+) -> pa.Table:
     """Return those of the columns that a Parquet file has; raise TooLargeError if they need more memory.
 
-    A small file may have many equal values, of any length. Raises FileNotFoundError.
+    A small file may have many equal values, of any length. Raises FileNotFoundError. With `groups` the rows
+    are those of these row groups.
     """
     size, batches = 0, []
-    for batch in data_file_batches(path, columns):
+    for batch in data_file_batches(path, columns, groups):
         size += batch.nbytes
         if size > max_bytes:
             raise TooLargeError(f"{path} has more than {max_bytes} bytes of values")
@@ -83,23 +87,30 @@ def read_data_file(path: str, columns: Sequence[str], max_bytes: int) -> pa.Tabl
     return batches[0] if len(batches) == 1 else pa.concat_tables(batches)
 
 
-def data_file_batches(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield those of the columns that a Parquet file has, some rows at a time.
+def data_file_batches(
+    path: str, columns: Sequence[str], groups: Sequence[int] | None = None
+) -> Iterator[pa.Table]:
+    """Yield those of the columns that a Parquet file has, some rows at a time, of some row groups or all.
 
     Yields one table if the file has none of the columns, or no rows. Raises FileNotFoundError.
     """
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
-        names = set(file.schema_arrow.names)
-        schema = pa.schema([file.schema_arrow.field(name) for name in columns if name in names])
-        count = file.metadata.num_rows
+        whole = file.schema_arrow  # made anew each time that it is asked for
+        names = set(whole.names)
+        schema = pa.schema([whole.field(name) for name in columns if name in names])
+        numbers = range(file.num_row_groups) if groups is None else groups
+        counts = [file.metadata.row_group(number).num_rows for number in numbers]
+        count = sum(counts)
         if not count:
             yield schema.empty_table()
         elif not schema.names:
             yield pa.table({"": pa.nulls(count)}).select([])
         else:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=schema.names):
+            for batch in file.iter_batches(
+                min(_BATCH_ROWS, max(counts)), row_groups=numbers, columns=schema.names
+            ):
                 yield pa.Table.from_batches([batch])
 
 
@@ -193,16 +204,18 @@ class DataFileWriter:
 class DataFiles:
     """New files in a table's folder, for rows that are added in parts; a file that is large enough ends.
 
-    `size_of_next` returns the bytes at which a file ends, given those of all files before it.
+    `size_of_next` returns the bytes at which a file ends, given those of all files before it; a file has
+    `max_rows` at most. Memory holds the rows of one row group.
     """
 
     def __init__(
         self,
         folder: Path,
         schema: pa.Schema,
-        size_of_next: Callable[[int], int],
+        size_of_next: Callable[[int], float],
         max_bytes_in_memory: int,
         partition: Partition = WHOLE_TABLE,
+        max_rows: float = inf,
     ) -> None:
         self._folder = folder
         self._schema = schema
@@ -210,19 +223,38 @@ class DataFiles:
         self._size_of_next = size_of_next
         self._size = 0  # of the files that are finished
         self._max_bytes_in_memory = max_bytes_in_memory
+        self._max_rows = max_rows
+        self._room = max_rows  # rows, in the file that is written
         self._writer: DataFileWriter | None = None
         self._files: list[DataFile] = []
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
 
     def write(self, rows: pa.Table) -> None:
         """Append rows."""
-        part = max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes))
-        for start in range(0, rows.num_rows, part):
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= min(_ROW_GROUP, self._max_bytes_in_memory):
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        size = min(_ROW_GROUP, self._max_bytes_in_memory)
+        part = max(1, ceil(rows.num_rows * size / max(1, rows.nbytes)))
+        start = 0
+        while start < rows.num_rows:
             if self._writer is None:
                 self._writer = DataFileWriter(self._folder, self._schema, self._partition)
-            self._writer.write(rows.slice(start, part))
+            count = int(min(part, self._room, rows.num_rows - start))
+            self._writer.write(rows.slice(start, count))
+            start += count
+            self._room -= count
             is_large = self._writer.size >= self._size_of_next(self._size)
-            if is_large or self._writer.nbytes >= self._max_bytes_in_memory:
-                self.end_file()
+            if is_large or self._room < 1 or self._writer.nbytes >= self._max_bytes_in_memory:
+                self._end_written()
 
     def close(self) -> list[DataFile]:
         """Finish the files."""
@@ -238,10 +270,14 @@ class DataFiles:
 
     def end_file(self) -> None:
         """Finish the file that is written, if there is one: the next row is written to another."""
+        self._write_waiting()
+        self._end_written()
+
+    def _end_written(self) -> None:
         if self._writer is not None:
             self._files.append(self._writer.close())
             self._size += self._files[-1].size
-            self._writer = None
+            self._writer, self._room = None, self._max_rows
 
 
 class PartitionedFiles:

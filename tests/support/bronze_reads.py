@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from pipeline.bronze import change_rows
+from pipeline.bronze.change_rows import FilePart
 from pipeline.bronze.changes_scan import ChangesScan
 from pipeline.delta import rows
 
@@ -32,9 +33,9 @@ def bronze_reads() -> Iterator[BronzeReads]:
         reads.paths.append(path)
         return batches_of(changes, path, schema)
 
-    def read_all(path: str, columns: Sequence[str]) -> Any:
-        reads.paths.append(path)
-        return read(path, columns)
+    def read_part(part: FilePart, columns: Sequence[str]) -> Any:
+        reads.paths.append(part.path)
+        return read(part, columns)
 
     class DataFile(rows._DataFile):
         def __init__(self, path: str, *arguments: Any) -> None:
@@ -44,7 +45,7 @@ def bronze_reads() -> Iterator[BronzeReads]:
 
     with (
         patch.object(ChangesScan, "_batches_of", scan),
-        patch.object(change_rows, "_read", read_all),
+        patch.object(change_rows, "_read", read_part),
         patch.object(rows, "_DataFile", DataFile),
     ):
         yield reads

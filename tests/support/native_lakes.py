@@ -15,6 +15,7 @@ from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.config.load import load_config
+from pipeline.delta.data_files import DataFile
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
@@ -52,7 +53,7 @@ def change(
     }
 
 
-def write_file(folder: Path, *groups: list[dict[str, Any]]) -> Any:
+def write_file(folder: Path, *groups: list[dict[str, Any]]) -> DataFile:
     """Write rows of bronze to a file in a folder, each list a row group."""
     writer = StagedFileWriter(folder)
     for rows in groups:
@@ -152,9 +153,12 @@ class NativeLake:
 
     def land(self, end: LSN, rows: list[dict[str, Any]]) -> None:
         """Commit rows of the stream, and the offset at which they end."""
-        files = [write_file(self.bronze.changes.folder, rows)] if rows else []
-        commit = self.writer._offset_commit(self.offset, end, transactions=1, changes=len(rows))
-        self.writer.commit(files, commit)
+        self.land_files(end, [write_file(self.bronze.changes.folder, rows)] if rows else [])
+
+    def land_files(self, end: LSN, files: list[DataFile]) -> None:
+        """Commit files of the stream, and the offset at which they end."""
+        count = sum(file.row_count for file in files)
+        self.writer.commit(files, self.writer._offset_commit(self.offset, end, transactions=1, changes=count))
         self.offset = end
 
     def insert(self, names: list[TableName], lsn: int, count: int = 1) -> None:

@@ -6,7 +6,7 @@ means is resolved before: a change says which rows go, which are replaced and by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from pipeline.delta.txn import TableCommit
 
 Numbers = np.ndarray[Any, Any]
 """Numbers of rows, from 0."""
+_BYTES_AT_ONCE = 16 << 20  # in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,13 @@ class FileChanges:
     removed: Numbers
     replaced: Numbers
     rows: Numbers
+
+    def within(self, first: int, end: int) -> FileChanges:
+        """Return what happens to the rows from `first` on and before `end`, which are numbered from 0."""
+        gone, replaced = (
+            slice(*np.searchsorted(each, (first, end))) for each in (self.removed, self.replaced)
+        )
+        return FileChanges(self.removed[gone] - first, self.replaced[replaced] - first, self.rows[replaced])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,12 @@ class RowChanges:
     inserted: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
     replaces_all: bool = False  # no row of the version stays
 
+    def inserts(self) -> Iterator[pa.Table]:
+        """Yield the rows that are inserted, some at a time."""
+        count = max(1, _BYTES_AT_ONCE * self.rows.num_rows // max(1, self.rows.nbytes))
+        for first in range(0, len(self.inserted), count):
+            yield self.rows.take(pa.array(self.inserted[first : first + count]))
+
     def replacements(self, file: FileChanges, before: Callable[[list[str]], pa.Table]) -> pa.Table:
         """Return the rows that replace those of a file; `before` returns columns of these."""
         rows = self.rows.take(pa.array(file.rows))
@@ -61,6 +75,8 @@ class RowChanges:
 
     def applied(self, file: FileChanges, rows: pa.Table) -> pa.Table:
         """Return what is left of a file's rows, with the rows that replace others in their places."""
+        if not (len(file.removed) or len(file.replaced)):
+            return rows
         count = rows.num_rows
         order = np.arange(count)
         if len(file.replaced):

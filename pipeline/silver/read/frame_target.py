@@ -35,7 +35,9 @@ class FrameTarget(Target):
         self._schema = frame.schema
         self._hint = "/*+ BROADCAST(s) */ " if changes <= _MAX_BROADCAST else ""
 
-    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
+    def define_silver(
+        self, fold: Fold, aggregates: Mapping[str, Any] | None = None, *, with_values: bool = True
+    ) -> None:
         self.session.add("silver", self.frame)
 
     define_whole_silver = define_silver_rows = define_silver

@@ -9,21 +9,24 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
+from math import ceil, inf
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.delta.data_files import DataFile, PartitionedFiles, write_data_file
+from pipeline.delta.data_files import DataFile, DataFiles, PartitionedFiles
 from pipeline.delta.merge import merge_groups, plain_layout, plan_table
 from pipeline.delta.merge_plan import MergeLimits
 from pipeline.delta.native_commit import Operation, Reads, remove_action, removing_uncommitted
 from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided, in_partition
 from pipeline.delta.table import LakeTable
 from pipeline.errors import report_error
-from pipeline.silver.fold.row_changes import RowChanges, RowCommit
+from pipeline.silver.fold.row_changes import FileChanges, RowChanges, RowCommit
 from pipeline.silver.write.data_layout import ADDED_FILE_IN_MEMORY, FILE_SIZE, file_size, small_size
 from pipeline.silver.write.table_version import TableVersion
 
@@ -84,24 +87,37 @@ class FileCommitter:
         import pyarrow.compute as pc
 
         version = self._version
-        inserts = version.as_stored(changes.rows.take(pa.array(changes.inserted)))
-        waiting = {partition: [rows] for partition, rows in divided(inserts, version.partition_by)}
+        inserts = (version.as_stored(rows) for rows in changes.inserts())
+        waiting: dict[Partition, list[pa.Table]] = {}
+        if version.partition_by:
+            for rows in inserts:
+                for target, part in divided(rows, version.partition_by):
+                    waiting.setdefault(target, []).append(part)
         sizes = {number: int(version.files[number]["size"]) for number in changes.files}
         filled = self._filled(sizes)
         for number, each in changes.files.items():
             partition = version.partition_of(number)
-            rows = version.as_stored(changes.applied(each, version.read(number, version.columns)))
-            if version.partition_by and len(each.replaced):
-                stays = in_partition(rows, partition)
-                for target, moved in divided(rows.filter(pc.invert(stays)), version.partition_by):
-                    waiting.setdefault(target, []).append(moved)
-                rows = rows.filter(stays)
-            if filled.get(partition) == number:
-                rows = pa.concat_tables([rows, *waiting.pop(partition, [])])
+            with self._writing(planned, partition, self._max_rows(number, each)) as write:
+                first = 0
+                for before in version.batches(number):
+                    part = each.within(first, first + before.num_rows)
+                    first += before.num_rows
+                    rows = version.as_stored(changes.applied(part, before))
+                    if version.partition_by and len(part.replaced):
+                        stays = in_partition(rows, partition)
+                        for target, moved in divided(rows.filter(pc.invert(stays)), version.partition_by):
+                            waiting.setdefault(target, []).append(moved)
+                        rows = rows.filter(stays)
+                    write(rows)
+                if filled.get(partition) == number:
+                    for rows in chain(waiting.pop(partition, []), inserts):
+                        write(rows)
             planned.removed.append(version.files[number])
-            self._write(rows, planned, partition, sizes[number])
-        for partition, tables in waiting.items():
-            self._write(pa.concat_tables(tables), planned, partition)
+        others: dict[Partition, Iterable[pa.Table]] = {WHOLE_TABLE: inserts, **waiting}
+        for partition, tables in others.items():
+            with self._writing(planned, partition) as write:
+                for rows in tables:
+                    write(rows)
 
     def _filled(self, sizes: Mapping[int, int]) -> dict[Partition, int]:
         """Return the number of the file of each partition to which rows are added, of the rewritten ones."""
@@ -111,13 +127,30 @@ class FileCommitter:
                 found.setdefault(self._version.partition_of(number), number)
         return found
 
-    def _write(
-        self, rows: pa.Table, planned: _PlannedFiles, partition: Partition = WHOLE_TABLE, size: int = 0
-    ) -> None:
-        """Write rows into one file, or several if `size`, its bytes, is too large; none without rows."""
-        rows = rows.select(self._version.file_columns.names)
-        for part in _split(rows, round(size / self._file_size)):
-            planned.added.append(write_data_file(self._folder, part, partition))
+    def _max_rows(self, number: int, changes: FileChanges) -> float:
+        """Return how many rows each of the files has that replace one: equal parts of what is too large."""
+        file = self._version.files[number]
+        parts = round(int(file["size"]) / self._file_size)
+        count = json.loads(file.get("stats") or "{}").get("numRecords")
+        return ceil((count - len(changes.removed)) / parts) if parts > 1 and count is not None else inf
+
+    @contextmanager
+    def _writing(
+        self, planned: _PlannedFiles, partition: Partition, max_rows: float = inf
+    ) -> Iterator[Callable[[pa.Table], None]]:
+        """Give a function that adds rows of a partition to new files, which the commit adds after the block.
+
+        Without rows there is none; a file has `max_rows` at most.
+        """
+        schema = self._version.file_columns
+        # Parquet files are a few times smaller than rows in memory.
+        files = DataFiles(self._folder, schema, lambda added: inf, 4 * FILE_SIZE, partition, max_rows)
+        try:
+            yield lambda rows: files.write(rows.select(schema.names))
+            planned.added += files.close()
+        except BaseException:
+            files.discard()
+            raise
 
 
 def _write_metrics(changes: RowChanges, commit: RowCommit, planned: _PlannedFiles) -> dict[str, int]:
@@ -149,16 +182,6 @@ def _merge_metrics(changes: RowChanges, commit: RowCommit, planned: _PlannedFile
         "numTargetBytesAdded": sum(file.size for file in planned.added),
         "numTargetBytesRemoved": sum(int(file["size"]) for file in planned.removed),
     }
-
-
-def _split(rows: pa.Table, parts: int = 1) -> list[pa.Table]:
-    """Return rows in parts of equal length, at least this number."""
-    if not rows.num_rows:
-        return []
-    # Parquet files are a few times smaller than rows in memory.
-    parts = max(1, parts, -(-rows.nbytes // (4 * FILE_SIZE)))
-    size = -(-rows.num_rows // parts)
-    return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
 
 
 def compact_small_files(table: LakeTable) -> None:

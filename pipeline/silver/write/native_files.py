@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.delta.data_files import read_data_file
+from pipeline.delta.data_files import data_file_batches, read_data_file
 from pipeline.delta.partitions import Partition, partition_value
 from pipeline.errors import LakeError
 
@@ -19,17 +20,33 @@ class NotNative(Exception):
 
 def read_file(path: str, schema: pa.Schema, partition: Partition) -> pa.Table:
     """Return columns of a Parquet file and of its partition; those that neither has are NULL."""
-    values = dict(partition.values)
     try:
-        names = [name for name in schema.names if name not in values]
-        found = read_data_file(path, names, MAX_BYTES_IN_MEMORY)
+        found = read_data_file(path, _names_in_file(schema, partition), MAX_BYTES_IN_MEMORY)
     except FileNotFoundError:
         raise missing_file(path) from None
-    count = found.num_rows
+    return _with_partition(found, schema, partition)
+
+
+def file_batches(path: str, schema: pa.Schema, partition: Partition) -> Iterator[pa.Table]:
+    """Yield the rows of `read_file`, some at a time."""
+    try:
+        for found in data_file_batches(path, _names_in_file(schema, partition)):
+            yield _with_partition(found, schema, partition)
+    except FileNotFoundError:
+        raise missing_file(path) from None
+
+
+def _names_in_file(schema: pa.Schema, partition: Partition) -> list[str]:
+    values = dict(partition.values)
+    return [name for name in schema.names if name not in values]
+
+
+def _with_partition(rows: pa.Table, schema: pa.Schema, partition: Partition) -> pa.Table:
+    values, count = dict(partition.values), rows.num_rows
     for name in values.keys() & set(schema.names):
         value = partition_value(values[name], schema.field(name).type)
-        found = found.append_column(name, pa.repeat(value, count))
-    return with_columns(found, schema, count)
+        rows = rows.append_column(name, pa.repeat(value, count))
+    return with_columns(rows, schema, count)
 
 
 def missing_file(path: str) -> LakeError:

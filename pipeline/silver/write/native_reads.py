@@ -58,8 +58,10 @@ class NativeReads(Target):
         most = _SMALL_BYTES if self._max_bytes is None else min(_SMALL_BYTES, self._max_bytes)
         return len(self._files) <= _SMALL_FILES and self._version.size <= most
 
-    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
-        """Define `silver`: key columns, and those that changes may not send, of files that may have a key."""
+    def define_silver(
+        self, fold: Fold, aggregates: Mapping[str, Any] | None = None, *, with_values: bool = False
+    ) -> None:
+        """Define `silver`: columns of the files that may have a key of `folded`."""
         if self._has_silver:
             return
         self._has_silver = True
@@ -68,7 +70,8 @@ class NativeReads(Target):
             chosen = FileChoice.of_keys(self.session, fold).candidates(self._files, self._version.snapshot)
         chosen = self._with_current(fold, chosen)
         self._require_few([self._files[number] for number in chosen])
-        names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
+        numbers = (*fold.key, *fold.partial) if with_values else fold.key
+        names = [fold.columns[i].name for i in dict.fromkeys(numbers)]
         self._add_silver(chosen, [*names, *([fold.current_column] if fold.current_column else [])])
 
     def define_keys(self, fold: Fold, ranges: Sequence[KeyRange]) -> None:

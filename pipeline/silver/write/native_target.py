@@ -122,6 +122,7 @@ class NativeTarget(NativeReads):
         for each in files.values():
             is_new[each.rows] = False
         changes = RowChanges(rows, files, kept, np.flatnonzero(is_new))
+        self.session.clear()
         commit = RowCommit(write.commit, "MERGE", _merge_parameters(merge), source_rows=len(is_gone))
         with self._committer.committing(changes, commit):
             pass

@@ -36,7 +36,9 @@ class SparkTarget(Target):
     def key_aggregates(self, fold: Fold) -> Mapping[str, str]:
         return key_aggregates(fold, self._changes)
 
-    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
+    def define_silver(
+        self, fold: Fold, aggregates: Mapping[str, Any] | None = None, *, with_values: bool = True
+    ) -> None:
         rows = self._table.frame().alias("t")
         bounds = key_bounds(fold, aggregates or {})
         self.session.add("silver", rows if bounds is None else rows.where(bounds))

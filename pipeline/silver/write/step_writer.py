@@ -67,10 +67,13 @@ class Target(ABC):
         return {}
 
     @abstractmethod
-    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
+    def define_silver(
+        self, fold: Fold, aggregates: Mapping[str, Any] | None = None, *, with_values: bool = False
+    ) -> None:
         """Define `silver`: its rows, or at least those that have the keys of `folded`.
 
-        `aggregates` are the values of `key_aggregates` if they are known.
+        `aggregates` are the values of `key_aggregates` if they are known. Rows have their keys and, with
+        values, the columns that changes may not send.
         """
 
     @abstractmethod
@@ -146,7 +149,7 @@ class StepWriter:
         aggregates = self._target.key_aggregates(fold) if write.kind is WriteKind.MERGE else {}
         found = self._inspect(fold, aggregates=aggregates)
         if found.inherits:
-            self._target.define_silver(fold)
+            self._target.define_silver(fold, with_values=True)
             follow_key_changes(session, sql)
             silver = "silver"
             if fold.mode == "history":

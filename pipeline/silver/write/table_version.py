@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.silver.fold.row_changes import Numbers
-from pipeline.silver.write.native_files import read_file, with_columns
+from pipeline.silver.write.native_files import file_batches, read_file, with_columns
 from pipeline.silver.write.overlay import Overlay
 
 
@@ -52,10 +52,18 @@ class TableVersion:
         """Return columns of all rows of a file; those that it does not have are NULL."""
         if self._overlay is not None and number == len(self._keys):
             return with_columns(self._overlay.rows.select(schema.names), schema)
-        path = data_file(self._path, self.files[number]["path"])
-        stored = pa.schema([self.stored.field(self.physical[name]) for name in schema.names])
-        rows = read_file(path, stored, self.partition_of(number))
+        rows = read_file(*self._stored(number, schema), self.partition_of(number))
         return pa.Table.from_arrays(rows.columns, schema=schema)
+
+    def batches(self, number: int) -> Iterator[pa.Table]:
+        """Yield the rows of a file that is no overlay's, with all columns, some at a time."""
+        for rows in file_batches(*self._stored(number, self.columns), self.partition_of(number)):
+            yield pa.Table.from_arrays(rows.columns, schema=self.columns)
+
+    def _stored(self, number: int, schema: pa.Schema) -> tuple[str, pa.Schema]:
+        """Return the path of a file, and columns as it has them."""
+        path = data_file(self._path, self.files[number]["path"])
+        return path, pa.schema([self.stored.field(self.physical[name]) for name in schema.names])
 
     def read_present(self, number: int, schema: pa.Schema) -> tuple[pa.Table, Numbers]:
         """Return columns of the rows of a file that the overlay leaves, and their numbers."""

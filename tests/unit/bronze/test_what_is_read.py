@@ -3,8 +3,10 @@
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from pipeline.bronze import change_rows
 from pipeline.bronze.activity import newest_commit
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.copy_states import Chunk, CompleteCopy, SnapshotChunks
@@ -48,6 +50,24 @@ def add_table(lake: NativeLake, lsn: int) -> int:
     rows = [change(name, lake.versions[name].id, n, lsn) for n, name in enumerate(lake.names)]
     lake.land(LSN(lsn + 8), [*rows, change(NEW, version.id, 3, lsn, relation_id=99)])
     return version.id
+
+
+def test_of_a_large_file_only_the_row_groups_of_an_input_are_read(
+    lake: NativeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, version, first = lake.names[0], lake.versions[lake.names[0]].id, LAST_LSN + 100
+    groups = [[change(name, version, n, first + 10 * g, new=["1", "x"]) for n in range(50)] for g in range(8)]
+    lake.land_files(LSN(first + 100), [write_file(lake.bronze.changes.folder, *groups)])
+    monkeypatch.setattr(change_rows, "_MAX_BYTES_OF_PART", 1)
+    bronze = fresh(lake)
+    rows, start = ChangeRows(bronze), InputStart(LSN(first + 18))  # where the second transaction ends
+    with bronze_reads() as reads:
+        found = rows.read(name, start, LSN(first + 48))
+        assert set(found.column("commit_lsn").to_pylist()) == {first + 20, first + 30, first + 40}
+        assert len(reads.paths) == 3
+        assert pa.table(rows.stream(name, start, LSN(first + 58))).num_rows == 4 * 50
+        assert len(reads.paths) == 4, "what was read is kept for the batch"
+    assert ChangeRows(bronze).read(name, InputStart(LSN(first)), LSN(first + 100)).num_rows == 8 * 50
 
 
 def test_a_new_table_is_read_from_its_first_lsn(lake: NativeLake) -> None:

@@ -87,12 +87,12 @@ def test_a_read_shows_all_changes_of_bronze_and_writes_nothing(lake: NativeLake)
 def test_a_read_costs_what_is_pending_and_reads_it_once(
     lake: NativeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[str] = []
+    read: list[change_rows.FilePart] = []
     whole = change_rows._read
 
-    def record(path: str, columns: Sequence[str]) -> Any:
-        read.append(path)
-        return whole(path, columns)
+    def record(part: change_rows.FilePart, columns: Sequence[str]) -> Any:
+        read.append(part)
+        return whole(part, columns)
 
     monkeypatch.setattr(change_rows, "_read", record)
     live = live_of(lake)

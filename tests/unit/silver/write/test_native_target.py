@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.delta import data_files
 from pipeline.delta.data_files import TooLargeError
 from pipeline.delta.retry import ConflictError
 from pipeline.delta.table import LakeTable
@@ -190,16 +192,30 @@ def test_more_bytes_than_allowed_are_left_to_spark(session: DuckSql, table: Lake
 
 
 @pytest.mark.parametrize("most", [10, 100])  # of the keys; of the file's values
-def test_values_that_need_too_much_memory_are_left_to_spark(
+def test_only_keys_that_need_too_much_memory_are_left_to_spark(
     session: DuckSql, table: LakeTable, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     append(table, range(10))
     before = table.version()
     for module in (native_files, native_reads):
         monkeypatch.setattr(module, "MAX_BYTES_IN_MEMORY", most)
-    with pytest.raises((NotNative, TooLargeError)):
+    with pytest.raises((NotNative, TooLargeError)) if most == 10 else nullcontext():
         merge(session, table, [("U", 5, "new", "sent", 0)], 5)
-    assert table.version() == before
+    assert table.version() == before + (most == 100)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100, 16_384])
+def test_a_file_is_rewritten_some_rows_at_a_time(
+    session: DuckSql, table: LakeTable, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    append(table, range(100))
+    monkeypatch.setattr(data_files, "_BATCH_ROWS", batch)
+    changes = [("D", 0, None, None, 0), ("U", 6, "new", "sent", 0), ("U", 7, "new", "not sent", KEPT)]
+    merge(session, table, [*changes, ("D", 99, None, None, 0), ("U", 200, "in", "serted", 0)], 5)
+    rows = [{"id": key, "v": "old", "big": f"big {key}"} for key in range(1, 99)]
+    rows[5], rows[6] = {"id": 6, "v": "new", "big": "sent"}, {"id": 7, "v": "new", "big": "big 7"}
+    assert table.rows().to_pylist() == [*rows, {"id": 200, "v": "in", "big": "serted"}]
+    assert len(files(table)) == 1
 
 
 def test_two_keys_that_are_one_in_silver_are_left_to_spark(session: DuckSql, table: LakeTable) -> None:
@@ -228,7 +244,7 @@ def test_a_failed_commit_leaves_no_files(
 
 def test_large_files_are_split(session: DuckSql, table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     append(table, range(1000))
-    monkeypatch.setattr(file_committer, "FILE_SIZE", 2000)
+    monkeypatch.setattr(file_committer, "FILE_SIZE", 1000)
     merge(session, table, [("U", 1, "a", "b", 0)], 5)
     assert len(files(table)) > 2
     assert table.rows().column("id").to_pylist() == [*range(1000)]
