@@ -14,7 +14,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,12 +82,25 @@ class _Files:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Some row groups of a file, and the least and the greatest LSN at which one of their rows may end."""
+    """Some row groups of a file, and the least and the greatest LSN at which one of their rows may end.
+
+    `size` are the bytes of their values, as Parquet holds them before it compresses them.
+    """
 
     path: str
     groups: tuple[int, ...]
     least: LSN
     greatest: LSN
+    size: int
+
+    def joined(self, other: FilePart) -> FilePart:
+        """Return this part with those that follow it."""
+        bounds = min(self.least, other.least), max(self.greatest, other.greatest)
+        return FilePart(self.path, (*self.groups, *other.groups), *bounds, self.size + other.size)
+
+    def is_within(self, start: InputStart, end_lsn: LSN) -> bool:
+        """Return whether it may have rows of an input up to an LSN."""
+        return start.copy is not None or (self.greatest > start.offset and self.least <= end_lsn)
 
 
 class RowStream:
@@ -142,10 +155,37 @@ class ChangeRows:
     def size(self, name: TableName, start: InputStart, end_lsn: LSN, changes: int) -> int | None:
         """Return the bytes of bronze that so many changes of a table take, None if only Spark reads them.
 
-        Files that all tables of a batch need are read once, and count in part.
+        Files that all tables of a batch need are read once, and count in part; so do those that have more.
         """
         files = self._files(name, start, end_lsn)
-        return None if files is None else files.share(changes)
+        if files is None:
+            return None
+        sizes = {
+            path: round(size * self._part_within(path, start, end_lsn)) for path, size in files.sizes.items()
+        }
+        return replace(files, sizes=sizes).share(changes)
+
+    def _part_within(self, path: str, start: InputStart, end_lsn: LSN) -> float:
+        """Return which part of a file's values are within an input."""
+        parts = self._parts_of_file(path)
+        within = sum(part.size for part in parts if part.is_within(start, end_lsn))
+        return within / max(1, sum(part.size for part in parts))
+
+    def values_by_lsn(
+        self, name: TableName, start: InputStart, end_lsn: LSN, changes: int
+    ) -> list[tuple[LSN, float]]:
+        """Return where parts of an input end, ascending, and the bytes of their values.
+
+        `changes` are those of the input: of files that have those of all tables, its share counts. Empty if
+        only Spark reads them.
+        """
+        files = self._files(name, start, end_lsn)
+        if files is None:
+            return []
+        share = files.share(changes) / max(1, sum(files.sizes.values()))
+        parts = (part for path in files.sizes for part in self._parts_of_file(path))
+        within = (part for part in parts if part.is_within(start, end_lsn))
+        return sorted((min(part.greatest, end_lsn), part.size * share) for part in within)
 
     def fits(self, name: TableName, start: InputStart, end_lsn: LSN) -> bool:
         """Return whether `read` needs no more memory than it may; the rows may be wider than most."""
@@ -179,7 +219,7 @@ class ChangeRows:
         assert files is not None
         for path in files.sizes:
             for part in self._parts_of_file(path):
-                if start.copy is None and not (part.greatest > start.offset and part.least <= end_lsn):
+                if not part.is_within(start, end_lsn):
                     continue
                 with self._lock:
                     rows = self._part(part, name, is_shared=path in files.shared)
@@ -308,18 +348,14 @@ def _parts_of(path: str) -> list[FilePart]:
         metadata = pq.read_metadata(fetch(path))
     except FileNotFoundError:
         raise missing_file(path) from None
-    parts, size = list[FilePart](), _MAX_BYTES_OF_PART
+    parts: list[FilePart] = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        least, greatest = bounds_in_group(group, "end_lsn")
-        size += group.total_byte_size
-        if size > _MAX_BYTES_OF_PART:
-            parts.append(FilePart(path, (number,), least, greatest))
-            size = group.total_byte_size
+        part = FilePart(path, (number,), *bounds_in_group(group, "end_lsn"), group.total_byte_size)
+        if parts and parts[-1].size + part.size <= _MAX_BYTES_OF_PART:
+            parts[-1] = parts[-1].joined(part)
         else:
-            last = parts[-1]
-            bounds = min(last.least, least), max(last.greatest, greatest)
-            parts[-1] = FilePart(path, (*last.groups, number), *bounds)
+            parts.append(part)
     return parts
 
 

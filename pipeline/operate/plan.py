@@ -39,7 +39,6 @@ from pipeline.silver.schema.schema_operations import (
 from pipeline.silver.schema.table_partitions import partitions_to_come
 from pipeline.silver.write.range_plan import RangePlan
 from pipeline.silver.write.table import SilverTable
-from pipeline.silver.write.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count, format_size
 
@@ -290,8 +289,11 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
 def _planned_steps(writer: SilverTable, planned: RangePlan, end_lsn: LSN) -> tuple[PlanStep, ...]:
     rows = writer.table.row_count() if planned.evolution and planned.evolution.operations else 0
     changes = _stored_changes(writer.bronze, writer.name, end_lsn) if planned.rebuild else 0
+    if ends := writer.batch.part_ends(planned):
+        parts = f"{len(ends) + 1} parts, each a write without Spark"
+        return _steps(planned, rows, changes, [parts for _ in planned.writes])
     choices = [writer.batch.choose_writer(write, planned) for write in planned.writes]
-    return _steps(planned, rows, changes, choices)
+    return _steps(planned, rows, changes, [f"one write {choice}" for choice in choices])
 
 
 def _copy_sql(applier: Applier, pending: BatchPlan, table: TablePlan) -> tuple[str, ...]:
@@ -306,8 +308,11 @@ def _copy_sql(applier: Applier, pending: BatchPlan, table: TablePlan) -> tuple[s
     return (*operations, *planned.statements)
 
 
-def _steps(planned: RangePlan, rows: int, changes: int, choices: Sequence[Choice]) -> tuple[PlanStep, ...]:
-    """Return the steps of a range: how the columns change, the writes, and the stop if there is one."""
+def _steps(planned: RangePlan, rows: int, changes: int, costs: Sequence[str]) -> tuple[PlanStep, ...]:
+    """Return the steps of a range: how the columns change, the writes, and the stop if there is one.
+
+    `costs` are those of the writes.
+    """
     operations = planned.evolution.operations if planned.evolution else ()
     steps = [
         PlanStep(
@@ -320,8 +325,8 @@ def _steps(planned: RangePlan, rows: int, changes: int, choices: Sequence[Choice
         for each in operations
     ]
     steps += [
-        PlanStep(write.commit.lsn, write.kind.value, f"one write {choice}", None, (write.sql,), is_write=True)
-        for write, choice in zip(planned.writes, choices, strict=True)
+        PlanStep(write.commit.lsn, write.kind.value, cost, None, (write.sql,), is_write=True)
+        for write, cost in zip(planned.writes, costs, strict=True)
     ]
     if planned.stop:
         steps.append(

@@ -1,7 +1,8 @@
 """Write: one table's steps become commits.
 
 - `table` applies ranges, starts from a copy, rebuilds; `batch_writer` plans a range (`range_plan`) and
-  carries it out; `writer_choice` chooses with Spark or without; `registrations`: how a table is registered
+  carries it out; `writer_choice` chooses with Spark or without, or in parts (`range_parts`); `registrations`:
+  how a table is registered
 - `schema_writer` plans columns, and changes them, with Spark or by `native_schema`; `table_rewrite`: with
   the files of the table, for readers without table features
 - `step_writer` folds a step and commits it to a target: `spark_target`, or `native_target`, which resolves

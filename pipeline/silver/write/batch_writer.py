@@ -19,6 +19,7 @@ from pipeline.bronze.source_relations import Relations
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TruncatedAt
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.spark.settings import SMALL_WRITE_SETTINGS
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
@@ -50,6 +51,7 @@ from pipeline.silver.write.native_session import (
     session_of_rows,
     why_left_to_spark,
 )
+from pipeline.silver.write.range_parts import count_parts, part_ends
 from pipeline.silver.write.range_plan import Evolution, RangePlan, RangeStop, WriteResult
 from pipeline.silver.write.registrations import registrations
 from pipeline.silver.write.schema_writer import SchemaWriter
@@ -279,8 +281,8 @@ class BatchWriter:
         self._table.sessions.announce(f"{self._name}: {why}")
         return self._write_by_spark(write, plan)
 
-    def choose_writer(self, write: Write, plan: RangePlan) -> Choice:
-        """Return who carries out a write of a plan, and why."""
+    def choose_writer(self, write: Write, plan: RangePlan, *, in_parts: bool = False) -> Choice:
+        """Return who carries out a write of a plan, or small parts of it, and why."""
         native = self._native
         if native is None or native.setting == "spark":
             return Choice(Writer.SPARK, "silver.writer is spark")
@@ -290,18 +292,37 @@ class BatchWriter:
             return choose(facts)
         assert plan.evolution is not None
         snapshot = self._table.snapshot()
-        changes = plan.changes_of(write)
+        changes, place = plan.changes_of(write), (self._name, plan.start, plan.end_lsn)
         return choose(
             replace(
                 facts,
                 unsupported=plan.evolution.new_feature or unsupported_feature(snapshot),
                 only_adds=write.only_adds,
                 is_read_once=write.is_read_once,
-                changes=changes,
-                change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn, changes),
+                changes=0 if in_parts else changes,
+                change_bytes=0 if in_parts else native.rows.size(*place, changes),
                 compared_bytes=compared_bytes(write.kind, write.fold, snapshot),
             )
         )
+
+    def part_ends(self, plan: RangePlan) -> list[LSN]:
+        """Return the LSNs that divide a plan whose merge needs too much memory at once, ascending.
+
+        Empty where Spark runs, or writes anyway: it reads what it needs.
+        """
+        native, start = self._native, plan.start
+        if start.copy is not None or plan.rebuild or all(write.is_read_once for write in plan.writes):
+            return []
+        if native is None or native.setting == "spark" or not self._table.local_path:
+            return []
+        sessions = self._table.sessions
+        if native.setting == "auto" and (is_launched_by_spark() or sessions.started is not None):
+            return []
+        values = native.rows.values_by_lsn(self._name, start, plan.end_lsn, plan.changes)
+        count = count_parts(sum(size for _, size in values), plan.changes)
+        if count == 1 or any(not self.choose_writer(w, plan, in_parts=True).is_native for w in plan.writes):
+            return []
+        return part_ends(values, count)
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
         from pipeline.silver.write.file_committer import FileCommitter, compact_small_files

@@ -112,11 +112,24 @@ class SilverTable:
         start: InputStart,
         end_lsn: LSN,
     ) -> WriteResult:
-        """Apply the changes from a start up to an LSN, or up to the change before which the table is held."""
+        """Apply the changes from a start up to an LSN, or up to the change before which the table is held.
+
+        Many changes are applied in parts, if Spark would write them and does not run.
+        """
         if start.offset == INVALID and start.copy is None:
             refuse_lost_offset(self.table, self.name, self._txn)
         plan = self.batch.plan(surveys, relations, registered, start, end_lsn)
-        return self._or_held(lambda: self.batch.execute(plan))
+        ends = self.batch.part_ends(plan)
+        if not ends:
+            return self._or_held(lambda: self.batch.execute(plan))
+        written = WriteResult(start.offset)
+        self.batch.registered = registered
+        for end in (*ends, end_lsn):
+            written = written.then(self._apply_changes(start, relations, end))
+            if written.held:
+                break
+            start = InputStart(end)
+        return written
 
     def _or_held(self, write: Callable[[], WriteResult]) -> WriteResult:
         """Return the result of a write; hold the table at its offset if a change was sent without its key."""
