@@ -7,9 +7,11 @@ record of silver tables: the registry, the events and the misfits.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
+from itertools import compress
 
 import pyarrow as pa
 
@@ -98,7 +100,7 @@ class TableRegistry:
         self._table = lake.table("_pgdelta", "tables")
         self._lock = threading.Lock()
         self._registered: dict[TableName, RegisteredTable] | None = None  # this apply is the only writer
-        self._rows: dict[TableName, pa.Table] = {}  # one row each, as it was written
+        self._rows = _arrow_schema().empty_table()  # of the registered tables, in their order, as written
         self._waiting: Waiting[TableName, RegisteredTable] = Waiting()
 
     def ensure(self) -> None:
@@ -116,10 +118,7 @@ class TableRegistry:
             read = self._table.rows() if self._table.exists() else _arrow_schema().empty_table()
             tables = [record_of(RegisteredTable, row) for row in read.to_pylist()]
             self._registered = {table.name: table for table in tables}
-            if read.schema == _arrow_schema():
-                self._rows = {table.name: read.slice(n, 1) for n, table in enumerate(tables)}
-            else:
-                self._rows = {table.name: _row(table) for table in tables}
+            self._rows = read if read.schema == _arrow_schema() else _rows(tables)
         return self._registered
 
     def register(self, *tables: RegisteredTable) -> None:
@@ -128,19 +127,19 @@ class TableRegistry:
         with self._lock, self._waiting.taken() as waiting:
             if waiting:
                 # A folder has one table: another table that is registered for it has no rows there any more.
-                paths = {table.path for table in waiting.values()}
-                others = {name: table for name, table in self._read().items() if table.path not in paths}
-                registered, time = others | waiting, now()
-                rows = self._rows | {n: _row(replace(t, updated_at=time)) for n, t in waiting.items()}
-                rows = {name: rows[name] for name in registered}
-                written = pa.concat_tables(rows.values()).combine_chunks()
+                paths, time = {table.path for table in waiting.values()}, now()
+                known = self._read()
+                stay = [name not in waiting and table.path not in paths for name, table in known.items()]
+                registered = dict(compress(known.items(), stay)) | waiting
+                new = _rows(replace(table, updated_at=time) for table in waiting.values())
+                rows = pa.concat_tables([self._rows.filter(pa.array(stay, pa.bool_())), new]).combine_chunks()
                 with crash_step(CrashStep.REGISTER_TABLE):
-                    retry_conflicts(lambda: self._table.overwrite_rows(written, TABLES, replaces_schema=True))
+                    retry_conflicts(lambda: self._table.overwrite_rows(rows, TABLES, replaces_schema=True))
                 self._registered, self._rows = registered, rows
 
 
-def _row(table: RegisteredTable) -> pa.Table:
-    return pa.Table.from_pylist([row_of(table)], schema=_arrow_schema())
+def _rows(tables: Iterable[RegisteredTable]) -> pa.Table:
+    return pa.Table.from_pylist([row_of(table) for table in tables], schema=_arrow_schema())
 
 
 @cache

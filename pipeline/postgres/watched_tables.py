@@ -17,6 +17,7 @@ from psycopg import sql
 
 from pipeline.errors import SourceError
 from pipeline.key_ranges import KeyRange
+from pipeline.postgres.attributes import SNAPSHOT, WRITTEN_BY
 from pipeline.postgres.connection import (
     Connection,
     describe,
@@ -94,6 +95,11 @@ _GENERATED = {
              WHERE f.parent IS NULL AND g.attrelid = c.oid AND g.attgenerated <> '')""",
     10: "ARRAY[]::bigint[]",
 }
+_NEW_COLUMNS = f"""
+SELECT a.attnum::bigint FROM pg_catalog.pg_attribute a, {SNAPSHOT}
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND NOT a.atthasmissing
+  AND {WRITTEN_BY.format(row="a", unknown=0)} >= %s
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,16 @@ def list_existing_columns(connection: Connection, relation_id: int) -> set[int]:
             " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
             (relation_id,),
         ).fetchall()
+    return {number for (number,) in rows}
+
+
+def list_new_columns(connection: Connection, relation_id: int, since: int) -> set[int]:
+    """Return the attribute numbers of a table's columns that a transaction from `since` on (64 bits) wrote.
+
+    Those with a value for older rows are left out: the catalog still has it. Only from PostgreSQL 11 on.
+    """
+    with reading("the columns of a table"):
+        rows = connection.execute(_NEW_COLUMNS, (relation_id, since)).fetchall()
     return {number for (number,) in rows}
 
 

@@ -2,7 +2,8 @@
 
 ALTER TABLE that rewrites a table gives it another file node and every row the xmin of its transaction. VACUUM
 FULL, CLUSTER and SET TABLESPACE keep the rows' xmin, so that one older row proves them; a TRUNCATE is in the
-stream. What is not proved counts as a rewrite. DROP EXPRESSION rewrites nothing, and publishes a column whose
+stream. What is not proved counts as a rewrite. They store the value that the default of a new column gave to
+older rows, and remove it from the catalog. DROP EXPRESSION rewrites nothing, and publishes a column whose
 values no message brought. `altered_types` finds values that have another text. `silver.rewrites` says what
 follows.
 """
@@ -19,7 +20,12 @@ from pipeline.delta.table import LakeTable
 from pipeline.metadata.catalog import CatalogState, SourcePartition, TableFile
 from pipeline.metadata.events import Event
 from pipeline.postgres.connection import Connection
-from pipeline.postgres.watched_tables import kept_rows, list_existing_columns, list_with_pages
+from pipeline.postgres.watched_tables import (
+    kept_rows,
+    list_existing_columns,
+    list_new_columns,
+    list_with_pages,
+)
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.catalog_changes import with_other_files, without_expressions
@@ -34,6 +40,10 @@ _REWRITTEN = (
 _TRUNCATED = (
     "The table was truncated or rewritten at the source: no earlier row is left, and no message of PostgreSQL"
     " 10 says so."
+)
+_STORED_DEFAULT = (
+    "A column was added, and the table then stored again, as VACUUM FULL does: the catalog no longer has the"
+    " value that a default gave to older rows."
 )
 _WITHOUT_EXPRESSION = (
     "A generated column became an ordinary one (DROP EXPRESSION): no message carries its earlier values."
@@ -78,10 +88,25 @@ class Rewrites:
             undecided |= unknown
             if unproven:
                 found[table.name] = _REWRITTEN if publishes_truncates else _TRUNCATED
+            elif not unknown and publishes_truncates and self._has_lost_default(connection, oid, before):
+                found[table.name] = _STORED_DEFAULT
         for oid, numbers in without_expressions(before.tables, now.tables).items():
             if not numbers.isdisjoint(list_existing_columns(connection, oid)):
                 found.setdefault(now.tables[oid].name, _WITHOUT_EXPRESSION)
         return found, undecided
+
+    def _has_lost_default(self, connection: Connection, oid: int, before: CatalogState) -> bool:
+        """Return whether a table whose file was replaced has a new column whose default bronze does not know.
+
+        Fast defaults came with PostgreSQL 11.
+        """
+        known = {
+            column.attribute_number
+            for relation in self._bronze.source_relations().values()
+            for column in relation.columns
+            if relation.oid == oid and (relation.lsn <= before.lsn or column.missing_value is not None)
+        }
+        return not list_new_columns(connection, oid, before.oldest_xid) <= known
 
     def unproven(
         self,

@@ -122,7 +122,8 @@ class NativeTarget(NativeReads):
         for each in files.values():
             is_new[each.rows] = False
         changes = RowChanges(rows, files, kept, np.flatnonzero(is_new))
-        self.session.clear()
+        if self.session.has_many:
+            self.session.clear()  # what is folded is in `changes`
         commit = RowCommit(write.commit, "MERGE", _merge_parameters(merge), source_rows=len(is_gone))
         with self._committer.committing(changes, commit):
             pass

@@ -21,7 +21,7 @@ from tests.support.running import continuous
 from tests.support.servers import Database, database_of_each
 from tests.support.threads import wait_until
 
-TABLES = ("same_type", "hashed", "wider", "computed", "lost_default", "unlogged", "generated")
+TABLES = ("same_type", "hashed", "wider", "computed", "lost_default", "unlogged", "stored", "generated")
 KEPT = ("vacuumed", "clustered", "truncated", "emptied", "empty", "younger")
 TOTAL = "ADD COLUMN total int GENERATED ALWAYS AS (v * 2) STORED"
 REWRITES = (
@@ -32,6 +32,8 @@ REWRITES = (
     "ALTER TABLE lost_default ADD COLUMN added int DEFAULT 7",
     "ALTER TABLE lost_default ALTER v TYPE int USING v + 1",
     "ALTER TABLE unlogged SET UNLOGGED; UPDATE unlogged SET v = -v; ALTER TABLE unlogged SET LOGGED",
+    "ALTER TABLE stored ADD added int DEFAULT 7; ALTER TABLE stored ALTER added DROP DEFAULT",
+    "VACUUM FULL stored",
 )
 HARMLESS = (
     "VACUUM FULL vacuumed",
