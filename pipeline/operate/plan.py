@@ -290,7 +290,7 @@ def _planned_steps(writer: SilverTable, planned: RangePlan, end_lsn: LSN) -> tup
     rows = writer.table.row_count() if planned.evolution and planned.evolution.operations else 0
     changes = _stored_changes(writer.bronze, writer.name, end_lsn) if planned.rebuild else 0
     if ends := writer.batch.part_ends(planned):
-        parts = f"{len(ends) + 1} parts, each a write without Spark"
+        parts = f"{format_count(len(ends) + 1, 'part')}, each a write without Spark"
         return _steps(planned, rows, changes, [parts for _ in planned.writes])
     choices = [writer.batch.choose_writer(write, planned) for write in planned.writes]
     return _steps(planned, rows, changes, [f"one write {choice}" for choice in choices])

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil, inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -32,6 +32,9 @@ from pipeline.silver.write.table_version import TableVersion
 
 _MAX_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
 _MAX_SMALL_FILES_OF_PARTITION = 10
+
+
+_RowsByPartition: TypeAlias = dict[Partition, list[pa.Table]]
 
 
 @dataclass(slots=True)
@@ -84,30 +87,17 @@ class FileCommitter:
 
     def _rewrite(self, changes: RowChanges, planned: _PlannedFiles) -> None:
         """Write the new files of those with changed rows, the rows to insert, and those that move."""
-        import pyarrow.compute as pc
-
         version = self._version
         inserts = (version.as_stored(rows) for rows in changes.inserts())
-        waiting: dict[Partition, list[pa.Table]] = {}
+        waiting: _RowsByPartition = {}
         if version.partition_by:
             for rows in inserts:
-                for target, part in divided(rows, version.partition_by):
-                    waiting.setdefault(target, []).append(part)
-        sizes = {number: int(version.files[number]["size"]) for number in changes.files}
-        filled = self._filled(sizes)
+                self._add_divided(rows, waiting)
+        filled = self._filled({number: int(version.files[number]["size"]) for number in changes.files})
         for number, each in changes.files.items():
             partition = version.partition_of(number)
             with self._writing(planned, partition, self._max_rows(number, each)) as write:
-                first = 0
-                for before in version.batches(number):
-                    part = each.within(first, first + before.num_rows)
-                    first += before.num_rows
-                    rows = version.as_stored(changes.applied(part, before))
-                    if version.partition_by and len(part.replaced):
-                        stays = in_partition(rows, partition)
-                        for target, moved in divided(rows.filter(pc.invert(stays)), version.partition_by):
-                            waiting.setdefault(target, []).append(moved)
-                        rows = rows.filter(stays)
+                for rows in self._rows_after(changes, number, waiting):
                     write(rows)
                 if filled.get(partition) == number:
                     for rows in chain(waiting.pop(partition, []), inserts):
@@ -118,6 +108,25 @@ class FileCommitter:
             with self._writing(planned, partition) as write:
                 for rows in tables:
                     write(rows)
+
+    def _rows_after(self, changes: RowChanges, number: int, moved: _RowsByPartition) -> Iterator[pa.Table]:
+        """Yield a file's rows after the changes, some at a time; `moved` gets those of other partitions."""
+        import pyarrow.compute as pc
+
+        version, first = self._version, 0
+        for before in version.batches(number):
+            part = changes.files[number].within(first, first + before.num_rows)
+            first += before.num_rows
+            rows = version.as_stored(changes.applied(part, before))
+            if version.partition_by and len(part.replaced):
+                stays = in_partition(rows, version.partition_of(number))
+                self._add_divided(rows.filter(pc.invert(stays)), moved)
+                rows = rows.filter(stays)
+            yield rows
+
+    def _add_divided(self, rows: pa.Table, found: _RowsByPartition) -> None:
+        for partition, part in divided(rows, self._version.partition_by):
+            found.setdefault(partition, []).append(part)
 
     def _filled(self, sizes: Mapping[int, int]) -> dict[Partition, int]:
         """Return the number of the file of each partition to which rows are added, of the rewritten ones."""
@@ -132,7 +141,9 @@ class FileCommitter:
         file = self._version.files[number]
         parts = round(int(file["size"]) / self._file_size)
         count = json.loads(file.get("stats") or "{}").get("numRecords")
-        return ceil((count - len(changes.removed)) / parts) if parts > 1 and count is not None else inf
+        if parts < 2 or count is None:
+            return inf
+        return max(1, ceil((int(count) - len(changes.removed)) / parts))
 
     @contextmanager
     def _writing(
