@@ -14,7 +14,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ CHUNK_BYTES = 32 << 20  # in memory
 class _Files:
     """Files that may have rows of a table's input; `shared` are those that all tables of a batch need."""
 
-    sizes: Mapping[str, int]  # bytes, by path
+    sizes: Mapping[str, int]  # bytes by path, of the part that ends within the input, by its LSNs
     shared: Set[str] = frozenset()
     shared_rows: int = 0
 
@@ -158,18 +158,7 @@ class ChangeRows:
         Files that all tables of a batch need are read once, and count in part; so do those that have more.
         """
         files = self._files(name, start, end_lsn)
-        if files is None:
-            return None
-        sizes = {
-            path: round(size * self._part_within(path, start, end_lsn)) for path, size in files.sizes.items()
-        }
-        return replace(files, sizes=sizes).share(changes)
-
-    def _part_within(self, path: str, start: InputStart, end_lsn: LSN) -> float:
-        """Return which part of a file's values are within an input."""
-        parts = self._parts_of_file(path)
-        within = sum(part.size for part in parts if part.is_within(start, end_lsn))
-        return within / max(1, sum(part.size for part in parts))
+        return None if files is None else files.share(changes)
 
     def values_by_lsn(
         self, name: TableName, start: InputStart, end_lsn: LSN, changes: int
@@ -182,6 +171,7 @@ class ChangeRows:
         files = self._files(name, start, end_lsn)
         if files is None:
             return []
+        fetch_all(files.sizes)
         share = files.share(changes) / max(1, sum(files.sizes.values()))
         parts = (part for path in files.sizes for part in self._parts_of_file(path))
         within = (part for part in parts if part.is_within(start, end_lsn))
@@ -260,7 +250,8 @@ class ChangeRows:
         if start.copy is None and new is not None and new.covers(start.offset, end_lsn):
             paths = [local_path(path) for path in new.paths]
             with suppress(FileNotFoundError):  # compacted meanwhile: another file has its rows
-                sizes = {path: os.path.getsize(path) for path in fetch_all(paths)}
+                part = _overlap(new.start_lsn, new.end_lsn, start.offset, end_lsn)
+                sizes = {path: round(os.path.getsize(path) * part) for path in fetch_all(paths)}
                 return _Files(sizes, frozenset(paths), new.rows)
         sizes, shared, rows = {}, set[str](), 0
         first_lsn = bronze.start_of(name, start)
@@ -272,8 +263,11 @@ class ChangeRows:
         for add in files.that_may_have(name, least_lsn):
             if _may_have(add, name, start, first_lsn, end_lsn):
                 found = data_path(bronze.changes.local_path, add["path"])
-                sizes[found] = int(add["size"])
-                if bounds_of(add)[1].get("end_lsn", INVALID) > self._shared_from:
+                low, high = bounds_of(add)
+                ends = low.get("end_lsn", INVALID), high.get("end_lsn", MAX_LSN)
+                part = 1.0 if start.copy is not None else _overlap(*ends, first_lsn, end_lsn)
+                sizes[found] = round(int(add["size"]) * part)
+                if high.get("end_lsn", INVALID) > self._shared_from:
                     shared.add(found)
                     rows += json.loads(add["stats"]).get("numRecords", 0)
         return _Files(sizes, shared, rows)
@@ -292,6 +286,12 @@ class ChangeRows:
         tables = _split(_read(part, self._columns))
         self._divided.add(part, tables, is_shared=is_shared)
         return tables.get(name)
+
+
+def _overlap(low: LSN, high: LSN, start_lsn: LSN, end_lsn: LSN) -> float:
+    """Return which part of the LSNs from `low` to `high` lies in (start_lsn, end_lsn], 1 of a single one."""
+    within = min(high, end_lsn) - max(low, start_lsn)
+    return min(1.0, max(0.0, within / (high - low))) if high > low else 1.0
 
 
 def _may_have(

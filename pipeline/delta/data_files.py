@@ -31,6 +31,7 @@ INDEXED_COLUMNS = 32  # Delta's default: the first columns have statistics
 _TEXT_LENGTH = 32  # of a bound; a longer text is cut off
 _LAST_CHARACTER = "\U0010ffff"  # behind a cut-off maximum, as Spark does
 _BATCH_ROWS = 16_384  # that are read at a time, if row groups have as many
+_LEAST_ROWS = 256
 _MILLISECOND = timedelta(milliseconds=1)
 _MAX_ROWS = 1 << 20  # in a row group
 _ROW_GROUP = 16 << 20  # bytes in memory: a reader needs no more than one row group at a time
@@ -109,7 +110,7 @@ def data_file_batches(
             yield pa.table({"": pa.nulls(count)}).select([])
         else:
             for batch in file.iter_batches(
-                min(_BATCH_ROWS, max(counts)), row_groups=numbers, columns=schema.names
+                min(_BATCH_ROWS, max(_LEAST_ROWS, *counts)), row_groups=numbers, columns=schema.names
             ):
                 yield pa.Table.from_batches([batch])
 
@@ -235,9 +236,10 @@ class DataFiles:
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= min(_ROW_GROUP, self._max_bytes_in_memory):
-            self._write_waiting()
+            self.flush()
 
-    def _write_waiting(self) -> None:
+    def flush(self) -> None:
+        """Write the rows that wait for a whole row group."""
         if not self._waiting:
             return
         rows = pa.concat_tables(self._waiting)
@@ -270,7 +272,7 @@ class DataFiles:
 
     def end_file(self) -> None:
         """Finish the file that is written, if there is one: the next row is written to another."""
-        self._write_waiting()
+        self.flush()
         self._end_written()
 
     def _end_written(self) -> None:
@@ -331,6 +333,7 @@ class PartitionedFiles:
             partition, parts = self._waiting.popitem()
             files = self._files_of(partition)
             files.write(pa.concat_tables(parts))
+            files.flush()  # those of all partitions would need much memory
             if many:
                 files.end_file()
         self._waiting_bytes = 0

@@ -118,7 +118,8 @@ class TableRegistry:
             read = self._table.rows() if self._table.exists() else _arrow_schema().empty_table()
             tables = [record_of(RegisteredTable, row) for row in read.to_pylist()]
             self._registered = {table.name: table for table in tables}
-            self._rows = read if read.schema == _arrow_schema() else _rows(tables)
+            is_current = read.schema == _arrow_schema() and read.num_rows == len(self._registered)
+            self._rows = read if is_current else _rows(self._registered.values())
         return self._registered
 
     def register(self, *tables: RegisteredTable) -> None:

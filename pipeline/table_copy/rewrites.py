@@ -104,7 +104,7 @@ class Rewrites:
             column.attribute_number
             for relation in self._bronze.source_relations().values()
             for column in relation.columns
-            if relation.oid == oid and (relation.lsn <= before.lsn or column.missing_value is not None)
+            if relation.oid == oid and column.missing_value is not None
         }
         return not list_new_columns(connection, oid, before.oldest_xid) <= known
 

@@ -22,7 +22,7 @@ from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.spark.settings import SMALL_WRITE_SETTINGS
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import TableCommit, TxnId, TxnKind
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind, is_partial
 from pipeline.engine import DUCKDB, SPARK, Engine
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
@@ -308,21 +308,22 @@ class BatchWriter:
     def part_ends(self, plan: RangePlan) -> list[LSN]:
         """Return the LSNs that divide a plan whose merge needs too much memory at once, ascending.
 
-        Empty where Spark runs, or writes anyway: it reads what it needs.
+        Empty where Spark runs, or writes anyway, and after a run that committed a part of a transaction.
         """
-        native, start = self._native, plan.start
-        if start.copy is not None or plan.rebuild or all(write.is_read_once for write in plan.writes):
+        native, start, writes = self._native, plan.start, plan.writes
+        if native is None or start.copy is not None or all(write.is_read_once for write in writes):
             return []
-        if native is None or native.setting == "spark" or not self._table.local_path:
+        has_spark = is_launched_by_spark() or self._table.sessions.started is not None
+        if (native.setting != "native" and has_spark) or is_partial(TxnId.all_of(self._table.offsets())):
             return []
-        sessions = self._table.sessions
-        if native.setting == "auto" and (is_launched_by_spark() or sessions.started is not None):
+        # What is before a TRUNCATE is not written.
+        began, values = writes[0].step.start[0], native.rows.values_by_lsn
+        found = values(self._name, start, plan.end_lsn, plan.changes)
+        found = [(lsn, size) for lsn, size in found if lsn > began]
+        count = count_parts(sum(size for _, size in found), plan.changes)
+        if count == 1 or any(not self.choose_writer(w, plan, in_parts=True).is_native for w in writes):
             return []
-        values = native.rows.values_by_lsn(self._name, start, plan.end_lsn, plan.changes)
-        count = count_parts(sum(size for _, size in values), plan.changes)
-        if count == 1 or any(not self.choose_writer(w, plan, in_parts=True).is_native for w in plan.writes):
-            return []
-        return part_ends(values, count)
+        return part_ends(found, count)
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
         from pipeline.silver.write.file_committer import FileCommitter, compact_small_files

@@ -72,6 +72,17 @@ def write(table: LakeTable, ddl: str, values: list[Any], columns: tuple[str, ...
     return written
 
 
+def test_few_rows_of_many_partitions_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.delta.data_files._MAX_WAITING", 1 << 20)
+    schema = pa.schema([("v", pa.string())])
+    files = PartitionedFiles(tmp_path, ("p",), schema, lambda _: 1 << 30, 1 << 30)
+    before = pa.total_allocated_bytes()
+    for _ in range(40):
+        files.write(pa.table({"p": [n % 20 for n in range(200)], "v": [str(n) * 2000 for n in range(200)]}))
+        assert pa.total_allocated_bytes() - before < 8 << 20
+    assert sum(file.row_count for file in files.close()) == 40 * 200
+
+
 @pytest.mark.promise("partitioned silver")
 @pytest.mark.parametrize("ddl", VALUES)
 def test_readers_find_the_rows_of_each_value(tmp_path: Path, ddl: str) -> None:
