@@ -84,10 +84,11 @@ def of_part(items: Iterable[pytest.Item], part: str) -> list[pytest.Item]:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """Write the result of a whole part into *Contributing*, unless it was interrupted."""
+    """Write the result of a whole part into *Contributing*, unless it was interrupted, or only listed."""
     part = config.getoption("part")
     is_whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    if part is None or not is_whole or config.getoption("keyword") or config.getoption("file_or_dir"):
+    is_chosen = any(map(config.getoption, ("keyword", "file_or_dir", "collectonly")))
+    if part is None or not is_whole or is_chosen:
         return
     outcomes = {outcome: len(terminalreporter.stats.get(outcome, ())) for outcome in OUTCOMES}
     result = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count)
