@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
-from math import ceil, inf
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -98,7 +98,7 @@ def data_file_batches(
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
-        whole = file.schema_arrow  # made anew each time that it is asked for
+        whole = file.schema_arrow  # computed each time that it is asked for
         names = set(whole.names)
         schema = pa.schema([whole.field(name) for name in columns if name in names])
         numbers = range(file.num_row_groups) if groups is None else groups
@@ -244,8 +244,7 @@ class DataFiles:
             return
         rows = pa.concat_tables(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        size = min(_ROW_GROUP, self._max_bytes_in_memory)
-        part = max(1, ceil(rows.num_rows * size / max(1, rows.nbytes)))
+        part = max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes))
         start = 0
         while start < rows.num_rows:
             if self._writer is None:

@@ -2,10 +2,10 @@
 
 ALTER TABLE that rewrites a table gives it another file node and every row the xmin of its transaction. VACUUM
 FULL, CLUSTER and SET TABLESPACE keep the rows' xmin, so that one older row proves them; a TRUNCATE is in the
-stream. What is not proved counts as a rewrite. They store the value that the default of a new column gave to
-older rows, and remove it from the catalog. DROP EXPRESSION rewrites nothing, and publishes a column whose
-values no message brought. `altered_types` finds values that have another text. `silver.rewrites` says what
-follows.
+stream. What is not proved counts as a rewrite. VACUUM FULL and CLUSTER also store the value that the default
+of a new column gave to older rows, and remove it from the catalog. DROP EXPRESSION rewrites nothing, and
+publishes a column whose values no message brought. `altered_types` finds values that have another text.
+`silver.rewrites` says what follows.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class FrameTarget(Target):
         self._hint = "/*+ BROADCAST(s) */ " if changes <= _MAX_BROADCAST else ""
 
     def define_silver(
-        self, fold: Fold, aggregates: Mapping[str, Any] | None = None, *, with_values: bool = True
+        self, fold: Fold, aggregates: Mapping[str, Any] | None = None, *, with_values: bool = False
     ) -> None:
         self.session.add("silver", self.frame)
 

@@ -314,16 +314,17 @@ class BatchWriter:
         if native is None or start.copy is not None or all(write.is_read_once for write in writes):
             return []
         has_spark = is_launched_by_spark() or self._table.sessions.started is not None
-        if (native.setting != "native" and has_spark) or is_partial(TxnId.all_of(self._table.offsets())):
+        if native.setting != "native" and has_spark:
             return []
-        # What is before a TRUNCATE is not written.
-        began, values = writes[0].step.start[0], native.rows.values_by_lsn
-        found = values(self._name, start, plan.end_lsn, plan.changes)
-        found = [(lsn, size) for lsn, size in found if lsn > began]
-        count = count_parts(sum(size for _, size in found), plan.changes)
-        if count == 1 or any(not self.choose_writer(w, plan, in_parts=True).is_native for w in writes):
+        began = writes[0].step.start[0]  # what is before a TRUNCATE is not written
+        values = native.rows.values_by_lsn(self._name, start, plan.end_lsn, plan.changes)
+        values = [(lsn, size) for lsn, size in values if lsn > began]
+        count = count_parts(sum(size for _, size in values), plan.changes)
+        if count == 1 or is_partial(TxnId.all_of(self._table.offsets())):
             return []
-        return part_ends(found, count)
+        if any(not self.choose_writer(write, plan, in_parts=True).is_native for write in writes):
+            return []
+        return part_ends(values, count)
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
         from pipeline.silver.write.file_committer import FileCommitter, compact_small_files

@@ -37,7 +37,7 @@ class SparkTarget(Target):
         return key_aggregates(fold, self._changes)
 
     def define_silver(
-        self, fold: Fold, aggregates: Mapping[str, Any] | None = None, *, with_values: bool = True
+        self, fold: Fold, aggregates: Mapping[str, Any] | None = None, *, with_values: bool = False
     ) -> None:
         rows = self._table.frame().alias("t")
         bounds = key_bounds(fold, aggregates or {})

@@ -125,9 +125,9 @@ def test_rows_that_are_added_in_parts_fill_files_in_their_order(tmp_path: Path) 
     for start in range(0, 10_000, 1000):
         files.write(rows.slice(start, 1000))
     found = files.close()
-    assert [file.row_count for file in found] == [3750, 4000, 2250]
+    assert [file.row_count for file in found] == [4000, 4000, 2000]
     assert pq.read_table([tmp_path / file.name for file in found]).equals(rows)
-    assert [json.loads(file.stats)["minValues"]["n"] for file in found] == [0, 3750, 7750]
+    assert [json.loads(file.stats)["minValues"]["n"] for file in found] == [0, 4000, 8000]
     assert [file.size for file in found] == [(tmp_path / file.name).stat().st_size for file in found]
 
 
