@@ -16,6 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.bronze.background_writer import BackgroundWriter
 from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.rows import (
     OtherRow,
@@ -38,7 +39,7 @@ from pipeline.protocol.messages import POSTGRES_EPOCH
 from pipeline.protocol.plain_transactions import PlainTransactions
 
 ROW_LIMIT = 65_536
-BYTE_LIMIT = 16 << 20
+BYTE_LIMIT = 8 << 20
 OTHER_LIMIT = 4_096
 MAX_RECORDED_IDS = 65_536  # of relation versions
 
@@ -135,7 +136,7 @@ class _SmallStreams:
 
 
 class Spool:
-    """Stages the events of one run of ingest; single-threaded.
+    """Stages the events of one run of ingest, for one thread; rows are written by another one.
 
     `offset` is the LSN up to which everything is handed over.
     """
@@ -148,13 +149,15 @@ class Spool:
         self._folder = folder
         self._versions = VersionIndex()
         self._recorded_version_ids = set(recorded_version_ids)
-        self.streams = OpenStreams(folder, self._versions)
+        self._background = BackgroundWriter()
+        self.streams = OpenStreams(folder, self._versions, self._background)
         self._rows = RowMessages()
         self._finished_rows = 0  # how many of _rows belong to finished transactions: the first ones
         self._transactions = Transactions()  # the finished ones in _rows
         self._others = _OtherRows()
         self._streamed = _SmallStreams()
         self._batch_file: StagedFileWriter | None = None  # of finished transactions
+        self._batch_rows = 0  # in the batch's file, or about to be
         self._open_file: StagedFileWriter | None = None  # of the open transaction, which outgrew a batch
         self._next = _Finished()
         self._began: events.Began | events.BeganPrepare | None = None
@@ -164,7 +167,7 @@ class Spool:
     def pending_rows(self) -> int:
         """Return how many rows and outcomes `seal` would hand over."""
         in_memory = self._finished_rows + self._others.finished + self._streamed.row_count
-        return self._next.row_count + in_memory + (self._batch_file.row_count if self._batch_file else 0)
+        return self._next.row_count + in_memory + self._batch_rows
 
     @property
     def has_commits(self) -> bool:
@@ -241,7 +244,9 @@ class Spool:
         """Finish the open transaction: its changes are in the next seal."""
         if self._open_file:
             self._write_finished()
-            self._next.files.append(self._write_open().close().with_end_lsn(committed.end_lsn))
+            file = self._write_open()
+            self._background.flush()
+            self._next.files.append(file.close().with_end_lsn(committed.end_lsn))
             self._open_file = None
         else:
             self._others.finish(committed)
@@ -255,6 +260,7 @@ class Spool:
         assert isinstance(self._began, events.BeganPrepare)
         self._write_finished()
         file = self._write_open()
+        self._background.flush()
         file.write(others_table([prepared_row(self._began)]))
         self._open_file = self._began = None
         self._next.prepared.append(PreparedFile(prepared.gid, prepared.xid, file.close()))
@@ -266,9 +272,8 @@ class Spool:
         self._record(described, committed.commit_lsn)
         tables = stream.finish(committed)
         if stream.is_on_disk:
-            file = StagedFileWriter(self._folder)
-            change_count = _write(file, tables)
-            self._next.files.append(file.close())
+            file, change_count = _write(StagedFileWriter(self._folder), tables)
+            self._next.files.append(file)
         else:
             small = list(tables)
             change_count = sum(map(_change_count, small))
@@ -286,10 +291,9 @@ class Spool:
         """Finish a transaction that streamed and is prepared: the next seal hands it over apart."""
         self._record(described, prepared.prepare_lsn)
         stream = self.streams.end(prepared.xid, described)
-        file = StagedFileWriter(self._folder)
-        file.write(others_table([prepared_row(prepared)]))
-        _write(file, stream.finish(prepared))
-        self._next.prepared.append(PreparedFile(prepared.gid, prepared.xid, file.close()))
+        tables = chain([others_table([prepared_row(prepared)])], stream.finish(prepared))
+        file, _ = _write(StagedFileWriter(self._folder), tables)
+        self._next.prepared.append(PreparedFile(prepared.gid, prepared.xid, file))
         self._extend_to(prepared.end_lsn)
 
     def end_prepared(self, outcome: PreparedOutcome) -> None:
@@ -306,9 +310,10 @@ class Spool:
             return None
         with crash_step(CrashStep.SEAL_CHANGES):
             self._write_finished()
+            self._background.flush()
             if self._batch_file:
                 self._next.files.append(self._batch_file.close())
-                self._batch_file = None
+                self._batch_file, self._batch_rows = None, 0
         finished, self._next = self._next, _Finished()
         staged = StagedTransactions(
             start_lsn=self.offset,
@@ -342,7 +347,8 @@ class Spool:
         return StagedTransactions(start_lsn, end_lsn, commit_time=self._newest_commit_time())
 
     def discard(self) -> None:
-        """Drop what is not handed over: the server sends it again."""
+        """Drop what is not handed over, and take nothing more: the server sends it again."""
+        self._background.close()
         for writer in (self._batch_file, self._open_file):
             if writer:
                 writer.discard()
@@ -391,47 +397,58 @@ class Spool:
             self._write_open()
 
     def _write_open(self) -> StagedFileWriter:
-        """Write all rows in memory, which are the open transaction's, to its own file."""
+        """Begin to write all rows in memory, which are the open transaction's, to its own file."""
         assert self._began is not None
         self._open_file = self._open_file or StagedFileWriter(self._folder)
-        if count := len(self._rows.messages):
-            self._open_file.write(
-                changes_table(self._rows, self._versions.all, Transactions.of(count, self._began))
-            )
-        if self._others.rows:
-            values = transaction_values(self._began)
-            self._open_file.write(others_table([row | values for row in self._others.rows]))
-        self._rows, self._others = RowMessages(), _OtherRows()
+        values = transaction_values(self._began)
+        others = [row | values for row in self._others.rows]
+        rows, self._rows, self._others = self._rows, RowMessages(), _OtherRows()
+        self._submit(self._open_file, rows, Transactions.of(len(rows.messages), self._began), others)
         return self._open_file
 
     def _write_finished(self) -> None:
-        """Write the rows of finished transactions to the batch's file."""
-        if not (self._finished_rows or self._others.finished or self._streamed.tables):
-            self._transactions = Transactions()
+        """Begin to write the rows of finished transactions to the batch's file."""
+        count, transactions = self._finished_rows, self._transactions
+        others, streamed = self._others.take_finished(), self._streamed
+        self._finished_rows, self._transactions, self._streamed = 0, Transactions(), _SmallStreams()
+        if not (count or others or streamed.tables):
             return
+        rows, self._rows = self._rows, RowMessages()
+        if count < len(rows.messages):
+            self._rows = rows.part(slice(count, None))
+            rows = rows.part(slice(count))
         self._batch_file = self._batch_file or StagedFileWriter(self._folder)
-        if count := self._finished_rows:
-            rows, self._rows = self._rows, RowMessages()
-            if count < len(rows.messages):
-                self._rows = rows.part(slice(count, None))
-                rows = rows.part(slice(count))
-            self._batch_file.write(changes_table(rows, self._versions.all, self._transactions))
-        if self._others.finished:
-            self._batch_file.write(others_table(self._others.take_finished()))
-        if self._streamed.tables:
-            self._batch_file.write(pa.concat_tables(self._streamed.tables).combine_chunks())
-            self._streamed = _SmallStreams()
-        self._finished_rows = 0
-        self._transactions = Transactions()
+        self._batch_rows += count + len(others) + streamed.row_count
+        self._submit(self._batch_file, rows, transactions, others, streamed.tables)
+
+    def _submit(
+        self,
+        file: StagedFileWriter,
+        rows: RowMessages,
+        transactions: Transactions,
+        others: list[OtherRow],
+        streamed: Sequence[pa.Table] = (),
+    ) -> None:
+        versions = self._versions.all  # to which others are added, but none changes its index
+
+        def write() -> None:
+            if rows.messages:
+                file.write(changes_table(rows, versions, transactions))
+            if others:
+                file.write(others_table(others))
+            if streamed:
+                file.write(pa.concat_tables(streamed).combine_chunks())
+
+        self._background.submit(write)
 
 
-def _write(file: StagedFileWriter, tables: Iterable[pa.Table]) -> int:
-    """Write tables and return how many changes they hold."""
+def _write(writer: StagedFileWriter, tables: Iterable[pa.Table]) -> tuple[StagedFile, int]:
+    """Write tables, and return the file and how many changes it holds."""
     count = 0
     for table in tables:
-        file.write(table)
+        writer.write(table)
         count += _change_count(table)
-    return count
+    return writer.close(), count
 
 
 def _change_count(table: pa.Table) -> int:

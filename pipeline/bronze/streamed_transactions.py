@@ -16,7 +16,7 @@ disk only encrypted, with a key that no other process has.
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from struct import Struct
@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
+from pipeline.bronze.background_writer import BackgroundWriter
 from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.rows import (
     OtherRow,
@@ -88,11 +89,13 @@ class Seal:
 
 
 class OpenStreams:
-    """The open streams of a session; what they hold in memory is bounded. Single-threaded."""
+    """The open streams of a session, for one thread; what they hold in memory is bounded."""
 
-    def __init__(self, folder: Path, versions: VersionIndex) -> None:
+    def __init__(self, folder: Path, versions: VersionIndex, background: BackgroundWriter) -> None:
+        """Move what is too much for memory to files in a folder, in the background."""
         self._folder = folder
         self._versions = versions
+        self._background = background
         self._open: dict[int, OpenStream] = {}
         self._seal = Seal()
         self._bytes = self._rows = 0  # in memory, of all
@@ -106,7 +109,7 @@ class OpenStreams:
         """Start a segment; the first one discards what was received of the transaction before."""
         if started.is_first:
             self.drop(started.xid)
-            self._open[started.xid] = OpenStream(started.xid, self._versions, self._seal)
+            self._open[started.xid] = OpenStream(started.xid, self._versions, self._seal, self._background)
 
     def describe(self, xid: int, version: RelationVersion) -> None:
         """Make a version the one that later changes of its relation name, in this stream."""
@@ -201,11 +204,12 @@ class OpenStream:
     Rows are numbered in the order of arrival: `ordinal` is that number until the transaction ends.
     """
 
-    def __init__(self, xid: int, versions: VersionIndex, seal: Seal) -> None:
+    def __init__(self, xid: int, versions: VersionIndex, seal: Seal, background: BackgroundWriter) -> None:
         self.xid = xid
         self.described: list[Description] = []  # in the stream, in order
         self.index_of_oid: dict[int, int] = {}  # of the versions that were described in the stream
         self._versions = versions
+        self._background = background
         self._rows = RowMessages()
         self._others: list[OtherRow] = []  # truncations and logical messages
         self._other_bytes = 0
@@ -281,23 +285,21 @@ class OpenStream:
         self.index_of_oid.clear()
 
     def move_to_disk(self, folder: Path) -> None:
-        """Move what is in memory to the end of the file."""
+        """Begin to move what is in memory to the end of the file."""
         self._file = self._file or folder / f"{uuid4().hex}.arrow"
-        piece = memoryview(self._seal.close(self._pop_rows()) if self._is_pending else self._decoded_rows())
-        with self._file.open("ab") as file:
+        self._pieces.append(self._is_pending)
+        self._background.submit(partial(self._append, self._file, self._pop_rows(), self._is_pending))
+
+    def _append(self, path: Path, held: tuple[RowMessages, list[OtherRow]], is_pending: bool) -> None:
+        piece = memoryview(self._seal.close(held) if is_pending else _in_arrow(self._decode(*held)))
+        with path.open("ab") as file:
             size = _SIZE.pack(len(piece))
             file.write(size + _CHECKSUM.pack(crc32(piece, crc32(size))))
             file.write(piece)
-        self._pieces.append(self._is_pending)
-
-    def _decoded_rows(self) -> pa.Buffer:
-        sink = pa.BufferOutputStream()
-        with ipc.new_stream(sink, STREAMED, options=_COMPRESSED) as writer:
-            writer.write_table(self._decode(*self._pop_rows()))
-        return sink.getvalue()
 
     def finish(self, transaction: Transaction) -> Iterator[pa.Table]:
         """Yield the rows that remain, as rows of `changes` of a transaction whose end is known."""
+        self._background.flush()
         memory = [self._decode(*self._pop_rows())] if self.row_count else []
         values = transaction_values(transaction)
         next_ordinals = [0, 0]  # of changes, of logical messages
@@ -307,6 +309,7 @@ class OpenStream:
 
     def discard(self) -> None:
         """Drop all rows."""
+        self._background.settle()
         if self._file:
             self._file.unlink(missing_ok=True)
         self._file, self._pieces, self._rows, self._others = None, [], RowMessages(), []
@@ -374,6 +377,13 @@ class OpenStream:
             aborted = pa.array(sorted(self._aborted), pa.int64())
             table = table.filter(pc.invert(pc.is_in(table.column(_SUBXID), value_set=aborted)))
         return table.remove_column(_SUBXID)
+
+
+def _in_arrow(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, STREAMED, options=_COMPRESSED) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 def _number(table: pa.Table, values: dict[str, Any], next_ordinals: list[int]) -> pa.Table:

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-_M_TRIM_THRESHOLD = -1  # of glibc's mallopt
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _TRIM_BYTES = 1 << 20
+_MMAP_BYTES = 8 << 20
 
 
 class _WithoutPandas:
@@ -42,7 +43,9 @@ def use_lean_arrow() -> None:
 def _trim_at_once() -> None:
     """Let the C library keep little of what is freed.
 
-    With each large block that is freed, glibc would keep more, up to 64 MiB in each arena.
+    With each large block that is freed, glibc would keep more, up to 64 MiB in each arena. Only very large
+    blocks have pages of their own, which the system has to clear each time.
     """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # other C libraries have none
         mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)

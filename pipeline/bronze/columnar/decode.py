@@ -220,15 +220,15 @@ def _read_tuples(
     lengths = np.empty(offsets[-1], np.int64)
     width = int(counts.max(initial=0))
     is_even = int(counts.min(initial=width)) == width
+    heads: Any = np.ndarray((len(octets) - 7,), ">i8", octets, strides=(1,))  # kind, length, three bytes more
     for column in range(width):
         rows: Any = slice(None) if is_even else np.flatnonzero(counts > column)
         cell: Any = slice(column, None, width) if is_even else offsets[:-1][rows] + column
         at = np.minimum(cursor[rows], len(octets) - 8)
-        kind = octets[at]
-        at += 1
-        length = _u32(octets, at)
-        at += 4
-        kinds[cell], starts[cell] = kind, at
+        head = heads[at].astype(np.int64)
+        kind = (head >> 56).astype(np.uint8)
+        length = (head >> 24) & 0xFFFFFFFF
+        kinds[cell], starts[cell] = kind, at + 5
         if (kind == TEXT).all():
             cursor[rows] += length + 5
         else:

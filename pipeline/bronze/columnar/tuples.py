@@ -76,15 +76,15 @@ def _take(octets: Octets, tuples: Tuples) -> pa.Array | None:
     The bytes are an array of Arrow already, if a value and what follows it are two elements: every other one
     is a value.
     """
-    starts, stops = tuples.starts, tuples.starts + tuples.lengths
+    bounds = np.empty(2 * len(tuples.starts), np.int32)  # of each value: its start and its end
+    bounds[0::2] = tuples.starts
+    np.add(tuples.starts, tuples.lengths, out=bounds[1::2], casting="same_kind")
     order = None
-    if (starts[1:] < stops[:-1]).any():  # values in binary format were converted, column by column
-        order = np.lexsort((stops, starts))
-        starts, stops = starts[order], stops[order]
-        if (starts[1:] < stops[:-1]).any():
+    if (bounds[2::2] < bounds[1:-1:2]).any():  # values in binary format were converted, column by column
+        order = np.lexsort((bounds[1::2], bounds[0::2]))
+        bounds = bounds.reshape(-1, 2)[order].reshape(-1)
+        if (bounds[2::2] < bounds[1:-1:2]).any():
             return None
-    bounds = np.empty(2 * len(starts), np.int32)
-    bounds[0::2], bounds[1::2] = starts, stops
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(octets)]
     elements = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
     values = np.arange(0, len(bounds), 2, dtype=np.int32)
@@ -103,12 +103,22 @@ def text_lists(
     buffers = [pa.py_buffer(buffer) for buffer in (validity, offsets, data)]
     text = pa.Array.from_buffers(pa.string(), len(tuples.kinds), buffers)
     raw = pa.nulls(len(tuples.present), RAW_CELLS)
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
+    if not _are_utf8(np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int32)):
         binary = pa.Array.from_buffers(pa.binary(), len(tuples.kinds), buffers)
         text, raw = _salvage(binary, tuples)
     return _lists(tuples, text, ~tuples.present), raw
+
+
+def _are_utf8(octets: Octets, offsets: npt.NDArray[np.int32]) -> bool:
+    """Return whether all values are UTF-8: together they are, and none of them begins within a character."""
+    bounds = np.array([0, len(octets)], np.int32)
+    together = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(bounds), pa.py_buffer(octets)])
+    try:
+        together.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    starts = offsets[:-1][offsets[:-1] < len(octets)]
+    return not ((octets[starts] & 0xC0) == 0x80).any()
 
 
 def _salvage(binary: pa.Array, tuples: Tuples) -> tuple[pa.Array, pa.Array]:

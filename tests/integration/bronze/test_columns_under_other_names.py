@@ -164,6 +164,7 @@ class History:
         return statements
 
 
+FILLER = ("CREATE TABLE filler (id int, v text)", "ALTER TABLE filler ALTER v SET STORAGE plain")
 SMALL_MEMORY = {"logical_decoding_work_mem": "64kB"}
 TWO_PHASE = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
 
@@ -183,17 +184,22 @@ def make(database: Database, folder: Path, route: str) -> NativePipeline:
 @contextmanager
 def scanned_spool(patch: pytest.MonkeyPatch, found: list[str]) -> Iterator[None]:
     """Let everything go to disk as soon as it can, and search it for planted values."""
+    moves = 0
     patch.setattr(streamed_transactions, "STREAM_ROWS", 5)
     patch.setattr(spool, "ROW_LIMIT", 7)
     move = streamed_transactions.OpenStream.move_to_disk
 
     def move_and_look(self: Any, folder: Path) -> None:
+        nonlocal moves
         move(self, folder)
+        moves += 1
+        self._background.flush()
         found.extend(places_of(folder, SECRET))
 
     patch.setattr(streamed_transactions.OpenStream, "move_to_disk", move_and_look)
     yield
     patch.undo()
+    assert moves, "transactions stream"
 
 
 def prove(
@@ -213,7 +219,7 @@ def prove(
         kind = list(RULES)[seed % len(RULES)]
         histories.append(History(f"{kind}_{seed}", Random(seed), RULES[kind]))
     can_prepare = pipeline.config.source.protocol.two_phase
-    database.run("CREATE TABLE filler (id int, v text)", *(s for each in histories for s in each.create()))
+    database.run(*FILLER, *(s for each in histories for s in each.create()))
     found: list[str] = []
     temporary = folder / "temporary"
     temporary.mkdir(parents=True)

@@ -38,6 +38,7 @@ def an_open_stream(folder: Path) -> Session:
     start(session, 10, ONE)
     for number in range(10):
         insert(session, 10, 10, f"a value {number}")
+    session.spool._background.flush()
     return session
 
 

@@ -177,6 +177,8 @@ def test_discard_leaves_no_file(session: Session, tmp_path: Path, monkeypatch: p
 FEED = """
 import resource, sys
 from pathlib import Path
+from pipeline.cli.arrow import use_lean_arrow
+use_lean_arrow()
 from tests.support.bronze.events import Session, relation, row_count_of
 session = Session(Path(sys.argv[1]), relation(1))
 count, size = int(sys.argv[2]), int(sys.argv[3])

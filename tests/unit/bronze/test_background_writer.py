@@ -1,0 +1,76 @@
+"""Writes in the background: in their order, one at a time, and none after one that failed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, get_ident
+
+import pytest
+
+from pipeline.bronze import spool as spool_module
+from pipeline.bronze.background_writer import BackgroundWriter
+from pipeline.errors import ProtocolError
+from pipeline.protocol.events import Change
+from tests.support.bronze.events import Session, relation
+
+TIMEOUT = 30.0
+
+
+@pytest.fixture
+def writer() -> Iterator[BackgroundWriter]:
+    writer = BackgroundWriter()
+    yield writer
+    writer.close()
+
+
+def test_writes_run_in_order_in_one_other_thread(writer: BackgroundWriter) -> None:
+    written: list[tuple[int, int]] = []
+    for number in range(100):
+        writer.submit(lambda number=number: written.append((number, get_ident())))  # type: ignore[misc]
+    writer.flush()
+    assert [number for number, _ in written] == list(range(100))
+    [thread] = {thread for _, thread in written}
+    assert thread != get_ident()
+
+
+def test_submit_returns_while_the_write_is_under_way(writer: BackgroundWriter) -> None:
+    may_end, has_ended = Event(), Event()
+
+    def write() -> None:
+        assert may_end.wait(TIMEOUT)
+        has_ended.set()
+
+    writer.submit(write)
+    assert not has_ended.is_set()
+    may_end.set()
+    writer.flush()
+    assert has_ended.is_set()
+
+
+def test_a_failed_write_fails_every_later_call(writer: BackgroundWriter) -> None:
+    written: list[int] = []
+
+    def fail() -> None:
+        raise ProtocolError("malformed")
+
+    writer.submit(fail)
+    writer.settle()
+    for call in (writer.flush, writer.flush, lambda: writer.submit(lambda: written.append(1))):
+        with pytest.raises(ProtocolError, match="malformed"):
+            call()
+    assert not written
+
+
+def test_the_spool_hands_over_nothing_after_a_malformed_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "ROW_LIMIT", 4)
+    session = Session(tmp_path, relation(1))
+    session.transaction(3)
+    session.begin()
+    session.spool.add_change(Change(0, session.relations[0], None, b"I\0\0\0\1N\0\7"))
+    session.commit()
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=r"public\.t"):
+            session.spool.seal()
+    session.spool.discard()
+    assert not list(tmp_path.iterdir())
