@@ -95,6 +95,7 @@ def lived(make_pipeline: MakePipeline) -> Pipeline:
     pipeline.run(
         *PERSON,
         "CREATE TABLE other (id int PRIMARY KEY, v text)",
+        "ALTER TABLE other ALTER v SET STORAGE PLAIN",  # else it would not fill the server's memory
         "INSERT INTO other VALUES (1, 'one')",
         f"ALTER DATABASE {pipeline.database.name} SET logical_decoding_work_mem = '64kB'",
         row(f"{SECRET}1"),
@@ -129,6 +130,8 @@ def lived(make_pipeline: MakePipeline) -> Pipeline:
             session.execute(statement.encode())
         session.execute("COMMIT")  # streamed
     pipeline.catch_up("UPDATE other SET v = 'two' WHERE id = 1")
+    [streamed] = pipeline.source.execute("SELECT sum(stream_txns) FROM pg_stat_replication_slots")
+    assert streamed[0] >= 2
     found = Lake(pipeline.root, pipeline.spark).table("_pgdelta", "differences")
     found.ensure(DIFFERENCES)
     different = {"run_id": "1", "schema_name": "public", "table_name": "person", "lsn": 1, "kind": "changed"}
