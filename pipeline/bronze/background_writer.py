@@ -11,14 +11,19 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 class BackgroundWriter:
     """Runs writes one after the other, in the order of `submit`; none follows one that failed."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="stage")  # starts its thread when needed
+    def __init__(self, *, has_thread: bool = True) -> None:
+        """Run writes in a thread; without one, `submit` runs them."""
+        # starts its thread when needed
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="stage") if has_thread else None
         self._last: Future[None] | None = None
 
     def submit(self, write: Callable[[], None]) -> None:
         """Begin a write once the one before has ended; raise the error of that one."""
         self.flush()
-        self._last = self._pool.submit(write)
+        if self._pool is None:
+            write()
+        else:
+            self._last = self._pool.submit(write)
 
     def flush(self) -> None:
         """Wait until everything is written; raise the error of the write that failed."""
@@ -32,4 +37,5 @@ class BackgroundWriter:
 
     def close(self) -> None:
         """Wait like `settle`, and end the thread."""
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()

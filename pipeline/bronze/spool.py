@@ -142,14 +142,22 @@ class Spool:
     """
 
     def __init__(
-        self, folder: Path, offset: LSN = INVALID, recorded_version_ids: Collection[int] = ()
+        self,
+        folder: Path,
+        offset: LSN = INVALID,
+        recorded_version_ids: Collection[int] = (),
+        *,
+        reads_types: bool = False,
     ) -> None:
-        """Stage files in a folder; relation versions that are recorded already are not handed over."""
+        """Stage files in a folder; relation versions that are recorded already are not handed over.
+
+        If decoding `reads_types` of the source, as values in binary format need, the caller's thread does it.
+        """
         self.offset = offset
         self._folder = folder
         self._versions = VersionIndex()
         self._recorded_version_ids = set(recorded_version_ids)
-        self._background = BackgroundWriter()
+        self._background = BackgroundWriter(has_thread=not reads_types)
         self.streams = OpenStreams(folder, self._versions, self._background)
         self._rows = RowMessages()
         self._finished_rows = 0  # how many of _rows belong to finished transactions: the first ones

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -27,10 +28,11 @@ def use_lean_arrow() -> None:
     """
     if "pandas" in sys.modules or "pyarrow" in sys.modules:
         return
+    # read when pyarrow is loaded; `set_memory_pool` would leave what reads Parquet and computes with its own
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     import pyarrow as pa
 
     _trim_at_once()
-    pa.set_memory_pool(pa.system_memory_pool())
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
     try:

@@ -72,7 +72,12 @@ class Capture:
         self._staging = StagingFolder(bronze.lake)
         recorded = bronze.relation_version_ids(summary.captured_offset)
         bronze.relations.force_log()  # a version that is recorded already is not recorded again
-        self._spool = Spool(self._staging.path, summary.captured_offset, recorded)
+        self._spool = Spool(
+            self._staging.path,
+            summary.captured_offset,
+            recorded,
+            reads_types=config.source.protocol.binary,
+        )
         self._decoder = Decoder(
             self._spool,
             connection,

@@ -41,6 +41,7 @@ SAFE = {
     },
     "pipeline/silver/compare/clone.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/silver/fold/duckdb_sql.py": {
+        "SETTINGS['memory_limit']",
         "name",
         "self.with_defined(query)",
     },  # names and texts of `fold_sql`

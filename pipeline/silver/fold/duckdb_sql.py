@@ -125,7 +125,14 @@ class DuckSql(SqlSession):
         for name in self._arrow:
             self._connection.unregister(name)
         self._defined, self._tables, self._arrow = {}, [], []
+        self._return_memory()
+
+    def _return_memory(self) -> None:
+        """Give memory that is free again back to the system: DuckDB does it when its limit is set."""
+        if self.has_many:
+            self._connection.execute(f"SET GLOBAL memory_limit = '{SETTINGS['memory_limit']}'")
 
     def close(self) -> None:
         """End the connection; its relations are gone."""
+        self.clear()
         self._connection.close()

@@ -42,7 +42,7 @@ class Pair:
         return text
 
     def _land(self, config: Config, directory: Path) -> tuple[list[dict[str, Any]], set[type]]:
-        spool = Spool(directory)
+        spool = Spool(directory, reads_types=config.source.protocol.binary)
         conninfo = config.source.conninfo
         with closing(start(config, config.source.route)) as stream, connect(conninfo) as connection:
             messages = read_through(stream, self.database.flush_lsn())

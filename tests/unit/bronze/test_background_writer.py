@@ -60,6 +60,14 @@ def test_a_failed_write_fails_every_later_call(writer: BackgroundWriter) -> None
     assert not written
 
 
+def test_without_a_thread_submit_writes() -> None:
+    writer, threads = BackgroundWriter(has_thread=False), list[int]()
+    writer.submit(lambda: threads.append(get_ident()))
+    assert threads == [get_ident()]
+    for end in (writer.flush, writer.settle, writer.close):
+        end()
+
+
 def test_the_spool_hands_over_nothing_after_a_malformed_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,16 @@
-"""What a command sets before it uses Arrow."""
+"""What a command sets before it uses Arrow, and the memory that it holds after work on many rows."""
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.paths import ROOT
 
-FREED = """
+RESIDENT = """
 from pathlib import Path
 from pipeline.cli.arrow import use_lean_arrow
 use_lean_arrow()
@@ -15,7 +18,8 @@ import pyarrow as pa
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
-
+"""
+FREED = """
 before = resident()
 block = pa.allocate_buffer(30 << 20)  # from now on the C library would keep up to 60 MiB
 del block
@@ -25,8 +29,50 @@ print(resident() - before)
 """
 
 
+FOLDED = """
+from pipeline.silver.fold.duckdb_sql import DuckSql
+values = [f"{number:08d}" + "x" * 700 for number in range(200_000)]
+rows = pa.table({"key": [number % 50_000 for number in range(200_000)], "value": values})
+DuckSql()
+before = resident()
+session = DuckSql()
+session.has_many = True
+session.add("rows", rows)
+session.compute("newest", "SELECT key, arg_max({'value': value}, value) AS newest FROM rows GROUP BY key")
+session.close()
+print(resident() - before)
+"""
+
+
+@pytest.mark.promise("bounded memory")
+@pytest.mark.parametrize(("work", "kept"), [(FREED, 8), (FOLDED, 32)], ids=["blocks", "folded"])
 @pytest.mark.skipif(sys.platform != "linux", reason="other C libraries keep memory in other ways")
-def test_memory_that_is_freed_goes_back_to_the_system() -> None:
-    command = [sys.executable, "-c", FREED]
+def test_memory_that_is_freed_goes_back_to_the_system(work: str, kept: int) -> None:
+    command = [sys.executable, "-c", RESIDENT + work]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 8
+    assert int(done.stdout) < kept
+
+
+READ = """
+import sys
+from pathlib import Path
+from pipeline.cli.arrow import use_lean_arrow
+use_lean_arrow()
+import pyarrow.parquet as pq
+
+def reserved():
+    return int(Path("/proc/self/statm").read_text().split()[0]) * 4096 >> 20
+
+before = reserved()
+pq.ParquetFile(sys.argv[1], pre_buffer=True).read()
+print(reserved() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_no_reader_uses_an_allocator_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"value": ["x" * 100] * 100_000}), file)
+    command = [sys.executable, "-c", READ, str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 900  # Arrow's own reserves 1 GiB at once
