@@ -132,6 +132,8 @@ class TableApplier:
                     planner.back_off.record_stop(table.facts, failure)
                 state = TableState(applied=offset, failure=failure)
                 return Outcome(state, entries.behind(name, offset), plan.end.lsn, is_repeated)
+            finally:
+                self.rows.release(name)
 
     def _write(self, table: TablePlan, plan: BatchPlan, since: int) -> TableState:
         """Write a table, or hold it by its guards; only we may have written to it since a version."""

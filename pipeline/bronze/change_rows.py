@@ -152,6 +152,11 @@ class ChangeRows:
             self._file_parts.clear()
             self._shared_from = shared_from
 
+    def release(self, name: TableName) -> None:
+        """Forget the rows of a table that is written; they are read again if it needs them again."""
+        with self._lock:
+            self._divided.release(name)
+
     def size(self, name: TableName, start: InputStart, end_lsn: LSN, changes: int) -> int | None:
         """Return the bytes of bronze that so many changes of a table take, None if only Spark reads them.
 
@@ -281,7 +286,7 @@ class ChangeRows:
 
     def _part(self, part: FilePart, name: TableName, *, is_shared: bool) -> pa.Table | None:
         """Return the rows of a table in a part of a file, None if it has none."""
-        if part in self._divided:
+        if self._divided.has(part, name):
             return self._divided.get(part, name)
         tables = _split(_read(part, self._columns))
         self._divided.add(part, tables, is_shared=is_shared)

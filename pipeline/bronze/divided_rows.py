@@ -27,12 +27,14 @@ class DividedRows:
         self._places: dict[Hashable, dict[TableName, tuple[int, int]]] = {}  # offset and bytes on disk
         self._in_memory = self._on_disk = 0
         self._file: IO[bytes] | None = None
+        self._released: set[TableName] = set()
 
-    def __contains__(self, part: Hashable) -> bool:
-        return part in self._rows or part in self._places
+    def has(self, part: Hashable, name: TableName) -> bool:
+        """Return whether `get` knows the rows of a table in a part, or that there are none."""
+        return part in self._places or (part in self._rows and name not in self._released)
 
     def get(self, part: Hashable, name: TableName) -> pa.Table | None:
-        """Return the rows of a table in a part that was added, None if it has none."""
+        """Return the rows of a table in a part, None if it has none."""
         if part in self._rows:
             return self._rows[part].get(name)
         place = self._places[part].get(name)
@@ -40,21 +42,32 @@ class DividedRows:
 
     def add(self, part: Hashable, tables: Mapping[TableName, pa.Table], *, is_shared: bool) -> None:
         """Keep the rows of a part if there is room for them: on disk only those that many tables need."""
+        if part in self._rows:  # read again for a table that was released
+            return
         size = sum(rows.nbytes for rows in tables.values())
         if self._in_memory + size <= MAX_IN_MEMORY:
-            self._rows[part] = dict(tables)
-            self._in_memory += size
+            kept = {name: rows for name, rows in tables.items() if name not in self._released}
+            self._rows[part] = kept
+            self._in_memory += sum(rows.nbytes for rows in kept.values())
         elif is_shared and self._on_disk < MAX_ON_DISK:
             try:
                 self._places[part] = {name: self._write(rows) for name, rows in tables.items()}
             except OSError:  # no room on disk: each table reads the file
                 self._places.pop(part, None)
 
+    def release(self, name: TableName) -> None:
+        """Forget the rows of a table that are in memory."""
+        self._released.add(name)
+        for tables in self._rows.values():
+            if (rows := tables.pop(name, None)) is not None:
+                self._in_memory -= rows.nbytes
+
     def clear(self) -> None:
         """Forget all rows."""
         if self._file is not None:
             self._file.close()
         self._rows, self._places, self._file = {}, {}, None
+        self._released = set()
         self._in_memory = self._on_disk = 0
 
     def _write(self, rows: pa.Table) -> tuple[int, int]:
