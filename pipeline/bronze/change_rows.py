@@ -381,9 +381,10 @@ def _split(rows: pa.Table) -> dict[TableName, pa.Table]:
 
     if not rows.num_rows:
         return {}
+    rows = rows.combine_chunks()  # else each `take` would copy all of them
     codes = np.zeros(rows.num_rows, np.int64)
     for column in ("schema_name", "table_name"):
-        encoded = pc.dictionary_encode(rows.column(column).combine_chunks())
+        encoded = pc.dictionary_encode(rows.column(column).chunk(0))
         codes = codes * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order])) + 1

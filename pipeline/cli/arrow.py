@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_M_TRIM_THRESHOLD = -1  # of glibc's mallopt
 _TRIM_BYTES = 1 << 20
-_MMAP_BYTES = 8 << 20
 
 
 class _WithoutPandas:
@@ -28,8 +27,10 @@ def use_lean_arrow() -> None:
     """
     if "pandas" in sys.modules or "pyarrow" in sys.modules:
         return
-    # read when pyarrow is loaded; `set_memory_pool` would leave what reads Parquet and computes with its own
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    # Read when pyarrow is loaded. `pa.set_memory_pool` is not for what computes and reads Parquet. Arrow's
+    # default keeps what it frees, and the C library loses memory between many small arrays.
+    if sys.platform == "linux":
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
     import pyarrow as pa
 
     _trim_at_once()
@@ -45,9 +46,7 @@ def use_lean_arrow() -> None:
 def _trim_at_once() -> None:
     """Let the C library keep little of what is freed.
 
-    With each large block that is freed, glibc would keep more, up to 64 MiB in each arena. Only very large
-    blocks have pages of their own, which the system has to clear each time.
+    With each large block that is freed, glibc would keep more, up to 64 MiB in each arena.
     """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # other C libraries have none
         mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
-        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
