@@ -135,6 +135,14 @@ class _SmallStreams:
         self.byte_count += sum(table.nbytes for table in tables)
 
 
+@dataclass(slots=True)
+class _BatchFile:
+    """The file of finished transactions, and how many rows are in it or about to be."""
+
+    writer: StagedFileWriter
+    row_count: int = 0
+
+
 class Spool:
     """Stages the events of one run of ingest, for one thread; rows are written by another one.
 
@@ -164,8 +172,7 @@ class Spool:
         self._transactions = Transactions()  # the finished ones in _rows
         self._others = _OtherRows()
         self._streamed = _SmallStreams()
-        self._batch_file: StagedFileWriter | None = None  # of finished transactions
-        self._batch_rows = 0  # in the batch's file, or about to be
+        self._batch: _BatchFile | None = None
         self._open_file: StagedFileWriter | None = None  # of the open transaction, which outgrew a batch
         self._next = _Finished()
         self._began: events.Began | events.BeganPrepare | None = None
@@ -175,7 +182,7 @@ class Spool:
     def pending_rows(self) -> int:
         """Return how many rows and outcomes `seal` would hand over."""
         in_memory = self._finished_rows + self._others.finished + self._streamed.row_count
-        return self._next.row_count + in_memory + self._batch_rows
+        return self._next.row_count + in_memory + (self._batch.row_count if self._batch else 0)
 
     @property
     def has_commits(self) -> bool:
@@ -319,9 +326,9 @@ class Spool:
         with crash_step(CrashStep.SEAL_CHANGES):
             self._write_finished()
             self._background.flush()
-            if self._batch_file:
-                self._next.files.append(self._batch_file.close())
-                self._batch_file, self._batch_rows = None, 0
+            if self._batch:
+                self._next.files.append(self._batch.writer.close())
+                self._batch = None
         finished, self._next = self._next, _Finished()
         staged = StagedTransactions(
             start_lsn=self.offset,
@@ -357,7 +364,7 @@ class Spool:
     def discard(self) -> None:
         """Drop what is not handed over, and take nothing more: the server sends it again."""
         self._background.close()
-        for writer in (self._batch_file, self._open_file):
+        for writer in (self._batch.writer if self._batch else None, self._open_file):
             if writer:
                 writer.discard()
         self.streams.discard()
@@ -425,9 +432,9 @@ class Spool:
         if count < len(rows.messages):
             self._rows = rows.part(slice(count, None))
             rows = rows.part(slice(count))
-        self._batch_file = self._batch_file or StagedFileWriter(self._folder)
-        self._batch_rows += count + len(others) + streamed.row_count
-        self._submit(self._batch_file, rows, transactions, others, streamed.tables)
+        self._batch = self._batch or _BatchFile(StagedFileWriter(self._folder))
+        self._batch.row_count += count + len(others) + streamed.row_count
+        self._submit(self._batch.writer, rows, transactions, others, streamed.tables)
 
     def _submit(
         self,
