@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pipeline.table_copy import candidates
+from pipeline.table_copy import new_tables
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous
@@ -60,7 +60,7 @@ def test_a_prepared_transaction_that_never_ends_holds_the_new_table(
     life.run(TABLE.format("b"), TABLE.format("c"), FILL.format("c", 1, 5))
     life.prepare("p", "INSERT INTO b VALUES (100, 'prepared before it joined')")
     life.run(added(life, "b, c"))
-    monkeypatch.setattr(candidates, "PATIENCE", 3.0)
+    monkeypatch.setattr(new_tables, "PATIENCE", 3.0)
     assert life.ingest().exit_code(strict=False) == 1
     [(kind, sentence)] = life.events("b")
     assert kind == "held"
