@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
+import pytest
+
 from tests.support.paths import ROOT
 
 ROOMS = ("pipeline", "tools", "tests")
@@ -29,6 +31,7 @@ def patches(text: str) -> Iterator[tuple[Any, str]]:
                 yield getattr(owner, attribute) if has_it else import_module(f"{module}.{attribute}"), name
 
 
+@pytest.mark.costly
 def test_every_name_that_a_test_replaces_exists() -> None:
     texts = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
     found = [(path, *patch) for path, text in texts.items() if "setattr(" in text for patch in patches(text)]
