@@ -72,6 +72,12 @@ class PublicationGapError(SlotGapError):
     """Changes of a time at which the publication did not exist: the slot cannot be decoded past them."""
 
 
+class UndecodableError(SourceError):
+    """A transaction that the server cannot decode, maybe only not in parts; `reason` says what it is."""
+
+    reason = ""
+
+
 class SlotBusyError(SourceError):
     """A slot that another session is reading; `reason` names the session."""
 

@@ -166,7 +166,7 @@ class Spool:
         self._versions = VersionIndex()
         self._recorded_version_ids = set(recorded_version_ids)
         self._background = BackgroundWriter(has_thread=not reads_types)
-        self.streams = OpenStreams(folder, self._versions, self._background)
+        self.streams = OpenStreams(folder, self._versions, self._background, reads_types=reads_types)
         self._rows = RowMessages()
         self._finished_rows = 0  # how many of _rows belong to finished transactions: the first ones
         self._transactions = Transactions()  # the finished ones in _rows

@@ -91,8 +91,14 @@ class Seal:
 class OpenStreams:
     """The open streams of a session, for one thread; what they hold in memory is bounded."""
 
-    def __init__(self, folder: Path, versions: VersionIndex, background: BackgroundWriter) -> None:
-        """Move what is too much for memory to files in a folder, in the background."""
+    def __init__(
+        self, folder: Path, versions: VersionIndex, background: BackgroundWriter, *, reads_types: bool = False
+    ) -> None:
+        """Move what is too much for memory to files in a folder, in the background.
+
+        If decoding `reads_types`, rows stay as they were sent until the end: the transaction may make types.
+        """
+        self._reads_types = reads_types
         self._folder = folder
         self._versions = versions
         self._background = background
@@ -109,7 +115,9 @@ class OpenStreams:
         """Start a segment; the first one discards what was received of the transaction before."""
         if started.is_first:
             self.drop(started.xid)
-            self._open[started.xid] = OpenStream(started.xid, self._versions, self._seal, self._background)
+            stream = OpenStream(started.xid, self._versions, self._seal, self._background)
+            stream.is_pending = self._reads_types
+            self._open[started.xid] = stream
 
     def describe(self, xid: int, version: RelationVersion) -> None:
         """Make a version the one that later changes of its relation name, in this stream."""
@@ -216,7 +224,7 @@ class OpenStream:
         self._next_row = 0
         self._aborted: set[int] = set()
         self._seal = seal
-        self._is_pending = False  # whether a pending version was described
+        self.is_pending = False  # whether what decodes rows may not be known before the end
         self._settled_index: dict[int, int] = {}  # of versions that replace pending ones
         self._file: Path | None = None  # pieces: each after its size and checksum
         self._pieces: list[bool] = []  # sealed rows as they were sent, or decoded ones as an Arrow stream
@@ -239,7 +247,7 @@ class OpenStream:
     def describe(self, index: int) -> None:
         """Make a version the one that later changes of its relation name."""
         version = self._versions.all[index]
-        self._is_pending |= version.is_pending
+        self.is_pending |= version.is_pending
         self.described.append(Description(self._next_row, version, version))
         self.index_of_oid[version.relation.oid] = index
 
@@ -287,8 +295,8 @@ class OpenStream:
     def move_to_disk(self, folder: Path) -> None:
         """Begin to move what is in memory to the end of the file."""
         self._file = self._file or folder / f"{uuid4().hex}.arrow"
-        self._pieces.append(self._is_pending)
-        self._background.submit(partial(self._append, self._file, self._pop_rows(), self._is_pending))
+        self._pieces.append(self.is_pending)
+        self._background.submit(partial(self._append, self._file, self._pop_rows(), self.is_pending))
 
     def _append(self, path: Path, held: tuple[RowMessages, list[OtherRow]], is_pending: bool) -> None:
         piece = memoryview(self._seal.close(held) if is_pending else _in_arrow(self._decode(*held)))

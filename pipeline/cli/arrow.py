@@ -27,13 +27,17 @@ def use_lean_arrow() -> None:
     """
     if "pandas" in sys.modules or "pyarrow" in sys.modules:
         return
-    # Read when pyarrow is loaded. `pa.set_memory_pool` is not for what computes and reads Parquet. Arrow's
-    # default keeps what it frees, and the C library loses memory between many small arrays.
-    if sys.platform == "linux":
+    # Arrow's default keeps what it frees, and the C library loses memory between many small arrays. jemalloc
+    # is in the wheels for x86-64, and is chosen when pyarrow is loaded: `set_memory_pool` is not for what
+    # computes and reads Parquet.
+    has_jemalloc = sys.platform == "linux" and os.uname().machine == "x86_64"
+    if has_jemalloc:
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
     import pyarrow as pa
 
     _trim_at_once()
+    if not has_jemalloc:
+        pa.set_memory_pool(pa.system_memory_pool())
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
     try:

@@ -7,6 +7,7 @@ rest again. A slot ahead of bronze means that something is missing, and is refus
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from pipeline.errors import (
     RestoredSourceError,
     SlotGapError,
     SlotWaitStopped,
+    UndecodableError,
 )
 from pipeline.ingest.capture import Capture
 from pipeline.ingest.continuity import cross_gap, first_slot
@@ -74,6 +76,14 @@ def run_ingest(
             _run(config, trigger, stop, spark, progress, summary, gap)
         except SlotWaitStopped as stopped:
             NOTICES.info("%s", stopped)
+        except UndecodableError as undecodable:
+            protocol = config.source.protocol
+            if protocol.streaming == "off":
+                raise
+            NOTICES.info("%s The run continues with streaming off.", undecodable.reason)
+            without = replace(protocol, streaming="off")
+            config, gap = replace(config, source=replace(config.source, protocol=without)), None
+            continue
         except PublicationGapError as found:  # the stream ended at it; the next session begins after it
             if config.source.lost_slot == "stop":
                 raise

@@ -102,6 +102,7 @@ SESSION_OPTIONS: Mapping[str, str] = {
     "lc_monetary": "C",
     "search_path": "",
     "quote_all_identifiers": "off",
+    "standard_conforming_strings": "on",  # else expressions of the catalog are printed in other ways
     "default_transaction_read_only": "off",
     # Limits of the role must not end a long decoding.
     "statement_timeout": "0",

@@ -127,7 +127,12 @@ class Rewrites:
             return set(), undecided | unproven
         xids = {suspects[oid].row_xmin for oid in unproven}
         truncated = count_changes(self._bronze.changes, name, xids, before.lsn, ("T",))
-        return {oid for oid in unproven if suspects[oid].row_xmin not in truncated}, undecided
+        # the transaction that truncated a table may also have altered what it wrote since
+        is_proven = {
+            oid: suspects[oid].row_xmin in truncated and not self._has_lost_default(connection, oid, before)
+            for oid in unproven
+        }
+        return {oid for oid in unproven if not is_proven[oid]}, undecided
 
     def settle(
         self, found: Mapping[TableName, str], lsn: LSN, *, is_whole: bool

@@ -22,7 +22,14 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
 from pipeline.config.config import Config
-from pipeline.errors import GapError, PublicationGapError, SlotGapError, SlotWaitStopped, SourceError
+from pipeline.errors import (
+    GapError,
+    PublicationGapError,
+    SlotGapError,
+    SlotWaitStopped,
+    SourceError,
+    UndecodableError,
+)
 from pipeline.postgres.connection import Connection, describe, reading
 from pipeline.postgres.replication.options import PLUGIN, negotiate
 from pipeline.postgres.replication.slot_creation import create_waiting
@@ -397,9 +404,13 @@ def slot_error(name: str, error: psycopg.Error | str, diagnostic: Diagnostic | N
     if (sqlstate == _UNDEFINED_FILE and _WAL_FILE.search(message)) or any(part in message for part in _LOST):
         return GapError(f"{describe_lost_slot(name, message)} {RESYNC_ADVICE}")
     if "could not map file" in message:
-        return SourceError(
-            f"The slot {name} cannot be decoded ({message}), because of a transaction that was prepared and"
-            " rolled back before it was read. See docs/operations/limits.md for how to continue without"
-            " two_phase."
+        reason = (
+            f"The slot {name} cannot be decoded ({message}): a table was created or truncated in a savepoint"
+            " that was rolled back, or in a transaction that was prepared and rolled back."
         )
+        undecodable = UndecodableError(
+            f"{reason} See docs/operations/limits.md for how to continue without two_phase."
+        )
+        undecodable.reason = reason
+        return undecodable
     return SourceError(f"The slot {name} cannot be read: {message}.")

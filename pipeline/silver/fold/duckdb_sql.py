@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -125,14 +126,20 @@ class DuckSql(SqlSession):
         for name in self._arrow:
             self._connection.unregister(name)
         self._defined, self._tables, self._arrow = {}, [], []
-        self._return_memory()
-
-    def _return_memory(self) -> None:
-        """Give memory that is free again back to the system: DuckDB does it when its limit is set."""
-        if self.has_many:
-            self._connection.execute(f"SET GLOBAL memory_limit = '{SETTINGS['memory_limit']}'")
+        self._return_memory(self._connection)
 
     def close(self) -> None:
         """End the connection; its relations are gone."""
-        self.clear()
         self._connection.close()
+        self._return_memory(None)
+
+    def _return_memory(self, connection: duckdb.DuckDBPyConnection | None) -> None:
+        """Give memory that is free again back to the system: DuckDB does it when its limit is set.
+
+        It may fail while another session has all the memory.
+        """
+        if self.has_many:
+            import duckdb
+
+            with suppress(duckdb.Error):
+                (connection or _connect()).execute(f"SET GLOBAL memory_limit = '{SETTINGS['memory_limit']}'")

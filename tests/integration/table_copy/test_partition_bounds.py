@@ -7,6 +7,8 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from tests.support.lockstep import Group, Lane, Steps, lockstep
+from tests.support.pipelines import MakePipeline
+from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
 GROUP = Group(copy="initial", via_root=True)
@@ -320,3 +322,39 @@ def test_modes_with_a_past_mark_or_keep_the_rows(lane: Lane) -> Steps:
     assert events(lane, "u")[0][0] == "info"
     assert "(mode: append)" in events(lane, "u")[0][1]
     assert len(lane.rows("u", "id")) == 10
+
+
+@pytest.mark.promise("partitions that come and go")
+def test_bounds_with_backslashes_are_read_whatever_the_database_sets(
+    make_pipeline: MakePipeline, database: Database
+) -> None:
+    database.run(f"ALTER DATABASE {database.name} SET standard_conforming_strings = off")
+    pipeline = make_pipeline(copy="initial")
+    pipeline.catch_up(
+        "CREATE TABLE t (id int, r text, PRIMARY KEY (id, r)) PARTITION BY LIST (r)",
+        r"CREATE TABLE t_a PARTITION OF t FOR VALUES IN (E'a\\b')",
+        "CREATE TABLE t_d PARTITION OF t DEFAULT",
+        r"INSERT INTO t VALUES (1, E'a\\b'), (2, 'c')",
+    )
+    pipeline.assert_equal("t")
+    pipeline.catch_up("DROP TABLE t_a")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+
+
+@pytest.mark.promise("rewrites")
+def test_a_truncate_is_no_proof_if_its_transaction_alters_columns(
+    make_pipeline: MakePipeline,
+) -> None:
+    pipeline = make_pipeline(copy="initial")
+    fill_root = "INSERT INTO root SELECT i, 'v' || i FROM generate_series(1, 150) i"
+    pipeline.catch_up(
+        "CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE other PARTITION OF root FOR VALUES FROM (100) TO (200)",
+        fill_root,
+    )
+    pipeline.transact("TRUNCATE root", fill_root, "ALTER TABLE root ALTER v TYPE text USING v || 'r'")
+    pipeline.catch_up()
+    pipeline.catch_up()
+    pipeline.assert_equal("root")
