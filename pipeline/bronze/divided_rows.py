@@ -44,11 +44,11 @@ class DividedRows:
         """Keep the rows of a part if there is room for them: on disk only those that many tables need."""
         if part in self._rows:  # read again for a table that was released
             return
-        size = sum(rows.nbytes for rows in tables.values())
+        needed = {name: rows for name, rows in tables.items() if name not in self._released}
+        size = sum(rows.nbytes for rows in needed.values())
         if self._in_memory + size <= MAX_IN_MEMORY:
-            kept = {name: rows for name, rows in tables.items() if name not in self._released}
-            self._rows[part] = kept
-            self._in_memory += sum(rows.nbytes for rows in kept.values())
+            self._rows[part] = needed
+            self._in_memory += size
         elif is_shared and self._on_disk < MAX_ON_DISK:
             try:
                 self._places[part] = {name: self._write(rows) for name, rows in tables.items()}

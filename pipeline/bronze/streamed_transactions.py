@@ -115,9 +115,9 @@ class OpenStreams:
         """Start a segment; the first one discards what was received of the transaction before."""
         if started.is_first:
             self.drop(started.xid)
-            stream = OpenStream(started.xid, self._versions, self._seal, self._background)
-            stream.is_pending = self._reads_types
-            self._open[started.xid] = stream
+            self._open[started.xid] = OpenStream(
+                started.xid, self._versions, self._seal, self._background, is_pending=self._reads_types
+            )
 
     def describe(self, xid: int, version: RelationVersion) -> None:
         """Make a version the one that later changes of its relation name, in this stream."""
@@ -212,7 +212,9 @@ class OpenStream:
     Rows are numbered in the order of arrival: `ordinal` is that number until the transaction ends.
     """
 
-    def __init__(self, xid: int, versions: VersionIndex, seal: Seal, background: BackgroundWriter) -> None:
+    def __init__(
+        self, xid: int, versions: VersionIndex, seal: Seal, background: BackgroundWriter, *, is_pending: bool
+    ) -> None:
         self.xid = xid
         self.described: list[Description] = []  # in the stream, in order
         self.index_of_oid: dict[int, int] = {}  # of the versions that were described in the stream
@@ -224,7 +226,7 @@ class OpenStream:
         self._next_row = 0
         self._aborted: set[int] = set()
         self._seal = seal
-        self.is_pending = False  # whether what decodes rows may not be known before the end
+        self._is_pending = is_pending  # whether what decodes rows may not be known before the end
         self._settled_index: dict[int, int] = {}  # of versions that replace pending ones
         self._file: Path | None = None  # pieces: each after its size and checksum
         self._pieces: list[bool] = []  # sealed rows as they were sent, or decoded ones as an Arrow stream
@@ -247,7 +249,7 @@ class OpenStream:
     def describe(self, index: int) -> None:
         """Make a version the one that later changes of its relation name."""
         version = self._versions.all[index]
-        self.is_pending |= version.is_pending
+        self._is_pending |= version.is_pending
         self.described.append(Description(self._next_row, version, version))
         self.index_of_oid[version.relation.oid] = index
 
@@ -295,8 +297,8 @@ class OpenStream:
     def move_to_disk(self, folder: Path) -> None:
         """Begin to move what is in memory to the end of the file."""
         self._file = self._file or folder / f"{uuid4().hex}.arrow"
-        self._pieces.append(self.is_pending)
-        self._background.submit(partial(self._append, self._file, self._pop_rows(), self.is_pending))
+        self._pieces.append(self._is_pending)
+        self._background.submit(partial(self._append, self._file, self._pop_rows(), self._is_pending))
 
     def _append(self, path: Path, held: tuple[RowMessages, list[OtherRow]], is_pending: bool) -> None:
         piece = memoryview(self._seal.close(held) if is_pending else _in_arrow(self._decode(*held)))

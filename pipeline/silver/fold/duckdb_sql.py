@@ -126,14 +126,14 @@ class DuckSql(SqlSession):
         for name in self._arrow:
             self._connection.unregister(name)
         self._defined, self._tables, self._arrow = {}, [], []
-        self._return_memory(self._connection)
+        self._return_memory()
 
     def close(self) -> None:
         """End the connection; its relations are gone."""
         self._connection.close()
-        self._return_memory(None)
+        self._return_memory()
 
-    def _return_memory(self, connection: duckdb.DuckDBPyConnection | None) -> None:
+    def _return_memory(self) -> None:
         """Give memory that is free again back to the system: DuckDB does it when its limit is set.
 
         It may fail while another session has all the memory.
@@ -142,4 +142,4 @@ class DuckSql(SqlSession):
             import duckdb
 
             with suppress(duckdb.Error):
-                (connection or _connect()).execute(f"SET GLOBAL memory_limit = '{SETTINGS['memory_limit']}'")
+                _connect().execute(f"SET GLOBAL memory_limit = '{SETTINGS['memory_limit']}'")
