@@ -1,4 +1,4 @@
-"""The checksum file of a version: what Spark then need not compute from the log by a job.
+"""The checksum file of a version: its table's state, which need not be computed from the log then.
 
 It follows from that of the version before and the commit's actions, without the list of files. It is left out
 where that cannot be: nothing depends on it.
@@ -18,14 +18,24 @@ _KEPT = ("tableSizeBytes", "numFiles", "numMetadata", "numProtocol", "setTransac
 _MAX_TRANSACTIONS = 1000  # more are left out, as by Spark with the settings of pgdelta
 
 
-def checksum_file(log: Path, version: int) -> Path:
-    """Return the checksum file of a version."""
-    return log / f"{version:020}.crc"
+def checksum_file(log: str | Path, version: int) -> str:
+    """Return the path of the checksum file of a version."""
+    return os.path.join(log, f"{version:020}.crc")
+
+
+def read_checksum(log: str | Path, version: int) -> dict[str, Any] | None:
+    """Return the checksum of a version, None if there is none or it cannot be read."""
+    try:
+        with open(checksum_file(log, version), "rb") as file:
+            found = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found else None
 
 
 def write_checksum(log: Path, version: int, actions: Sequence[Mapping[str, Any]], txn_id: str) -> None:
     """Write the checksum file of a version that was committed with these actions, if it can be told."""
-    checksum = next_checksum(_read(checksum_file(log, version - 1)) if version else {}, actions)
+    checksum = next_checksum(read_checksum(log, version - 1) if version else {}, actions)
     if checksum is None:
         return
     temporary = log / f".{version:020}.crc.{uuid4()}.tmp"
@@ -84,12 +94,3 @@ def next_checksum(
             del found["setTransactions"]
     is_whole = {"tableSizeBytes", "numFiles", "metadata", "protocol"} <= found.keys()
     return found if is_whole and found["numFiles"] >= 0 <= found["tableSizeBytes"] else None
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return a checksum, None if there is none or it cannot be read."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found else None

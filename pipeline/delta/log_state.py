@@ -20,8 +20,19 @@ class LogState:
     # version and time of update by application id
     txns: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     timestamp: int = 0
+    txn_id: str | None = None  # which the newest commit has in common with its checksum file
     source: str = ""  # the file that was read last
     identity: tuple[int, ...] = ()  # and what tells it from another file in its place
+
+    @classmethod
+    def of_checksum(cls, version: int, checksum: Mapping[str, Any]) -> LogState | None:
+        """Return the state that the checksum file of a version has, None if it does not have all of it."""
+        if not checksum.keys() >= {"metadata", "protocol", "setTransactions"}:
+            return None
+        txns = {
+            txn["appId"]: (int(txn["version"]), txn.get("lastUpdated")) for txn in checksum["setTransactions"]
+        }
+        return cls(version, checksum["metadata"], checksum["protocol"], txns)
 
     def apply(self, action: Mapping[str, Any]) -> None:
         """Apply an action that is not about files."""

@@ -19,6 +19,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from pipeline.delta.checkpoint_files import Checkpoint, LogFiles, commit_name, list_log
+from pipeline.delta.checksum import read_checksum
+from pipeline.delta.features import supported_protocol
 from pipeline.delta.file_list import Add, Files, FileStore
 from pipeline.delta.log_state import LogState
 from pipeline.delta.store.looks import add_look, is_looked_at
@@ -29,9 +31,6 @@ from pipeline.errors import LakeError
 _ATTEMPTS = 5  # to read a log whose files are removed meanwhile
 _MIRRORED_COMMITS = 256  # of a log on an object store that stay on this machine
 _IDLE_COMMITS = 256  # after so many, an unused list of files is dropped
-_NEWEST_PROTOCOL = (3, 7)  # of readers and writers
-# With these a log is not all there is to a table's versions.
-_UNREADABLE_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
 
 
@@ -82,12 +81,9 @@ class Snapshot:
     def file_count(self) -> int:
         """The number of files; the commit's checksum file tells it if there is one."""
         if self._log is not None and self.exists and not self._files:
-            name = f"{self.version:020d}.crc"
-            try:
-                with open(os.path.join(self.path, "_delta_log", name), encoding="utf-8") as file:
-                    return int(json.load(file)["numFiles"])
-            except (OSError, ValueError, KeyError, TypeError):
-                pass
+            checksum = read_checksum(os.path.join(self.path, "_delta_log"), self.version) or {}
+            if isinstance(count := checksum.get("numFiles"), int):
+                return count
         return len(self.files)
 
     def with_files(self, files: Mapping[str, Add]) -> Snapshot:
@@ -289,7 +285,7 @@ class TableLog:
             return
         self._read_new_commits()
         if self._state.protocol is not self._accepted:
-            self._refuse_features(self._state.protocol)
+            self._accepted = supported_protocol(self.path, self._state.protocol)
 
     def _read_new_commits(self) -> None:
         while True:
@@ -336,6 +332,7 @@ class TableLog:
                     files.append(action)
             elif (information := action.get("commitInfo")) is not None:
                 state.timestamp = int(information.get("inCommitTimestamp") or state.timestamp)
+                state.txn_id = information.get("txnId")
             else:
                 others.append(action)
         if any("txn" in action for action in others):
@@ -360,6 +357,12 @@ class TableLog:
             present = [version for version in files.commits if begin < version <= end]
             if len(present) != len(needed) or end < 0:
                 continue
+            if (
+                actions is None
+                and end in files.commits
+                and (recorded := self._read_checksum(end)) is not None
+            ):
+                return recorded
             try:
                 state = self._read_checkpoint(checkpoint, actions)
             except FileNotFoundError:
@@ -374,13 +377,25 @@ class TableLog:
                 self._read_commit(state, actions)
             if not state.metadata or not state.protocol:
                 raise LakeError(f"The log in {self.folder} does not say what columns its table has.")
-            self._refuse_features(state.protocol)
+            self._accepted = supported_protocol(self.path, state.protocol)
             return state
         reason = f" ({type(refused).__name__})" if refused else ""
         raise _IncompleteLog(
             f"The log in {self.folder} is not complete: version {end} cannot be read from its "
             f"commits and checkpoints{reason}. Restore the missing files of the log."
         ) from refused
+
+    def _read_checksum(self, version: int) -> LogState | None:
+        """Return the state of a version as its checksum file has it, None if it has none, or another's."""
+        checksum = read_checksum(self.folder, version) or {}
+        state = LogState.of_checksum(version, checksum)
+        if state is None:
+            return None
+        self._read_commit(state, None)
+        if state.txn_id is None or state.txn_id != checksum.get("txnId"):
+            return None
+        self._accepted = supported_protocol(self.path, state.protocol)
+        return state
 
     def _read_checkpoint(
         self, checkpoint: Checkpoint | None, actions: list[dict[str, Any]] | None
@@ -399,20 +414,6 @@ class TableLog:
         state.identity = _identity(os.stat(state.source))
         state.timestamp = state.identity[-2] // 1_000_000
         return state
-
-    def _refuse_features(self, protocol: Mapping[str, Any]) -> None:
-        if unknown := _UNREADABLE_FEATURES.intersection(protocol.get("readerFeatures") or ()):
-            raise LakeError(
-                f"The table in {self.path} has the table feature {', '.join(sorted(unknown))}, which pgdelta "
-                "does not support. Run ALTER TABLE … DROP FEATURE."
-            )
-        found = tuple(int(protocol.get(key) or 0) for key in ("minReaderVersion", "minWriterVersion"))
-        if any(version > newest for version, newest in zip(found, _NEWEST_PROTOCOL, strict=True)):
-            raise LakeError(
-                f"The table in {self.path} has version {found} of Delta's protocol (reader, writer), and "
-                f"pgdelta supports up to {_NEWEST_PROTOCOL}. Another writer raised it: restore the table."
-            )
-        self._accepted = protocol
 
     def _is_unchanged(self) -> bool:
         """Return whether the file that was read last is still in its place."""

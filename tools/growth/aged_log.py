@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from pipeline.delta.checkpoint_files import commit_name
 from pipeline.delta.checkpoints import write_checkpoint
-from pipeline.delta.checksum import checksum_file
+from pipeline.delta.checksum import checksum_file, read_checksum
 from pipeline.delta.log_retention import KEPT_SECONDS
 from pipeline.delta.native_commit import Action, read_commit, remove_action
 from pipeline.delta.table import LakeTable
@@ -47,7 +47,7 @@ class _Writer:
             sign = 1 if "add" in action else -1 if "remove" in action else 0
             self.checksum["numFiles"] += sign
             self.checksum["tableSizeBytes"] += sign * sum(each.get("size", 0) for each in action.values())
-        path, checksum = self.log / commit_name(self.version), checksum_file(self.log, self.version)
+        path, checksum = self.log / commit_name(self.version), Path(checksum_file(self.log, self.version))
         path.write_text("".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions))
         checksum.write_text(json.dumps(self.checksum, separators=(",", ":")))
         self.date(path, checksum)
@@ -79,7 +79,7 @@ class _Writer:
 def _begin(table: LakeTable, commits: int) -> tuple[_Writer, list[Action], Action]:
     """Return a writer, and the newest commit that added a file: its other actions, and that file's."""
     version = table.version()
-    checksum = json.loads(checksum_file(table.folder / "_delta_log", version).read_bytes())
+    checksum = read_checksum(table.folder / "_delta_log", version) or {}
     for number in range(version, -1, -1):
         actions = read_commit(table.folder / "_delta_log", number) or []
         added = [action["add"] for action in actions if "add" in action]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.delta.checksum import write_checksum
 from pipeline.delta.rows import read_rows
 from pipeline.delta.table_log import TableLog, data_path
 from pipeline.errors import LakeError
@@ -160,6 +161,30 @@ def test_checkpoints(tmp_path: Path) -> None:
     assert log.snapshot().files == only.files
     good.unlink()
     assert not log.snapshot().exists
+
+
+@pytest.mark.parametrize("txn_id", ["ours", "another", None])
+def test_the_checksum_file_of_the_newest_commit_has_its_state(tmp_path: Path, txn_id: str | None) -> None:
+    commit(tmp_path, 0, *start(a="b"))
+    commit(tmp_path, 1, add("x"), txn("app", 1))
+    commit(tmp_path, 2, {"commitInfo": {"txnId": "ours", "inCommitTimestamp": 77}}, txn("app", 2))
+    actions = [*start(a="b"), txn("app", 2)]
+    write_checksum(tmp_path / "_delta_log", 0, actions, txn_id or "")
+    checksum = tmp_path / "_delta_log" / f"{2:020d}.crc"
+    (tmp_path / "_delta_log" / f"{0:020d}.crc").rename(checksum)
+    if txn_id is None:
+        checksum.write_text(checksum.read_text()[:-1])
+    (tmp_path / "_delta_log" / f"{1:020d}.json").write_text("not read\n")
+    if txn_id != "ours":
+        with pytest.raises(LakeError, match=r"Version 1 of the log .* is damaged"):
+            TableLog(str(tmp_path)).snapshot()
+        return
+    log = TableLog(str(tmp_path))
+    found = log.snapshot()
+    assert (found.version, found.table_id, found.configuration) == (2, "id", {"a": "b"})
+    assert (found.offsets, found.timestamp) == ({"app": 2}, 77)
+    commit(tmp_path, 3, txn("other", 1))
+    assert log.snapshot().offsets == {"app": 2, "other": 1}
 
 
 def test_another_table_in_the_same_place(tmp_path: Path) -> None:
