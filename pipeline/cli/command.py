@@ -23,7 +23,8 @@ COMPLETE_VARIABLE = "_PGDELTA_COMPLETE"
 
 WHOLE_PROCESS: Final = "whole process"
 """The object of the context if the process has nothing to do but this command."""
-_NEW_OBJECTS = 500_000  # between two collections; Python's default is 700
+_NEW_OBJECTS = 500_000  # between two collections of a command that answers; Python's default is 700
+_NEW_OBJECTS_OF_A_JOB = 50_000
 
 ExitCodes = Mapping[int, str]
 EXIT_CODES: ExitCodes = {
@@ -225,11 +226,10 @@ def flag(*names: str, group: str, **attributes: Any) -> Callable[[Function], Fun
 def _collect_rarely(*, answers: bool) -> None:
     """Let the garbage collector not search for cycles at the end of the process, and rarely until then.
 
-    A command that answers keeps most objects until it ends: modules, classes and what it prints. What a job
-    drops may hold much memory.
+    A command that answers keeps most objects until it ends: modules, classes and what it prints. A job keeps
+    what it knows of each table, and what it drops may hold much memory.
     """
-    if answers:
-        gc.set_threshold(_NEW_OBJECTS)
+    gc.set_threshold(_NEW_OBJECTS if answers else _NEW_OBJECTS_OF_A_JOB)
     atexit.register(gc.freeze)
 
 
