@@ -56,10 +56,7 @@ class TableGlob:
 
     def matches(self, name: TableName) -> bool:
         """Return whether the glob matches a table; an invalid one matches none."""
-        patterns = _patterns(self.text)
-        return patterns is not None and all(
-            pattern.fullmatch(part) is not None for pattern, part in zip(patterns, name, strict=True)
-        )
+        return _matches(self.text, name)
 
     def matches_schema(self, schema: str) -> bool:
         """Return whether the glob matches every table of a schema, whatever its name."""
@@ -98,6 +95,14 @@ def _example(text: str) -> str:
     if '"' in text or not schema or (dot and not table):
         return ""
     return f", as in {TableName(schema, table) if dot else TableName('public', text)}"
+
+
+@lru_cache(maxsize=1 << 16)  # every table, each several times a batch
+def _matches(glob: str, name: TableName) -> bool:
+    patterns = _patterns(glob)
+    return patterns is not None and all(
+        pattern.fullmatch(part) is not None for pattern, part in zip(patterns, name, strict=True)
+    )
 
 
 @lru_cache(maxsize=4096)

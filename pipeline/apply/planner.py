@@ -169,14 +169,7 @@ class Planner:
         known = self._read_records(end, manifest)
         self._read_folders(known, busy)
         tables = {
-            name: self._with_run(
-                replace(
-                    known.table(name, self._folders.found.get(name)),
-                    is_being_written=name in busy,
-                    is_confirmed=self.is_confirmed(name),
-                ),
-                is_whole,
-            )
+            name: self._with_run(known.table(name, self._folders.found.get(name)), name in busy, is_whole)
             for name in known.captured
         }
         self.tables = {name: TablePlan(facts, decide(facts)) for name, facts in tables.items()}
@@ -246,8 +239,11 @@ class Planner:
         self._written_at[name] = time.monotonic()
         self.back_off.record_success(name)
 
-    def _with_run(self, facts: TableFacts, is_whole: bool) -> TableFacts:
-        """Return the facts with what this run wrote and tried last, which a whole batch does not wait for."""
+    def _with_run(self, facts: TableFacts, is_being_written: bool, is_whole: bool) -> TableFacts:
+        """Return the facts with what this run does, and tried last, which a whole batch does not wait for."""
+        is_confirmed = self.is_confirmed(facts.name)
+        if is_being_written or is_confirmed:
+            facts = replace(facts, is_being_written=is_being_written, is_confirmed=is_confirmed)
         if is_whole or not self.keeps_intervals:
             return facts
         written_at = self._written_at.get(facts.name)

@@ -28,7 +28,6 @@ class StatusWriter:
     def __init__(self, applier: Applier, config: Config) -> None:
         self._applier = applier
         self._config = config
-        self._bronze = Bronze(applier.lake, config.pipeline)  # a batch may be running in another thread
         self._statuses = StatusTable(applier.lake)
         self._written_at = time.monotonic()
         self._batches = 0
@@ -40,17 +39,17 @@ class StatusWriter:
 
     def write(self, *, always: bool = False) -> None:
         """Find the tables in doubt, and write if a batch has run since the last write, or `always`."""
-        summary = self._applier.summary
-        note_comparisons(summary, self._bronze, self._applier.records, self._config)
+        summary, bronze = self._applier.summary, self._applier.bronze
+        note_comparisons(summary, bronze, self._applier.records, self._config)
         batches = summary.batches
-        manifest, point = self._applier.manifest, self._bronze.captured_offset()
+        manifest, point = self._applier.manifest, bronze.captured_offset()
         self._written_at = time.monotonic()
         if (batches == self._batches and not always) or manifest is None or point is None:
             return
         self._batches = batches
         tables = read_tables(
             self._config,
-            self._bronze,
+            bronze,
             self._applier.records,
             manifest,
             point,

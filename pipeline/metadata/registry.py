@@ -7,11 +7,12 @@ record of silver tables: the registry, the events and the misfits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from itertools import compress
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -99,7 +100,7 @@ class TableRegistry:
     def __init__(self, lake: Lake) -> None:
         self._table = lake.table("_pgdelta", "tables")
         self._lock = threading.Lock()
-        self._registered: dict[TableName, RegisteredTable] | None = None  # this apply is the only writer
+        self._registered: Mapping[TableName, RegisteredTable] | None = None  # this apply is the only writer
         self._rows = _arrow_schema().empty_table()  # of the registered tables, in their order, as written
         self._waiting: Waiting[TableName, RegisteredTable] = Waiting()
 
@@ -108,16 +109,16 @@ class TableRegistry:
         if not self._table.exists():
             self._table.ensure(TABLES, short_log())
 
-    def read(self) -> dict[TableName, RegisteredTable]:
-        """Return the registered tables, read from Delta once."""
+    def read(self) -> Mapping[TableName, RegisteredTable]:
+        """Return the registered tables, read from Delta once; what is registered later is in the next one."""
         with self._lock:
-            return dict(self._read())
+            return self._read()
 
-    def _read(self) -> dict[TableName, RegisteredTable]:
+    def _read(self) -> Mapping[TableName, RegisteredTable]:
         if self._registered is None:
             read = self._table.rows() if self._table.exists() else _arrow_schema().empty_table()
             tables = [record_of(RegisteredTable, row) for row in read.to_pylist()]
-            self._registered = {table.name: table for table in tables}
+            self._registered = MappingProxyType({table.name: table for table in tables})
             is_current = read.schema == _arrow_schema() and read.num_rows == len(self._registered)
             self._rows = read if is_current else _rows(self._registered.values())
         return self._registered
@@ -136,7 +137,7 @@ class TableRegistry:
                 rows = pa.concat_tables([self._rows.filter(pa.array(stay, pa.bool_())), new]).combine_chunks()
                 with crash_step(CrashStep.REGISTER_TABLE):
                     retry_conflicts(lambda: self._table.overwrite_rows(rows, TABLES, replaces_schema=True))
-                self._registered, self._rows = registered, rows
+                self._registered, self._rows = MappingProxyType(registered), rows
 
 
 def _rows(tables: Iterable[RegisteredTable]) -> pa.Table:

@@ -54,6 +54,7 @@ class LakeFacts:
     key_requests: Set[TableName]
     type_changes: Mapping[TableName, LSN]  # after which a copy was requested
     rewrites: Mapping[TableName, LSN]  # after which a comparison was requested
+    captured: Sequence[TableName]  # those that bronze has up to `end`, and the configuration follows
     paused: Mapping[TableName, Pause]
     now: datetime | None  # by which hours of a schedule count
 
@@ -83,10 +84,11 @@ class LakeFacts:
         # Tables that were detached and returned lack the changes of that time.
         returning = history.returning(newest, end.lsn) if config.source.copy != "never" else set()
         copies = {name: copy for name, copy in newest.items() if name not in archived | returning}
+        captured = _captured(config, relations, end)
         uncopied = _uncopied(config, registered, copies, history, relations)
         gaps: dict[TableName, Gap] = {}
         if (gap := history.last_gap(end.lsn)) is not None:
-            lacking = _known_before(config, gap, end, registered, history, relations)
+            lacking = _known_before(gap, end, registered, history, relations, captured)
             lacking = [n for n in lacking if n not in newest and not history.is_compared(n, gap, end.lsn)]
             gaps = {n: gap for n in lacking if not history.is_dropped(n)}
         requests = history.open_requests().items()
@@ -104,14 +106,10 @@ class LakeFacts:
             {n for n, found in requests if n in registered and all(r.key_ranges for r in found)},
             {name: lsn for name, lsn in type_changes.items() if lsn > INVALID},
             {n: lsn for n, found in requests if (lsn := rewritten_before(found)) is not None},
+            captured,
             paused_names(pauses, names_by_oid),
             now,
         )
-
-    @property
-    def captured(self) -> list[TableName]:
-        """The tables that bronze has up to `end`, and the configuration follows."""
-        return _captured(self.config, self.relations, self.end)
 
     def table(self, name: TableName, log: LoggedOffset | None) -> TableFacts:
         """Return the facts of a table; without a log it is at the offset of the manifest."""
@@ -227,15 +225,14 @@ def _uncopied(
 
 
 def _known_before(
-    config: Config,
     gap: Gap,
     end: BronzeOffset,
     registered: Mapping[TableName, RegisteredTable],
     history: CopyHistory,
     relations: Collection[SourceRelation],
+    captured: Iterable[TableName],
 ) -> list[TableName]:
-    """Return the tables that lack the changes of a gap; all changes of others came after it."""
+    """Return the captured tables that lack the changes of a gap; all changes of others came after it."""
     requested = history.open_requests().keys()
     older = {each.name for each in relations if each.lsn <= end.lsn and each.lsn < gap.end}
-    captured = _captured(config, relations, end)
     return [n for n in captured if n in registered or n in requested or n in older]
