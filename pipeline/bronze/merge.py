@@ -21,13 +21,12 @@ import pyarrow.parquet as pq
 from pipeline.bronze.changes_scan import missing_file
 from pipeline.bronze.schema import CHANGES
 from pipeline.bronze.staged_files import StagedFileWriter
-from pipeline.delta.data_files import DataFile
+from pipeline.delta.data_files import ROW_GROUP, DataFile
 from pipeline.delta.merge import FileLayout
 from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order, plan_in_order
 from pipeline.delta.rows import damaged_file
 from pipeline.delta.table_log import Snapshot, data_file
 
-_ROW_GROUP = 16 << 20  # bytes in memory
 _STREAM = ""  # what a file of the stream holds; others hold a table copy's rows, or both
 _Add = Mapping[str, Any]
 
@@ -57,18 +56,25 @@ def plan_changes(path: str, snapshot: Snapshot, limits: MergeLimits) -> list[lis
 
 def changes_layout() -> FileLayout:
     """Return how files of `changes` are written: as ingest does, sorted by the sequence key."""
-    return FileLayout(CHANGES, lambda folder, _: _ChangesWriter(folder), sort_changes)
+    return FileLayout(CHANGES, lambda folder, _: _ChangesWriter(folder), sort_changes, in_order)
 
 
 def sort_changes(rows: pa.Table) -> pa.Table:
     """Return rows of `changes` in the order of (commit_lsn, ordinal); equal keys stay in their order."""
+    return rows if in_order(rows) else rows.take(pa.array(np.lexsort(_sequence(rows)[::-1])))
+
+
+def in_order(rows: pa.Table) -> bool:
+    """Return whether rows of `changes` are in the order of (commit_lsn, ordinal)."""
+    lsns, ordinals = map(np.diff, _sequence(rows))
+    return bool(((lsns > 0) | ((lsns == 0) & (ordinals >= 0))).all())
+
+
+def _sequence(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     lsns, ordinals = (
         pc.fill_null(rows.column(name), -1).to_numpy().astype(np.int64) for name in ("commit_lsn", "ordinal")
     )
-    steps = np.diff(lsns)
-    if ((steps > 0) | ((steps == 0) & (np.diff(ordinals) >= 0))).all():
-        return rows
-    return rows.take(pa.array(np.lexsort((ordinals, lsns))))
+    return lsns, ordinals
 
 
 class _Bounded:
@@ -121,7 +127,7 @@ class _ChangesWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Append rows."""
-        size = max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes))
+        size = max(1, rows.num_rows * ROW_GROUP // max(1, rows.nbytes))
         for start in range(0, rows.num_rows, size):
             self._writer.write(rows.slice(start, size))
 

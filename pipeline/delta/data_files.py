@@ -27,6 +27,8 @@ from pipeline.delta.log import now_milliseconds
 from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided
 from pipeline.delta.schema import TableSchema, arrow_type
 
+ROW_GROUP = 16 << 20
+"""Bytes of a row group in memory: a reader needs no more than one at a time."""
 INDEXED_COLUMNS = 32  # Delta's default: the first columns have statistics
 _TEXT_LENGTH = 32  # of a bound; a longer text is cut off
 _LAST_CHARACTER = "\U0010ffff"  # behind a cut-off maximum, as Spark does
@@ -34,7 +36,6 @@ _BATCH_ROWS = 16_384  # that are read at a time, if row groups have as many
 _LEAST_ROWS = 256
 _MILLISECOND = timedelta(milliseconds=1)
 _MAX_ROWS = 1 << 20  # in a row group
-_ROW_GROUP = 16 << 20  # bytes in memory: a reader needs no more than one row group at a time
 _MAX_WAITING = 64 << 20  # bytes in memory of the rows of all partitions that are written together
 _MAX_OPEN = 64  # files of as many partitions
 
@@ -180,7 +181,7 @@ class DataFileWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Append rows."""
-        row_group = min(_MAX_ROWS, max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes)))
+        row_group = min(_MAX_ROWS, max(1, rows.num_rows * ROW_GROUP // max(1, rows.nbytes)))
         self._parquet.write_table(rows, row_group)
         self._statistics.add(rows)
         self.nbytes += rows.nbytes
@@ -235,7 +236,7 @@ class DataFiles:
         """Append rows."""
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= min(_ROW_GROUP, self._max_bytes_in_memory):
+        if self._waiting_bytes >= min(ROW_GROUP, self._max_bytes_in_memory):
             self.flush()
 
     def flush(self) -> None:
@@ -244,7 +245,7 @@ class DataFiles:
             return
         rows = pa.concat_tables(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        part = max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes))
+        part = max(1, rows.num_rows * ROW_GROUP // max(1, rows.nbytes))
         start = 0
         while start < rows.num_rows:
             if self._writer is None:

@@ -1,25 +1,28 @@
 """Merge files of a table on a file system of this machine, or sort them, in commits that change no row.
 
 Each group of files is one commit: what was merged before a stop or a failure stays merged. No file is removed
-from disk, so readers of older versions go on; VACUUM removes what was merged later. Memory holds the rows of
-a part of one group.
+from disk, so readers of older versions go on; VACUUM removes what was merged later. Memory holds a row group
+where rows keep their order, else the rows of a part of one group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline.delta.data_files import (
+    ROW_GROUP,
     DataFile,
     DataFileWriter,
     RowWriter,
     TooLargeError,
+    data_file_batches,
     read_data_file,
     write_whole,
 )
@@ -39,20 +42,42 @@ _PARAMETERS = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": "
 class FileLayout:
     """How the files of a table are written: their columns, their writer, and the order of rows in them.
 
-    Merged files become one, or as many as they are if the layout `keeps_count`. `tags_of` gives the tags of
-    the new files from the `add` actions of those that they replace. Files of one group belong to one
-    partition; `schema` has no column of `partition_by`.
+    Rows keep the order of their files, unless they need `arrange` and are not `in_order` already. Merged
+    files become one, or as many as they are if the layout `keeps_count`. `tags_of` gives the tags of the new
+    files from the `add` actions of those that they replace. Files of one group belong to one partition;
+    `schema` has no column of `partition_by`.
     """
 
     schema: pa.Schema
     open_writer: Callable[[Path, Partition], RowWriter]
-    arrange: Callable[[pa.Table], pa.Table] = lambda rows: rows
+    arrange: Callable[[pa.Table], pa.Table] | None = None
+    in_order: Callable[[pa.Table], bool] = lambda rows: False
     keeps_count: bool = False
     tags_of: Callable[[Sequence[Add]], Mapping[str, str]] | None = None
     partition_by: tuple[str, ...] = ()
 
+    def join(self, folder: Path, replaced: Sequence[Add], rows: Iterator[pa.Table]) -> list[DataFile] | None:
+        """Write rows as they come to one file, none without rows; return None if they are out of order."""
+        writer: RowWriter | None = None
+        last = self.schema.empty_table()
+        try:
+            for part in _gathered(rows):
+                if self.arrange is not None and not self.in_order(pa.concat_tables([last, part])):
+                    if writer is not None:
+                        writer.discard()
+                    return None
+                writer = writer or self.open_writer(folder, partition_of(self.partition_by, replaced[0]))
+                writer.write(part)
+                last = part.slice(part.num_rows - 1)
+            return [writer.close()] if writer is not None else []
+        except BaseException:
+            if writer is not None:
+                writer.discard()
+            raise
+
     def write(self, folder: Path, replaced: Sequence[Add], rows: pa.Table) -> Iterator[DataFile]:
         """Write the rows of the files that are replaced, and yield each new file; none without rows."""
+        assert self.arrange is not None
         count = len(replaced) if self.keeps_count else 1
         size = -(-rows.num_rows // count)
         tags = self.tags_of(replaced) if self.tags_of is not None else None
@@ -118,7 +143,7 @@ def merge_groups(
     should_stop: Callable[[], bool] = lambda: False,
     committing: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> MergeCount:
-    """Write the files of each group again, as one or as the layout says, apart if memory cannot hold them.
+    """Write the files of each group again, as the layout says; sorted ones apart if memory cannot hold them.
 
     After `should_stop` returns true no other group is begun. Each commit is made within `committing`, which
     may refuse it by an exception. Raises ConflictError if another commit removed one of the files meanwhile,
@@ -144,13 +169,19 @@ def _merge(
     added: list[DataFile] = []
     removed: list[Add] = []
     with removing_uncommitted(table.folder, snapshot.version, added):
-        for part in _parts(table, group, layout.schema):
-            if len(part.adds) < 2:
-                continue
-            for file in layout.write(table.folder, part.adds, pa.concat_tables(part.rows)):
-                added.append(file)
-            removed += part.adds
-            part.rows.clear()  # before the next ones are read
+        rows = chain.from_iterable(_batches(table, add, layout.schema) for add in group)
+        joined = None if layout.keeps_count else layout.join(table.folder, group, rows)
+        if joined is not None:
+            added += joined
+            removed += group
+        else:
+            for part in _parts(table, group, layout.schema):
+                if len(part.adds) < 2:
+                    continue
+                for file in layout.write(table.folder, part.adds, pa.concat_tables(part.rows)):
+                    added.append(file)
+                removed += part.adds
+                part.rows.clear()  # before the next ones are read
         if not removed:
             return
         metrics = {
@@ -169,19 +200,50 @@ def _merge(
     count.added += len(added)
 
 
+def _path(table: LakeTable, add: Add) -> str:
+    assert table.local_path is not None
+    return data_file(table.local_path, add["path"])
+
+
+@contextmanager
+def _named_if_missing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise LakeError(
+            f"The file {path}, which the table's log names, is missing: no other program may remove files of "
+            "the lake. Restore the file."
+        ) from None
+
+
+def _batches(table: LakeTable, add: Add, schema: pa.Schema) -> Iterator[pa.Table]:
+    path = _path(table, add)
+    with _named_if_missing(path):
+        for rows in data_file_batches(path, schema.names):
+            yield conform(rows, schema, path)
+
+
+def _gathered(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of some batches in tables for a row group each; none is empty."""
+    waiting: list[pa.Table] = []
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+        if sum(each.nbytes for each in waiting) >= ROW_GROUP:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
 def _parts(table: LakeTable, group: Sequence[Add], schema: pa.Schema) -> Iterator[_Part]:
     """Yield the files of a group in parts whose rows fit into memory; a file that does not fit is left."""
-    assert table.local_path is not None
     part = _Part()
     for add in group:
-        path = data_file(table.local_path, add["path"])
+        path = _path(table, add)
         try:
-            rows = conform(read_data_file(path, schema.names, _MAX_BYTES), schema, path)
-        except FileNotFoundError:
-            raise LakeError(
-                f"The file {path}, which the table's log names, is missing: no other program may remove "
-                "files of the lake. Restore the file."
-            ) from None
+            with _named_if_missing(path):
+                rows = conform(read_data_file(path, schema.names, _MAX_BYTES), schema, path)
         except TooLargeError:
             yield part
             part = _Part()

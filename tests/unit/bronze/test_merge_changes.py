@@ -176,10 +176,27 @@ def test_appends_continue_during_a_merge_and_a_second_merge_conflicts(tmp_path: 
     assert all_rows(bronze) == before
 
 
-def test_memory_holds_a_part_of_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_holds_a_row_group_of_files_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bronze = bronze_in(tmp_path)
     for lsn in range(10, 18):
         land(bronze, (lsn, 0, "I", "a"), (lsn, 1, "I", "a"))
+    before = all_rows(bronze)
+    size = merge.conform(rows_of([(1, 0, "I", "a"), (1, 1, "I", "a")]), CHANGES, "").nbytes
+    monkeypatch.setattr(merge, "ROW_GROUP", 2 * size)
+    count = merge_all(bronze)
+    assert (count.removed, count.added) == (8, 1)
+    [file] = bronze.changes.snapshot().files
+    with pq.ParquetFile(bronze.changes.folder / file) as parquet:
+        groups = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
+    assert max(groups) <= 6
+    assert sum(groups) == 16
+    assert all_rows(bronze) == before
+
+
+def test_memory_holds_a_part_of_a_group_out_of_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bronze = bronze_in(tmp_path)
+    for lsn in range(10, 18):
+        land(bronze, (lsn, 0, "I", "a"), (lsn + 40, 1, "I", "a"))
     land(bronze, *((30, ordinal, "I", "a") for ordinal in range(200)))
     before = all_rows(bronze)
     size = merge.conform(rows_of([(1, 0, "I", "a"), (1, 1, "I", "a")]), CHANGES, "").nbytes
