@@ -41,7 +41,7 @@ from pipeline.silver.fold.write_plan import (
     plan_fold,
     plan_write_steps,
 )
-from pipeline.silver.schema.schema_operations import Hold, NeedsRebuild, NeedsResync
+from pipeline.silver.schema.schema_operations import Hold, NeedsRebuild
 from pipeline.silver.schema.swap import copy_metadata
 from pipeline.silver.schema.table_partitions import columns_to_fold, rule_with_names
 from pipeline.silver.write.native_files import NotNative
@@ -138,10 +138,12 @@ class BatchWriter:
             end_lsn, stop = refusal.commit_lsn, RangeStop(refusal.sentence, refusal.kind, refusal.copy_lsn)
             surveys = self._survey_before(start, end_lsn)
         evolution = self._schema.plan(surveys, relations, registered) if surveys else None
-        if evolution and evolution.stop and isinstance(evolution.stop[1], Hold):
-            # The commit record of the change that cannot be followed ends the transactions before it.
-            end_lsn, hold = evolution.stop
-            stop = RangeStop(hold.sentence, hold.kind, end_lsn if isinstance(hold, NeedsResync) else None)
+        held: RangeStop | None = None
+        while evolution and evolution.stop and isinstance(evolution.stop[1], Hold):
+            # The commit record of the change that cannot be followed ends the transactions before it. Earlier
+            # versions may need the names that it gives to columns: the range ends there, for its reason.
+            end_lsn = evolution.stop[0]
+            stop = held = held or RangeStop.of(evolution.stop[1], end_lsn)
             surveys = self._survey_before(start, end_lsn)
             evolution = self._schema.plan(surveys, relations, registered) if surveys else None
         plan = RangePlan(start, end_lsn, registered, stop, tuple(surveys), relations, evolution)

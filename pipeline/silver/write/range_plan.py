@@ -18,6 +18,7 @@ from pipeline.silver.schema.column_mapping import AlignedVersions, SilverColumns
 from pipeline.silver.schema.schema_operations import (
     Hold,
     NeedsRebuild,
+    NeedsResync,
     SchemaOperation,
     SetProperties,
     rewrite_cost,
@@ -120,6 +121,11 @@ class RangeStop:
     sentence: str
     kind: str = "held"
     copy_lsn: LSN | None = None  # of the change, if only a copy helps
+
+    @classmethod
+    def of(cls, hold: Hold, lsn: LSN) -> RangeStop:
+        """Return the stop before a change that cannot be followed."""
+        return cls(hold.sentence, hold.kind, lsn if isinstance(hold, NeedsResync) else None)
 
 
 @dataclass(frozen=True, slots=True)

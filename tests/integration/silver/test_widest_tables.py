@@ -127,6 +127,29 @@ def test_a_name_that_needs_column_mapping_holds_the_table(lane: Lane) -> Steps:
     lane.assert_equal("t")
 
 
+@lockstep(T, TableRule("*.n", readers="widest"))
+def test_nothing_is_lost_where_one_hold_follows_another(lane: Lane) -> Steps:
+    lane.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    lane.run('CREATE TABLE n (id int PRIMARY KEY, "x y" text)', "INSERT INTO n VALUES (1, 'a')")
+    yield STOPPED
+    lane.run('ALTER TABLE t ADD "x y" text')
+    for table in ("t", "n"):
+        lane.run(f"INSERT INTO {table} VALUES (2, 'b')")
+    yield STOPPED
+    for table in ("t", "n"):
+        assert "x y" in (lane.state(table).held or "")
+        lane.run(f'ALTER TABLE {table} RENAME "x y" TO xy', f'ALTER TABLE {table} ADD "p q" text')
+        lane.run(f"INSERT INTO {table} VALUES (3, 'c', 'd')")
+    yield STOPPED
+    for table in ("t", "n"):
+        assert "p q" in (lane.state(table).held or "")
+        lane.run(f'ALTER TABLE {table} RENAME "p q" TO pq', f"INSERT INTO {table} VALUES (4, 'e', 'f')")
+    assert lane.rows("t", "id") == [(1,)]
+    yield
+    assert_widest(lane, "t")
+    assert_widest(lane, "n")
+
+
 @pytest.mark.promise("widest readers")
 def test_an_edited_rule_takes_features_back_and_a_crash_swaps_no_column(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
