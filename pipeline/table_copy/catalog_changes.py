@@ -7,7 +7,7 @@ the same rows, which only its rows and the stream can tell.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.metadata.catalog import CatalogState, Root, SourcePartition, SourceType, TableFile
 from pipeline.table_name import TableName
@@ -60,6 +60,25 @@ def leaves_below(root: Root, relation_id: int) -> Iterator[int]:
         yield relation_id
     for child in children:
         yield from leaves_below(root, child)
+
+
+def without_bounds(state: CatalogState, hidden: Mapping[int, Collection[str] | None]) -> CatalogState:
+    """Return a state without the bounds of partitions by hidden columns of their root, None for all.
+
+    Bounds are values of the source: those of a protected column are recorded nowhere.
+    """
+
+    def shown(root: Root, names: Collection[str] | None) -> Root:
+        partitions = {
+            oid: each
+            if names is not None and not any(c.name in names for r in each.ranges or () for c in r.columns)
+            else replace(each, ranges=None)
+            for oid, each in root.partitions.items()
+        }
+        return Root(root.name, partitions)
+
+    roots = {oid: shown(root, hidden[oid]) if oid in hidden else root for oid, root in state.roots.items()}
+    return replace(state, roots=roots)
 
 
 def without_filenodes(now: Root, before: Root, undecided: Collection[int]) -> Root:

@@ -9,12 +9,13 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.protection import ColumnProtection
 from pipeline.config.config import Config
 from pipeline.delta.sql import EPOCH
 from pipeline.delta.sql import now as utc_now
@@ -24,11 +25,13 @@ from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.publication_edits import PublicationEdits
 from pipeline.postgres.watched_tables import WatchedTables, read_watched_tables
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.messages import Relation
 from pipeline.table_copy.altered_types import find_altered
 from pipeline.table_copy.capture_state import CaptureState
-from pipeline.table_copy.catalog_changes import is_publication_changed, without_filenodes
+from pipeline.table_copy.catalog_changes import is_publication_changed, without_bounds, without_filenodes
 from pipeline.table_copy.partition_changes import PartitionChanges
+from pipeline.table_copy.protected_tables import describe_version
 from pipeline.table_copy.rewrites import Rewrites
 from pipeline.table_name import TableName
 
@@ -54,6 +57,7 @@ class CatalogWatch:
         state: CaptureState,
         edits: PublicationEdits,
         writers_end: Callable[[Connection, Collection[TableName], int], LSN | None],
+        protection: ColumnProtection,
     ) -> None:
         """`writers_end` returns an LSN after the transactions that wrote to tables at an edit, None before.
 
@@ -61,6 +65,7 @@ class CatalogWatch:
         """
         self._edits = edits
         self._writers_end = writers_end
+        self._protection = protection
         self._config = config
         self._bronze = bronze
         self._state = state
@@ -76,8 +81,11 @@ class CatalogWatch:
         catalog = read_watched_tables(connection, publication)
         if catalog is None:
             return
-        now = self._state_of(catalog)
-        before = self._last or self._table.read()
+        now, before = self._state_of(catalog), self._last or self._table.read()
+        if self._protection.is_configured:
+            hidden = self._protected_columns(connection, now.roots)
+            now = without_bounds(now, hidden)
+            before = without_bounds(before, hidden) if before is not None else None
         recorded = now
         if before is not None:
             recorded, is_smaller = self._compare(
@@ -92,6 +100,19 @@ class CatalogWatch:
             self._table.replace(recorded, publication)
             recorded_at = utc_now()
         self._last = replace(recorded, recorded_at=recorded_at)
+
+    def _protected_columns(
+        self, connection: Connection, roots: Mapping[int, Root]
+    ) -> dict[int, Collection[str] | None]:
+        """Return the names of the columns with rules, of roots that have some; None if not known now."""
+        found: dict[int, Collection[str] | None] = {}
+        for oid, root in roots.items():
+            if self._protection.concerns(Relation(oid, *root.name, "d", ())):
+                publication = self._config.source.publication
+                version = describe_version(connection, publication, self._protection, root.name, INVALID)
+                columns = version.protection.columns if version and version.protection else None
+                found[oid] = None if columns is None else {c.name for c in columns if c.name is not None}
+        return found
 
     def _state_of(self, catalog: WatchedTables) -> CatalogState:
         followed = {

@@ -415,3 +415,36 @@ def test_a_hashed_key_is_erased_by_its_value_and_copied_by_none(protected: Pipel
     run_forget(pipeline.config, "public.person", [(f"{SECRET}1",)])
     assert places_of(Path(pipeline.root), erased) == places_of(Path(pipeline.root), SECRET) == []
     assert shown(pipeline, "person") == expected(pipeline, "person")
+
+
+@pytest.mark.promise("protected columns")
+def test_bounds_of_a_hashed_column_are_recorded_nowhere(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(create_publication="never", copy="initial")
+    pipeline = with_protection(pipeline, ColumnRules(hash={"id": "hmac-sha256"}))
+    publication = pipeline.config.source.publication
+    part = f"PARTITION OF part FOR VALUES IN ('{SECRET}{{0}}')"
+    pipeline.catch_up(
+        "CREATE TABLE part (id text, day int, v int, PRIMARY KEY (id, day)) PARTITION BY LIST (id)",
+        f"CREATE PUBLICATION {publication} FOR TABLE part WITH (publish_via_partition_root)",
+        f"CREATE TABLE part1 {part.format(1)}",
+        f"CREATE TABLE part2 {part.format(2)} PARTITION BY RANGE (day)",
+        "CREATE TABLE part21 PARTITION OF part2 FOR VALUES FROM (1) TO (32)",
+        f"INSERT INTO part VALUES ('{SECRET}1', 1, 1), ('{SECRET}2', 1, 1)",
+    )
+    assert shown_parts(pipeline) == {(hashed(f"{SECRET}{n}"), 1, 1) for n in (1, 2)}
+    pipeline.catch_up(
+        "ALTER TABLE part RENAME id TO key",
+        "CREATE TABLE part3 (key text NOT NULL, day int NOT NULL, v int)",
+        f"INSERT INTO part3 VALUES ('{SECRET}3', 1, 1)",
+        f"ALTER TABLE part ATTACH PARTITION part3 FOR VALUES IN ('{SECRET}3')",
+        "DROP TABLE part1",
+    )
+    pipeline.catch_up()
+    assert shown_parts(pipeline) == {(hashed(f"{SECRET}{n}"), 1, 1) for n in (2, 3)}
+    assert places_of(Path(pipeline.root), SECRET) == []
+
+
+def shown_parts(pipeline: Pipeline) -> set[tuple[Any, ...]]:
+    frame = pipeline.frame("silver", "public", "part")
+    key = "key" if "key" in frame.columns else "id"
+    return {tuple(row) for row in frame.select(key, "day", "v").collect()}
