@@ -44,7 +44,7 @@ from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.catalog_changes import kept_columns
 from pipeline.table_copy.catalog_watch import CatalogWatch
 from pipeline.table_copy.comment_watch import CommentWatch
-from pipeline.table_copy.new_tables import NewTable, NewTables
+from pipeline.table_copy.new_tables import PATIENCE, RUN_PATIENCE, NewTable, NewTables
 from pipeline.table_copy.protected_tables import record_protected
 from pipeline.table_copy.publication_upkeep import PublicationUpkeep
 from pipeline.table_copy.shape_watch import ShapeWatch
@@ -122,13 +122,15 @@ class CopyCandidates:
         self._connection: Connection | None = None
         self._upkeep = PublicationUpkeep(config, writer.bronze.lake, summary)
         self._edits = PublicationEdits(config)
-        self._catalog = CatalogWatch(config, writer.bronze, state, self._edits, self._writers_end)
+        self._catalog = CatalogWatch(config, writer.bronze, state, self._edits, self._writers_end, protection)
         self._comments = CommentWatch(config, writer.bronze.lake)
         self._protection = protection
         self._shapes = ShapeWatch(config, writer, state, protection, is_continuous=is_continuous)
-        self._new_tables = NewTables()
-        self._written_tables = NewTables()  # at an edit of the publication
+        patience = PATIENCE if is_continuous else RUN_PATIENCE
+        self._new_tables = NewTables(patience)
+        self._written_tables = NewTables(patience)  # at an edit of the publication
         self._published: Mapping[TableName, Membership] = {}  # at the last poll
+        self._late: set[TableName] = set()  # they have waited for long to be compared
         self._republished: set[TableName] = set()  # an event is recorded for them
         self._failures: Mapping[TableName, str] = {}  # events are recorded for them
         self.attempts = CopyAttempts()
@@ -183,7 +185,8 @@ class CopyCandidates:
         self._new_tables.keep(published)
         waiting = self._wait_for_writers(connection, {n: published[n] for n in candidates}, history)
         waiting |= {n for n, each in candidates.items() if not self.attempts.is_due(n, each.request_ids)}
-        self.is_waiting = bool(waiting or undecided) or self._written_tables.is_waiting_briefly
+        has_waited = {name for name, copy in self._summary.copies.items() if copy.failure}
+        self.is_waiting = bool(waiting or undecided - has_waited) or self._written_tables.is_waiting_briefly
         ready = {name: candidate for name, candidate in candidates.items() if name not in waiting}
         if ready:
             self._edits.release()  # what follows may take long
@@ -383,6 +386,7 @@ class CopyCandidates:
         }
         found, is_over = self._poll_writers(connection, self._new_tables, new)
         undecided = {name for name, table in found.items() if not is_over or table.is_waiting}
+        self._report_late({n: why for n, t in found.items() if (why := t.sentence(time.monotonic()))})
         if ready := sorted(new.keys() - undecided):
             lsn = max(polled_lsn, self.writers_end_lsn)
             self._state.require(lsn)
@@ -425,6 +429,13 @@ class CopyCandidates:
             and history.open_gap(name, last.copy if last else None) is None
             and not history.is_moved(name, now.relation_id)
         )
+
+    def _report_late(self, sentences: Mapping[TableName, str]) -> None:
+        """Show the tables that have waited for long to be compared, and no others any more."""
+        for name in self._late - sentences.keys():
+            self._summary.copies.pop(name, None)
+        self._late = set(sentences)
+        self._summary.copies |= {name: CopyProgress(failure=why) for name, why in sentences.items()}
 
     def _is_compared(self, name: TableName, now: Membership, history: CopyHistory) -> bool:
         """Return whether a comparison is requested that follows the change to a table's entry of now."""

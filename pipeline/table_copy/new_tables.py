@@ -11,8 +11,10 @@ from pipeline.postgres.open_transactions import OpenTransactions, read_writers
 from pipeline.postgres.publication import Membership
 from pipeline.table_name import TableName
 
-PATIENCE = 600.0  # seconds until a table that waits counts as one that cannot be copied
-_WAIT_FOR_WRITERS = 60.0  # seconds for which a run that ends by itself waits after an edit
+PATIENCE = 600.0
+"""Seconds until a table that waits counts as one that cannot be copied."""
+RUN_PATIENCE = 60.0
+"""The same in a run that ends by itself: what comes after it, as for other tables, waits meanwhile."""
 
 
 @dataclass(slots=True)
@@ -20,7 +22,7 @@ class NewTable:
     """A table since it was first seen in the publication: who was writing to it then, and still is."""
 
     writers: frozenset[str]
-    since: float  # of the monotonic clock, in seconds
+    until: float  # of the monotonic clock, in seconds: then it has waited for long
     is_in_session: bool = False  # the stream's session began after all of these had ended
 
     @property
@@ -30,26 +32,27 @@ class NewTable:
 
     def sentence(self, now: float) -> str | None:
         """Return what it waits for, if it has waited for long."""
-        if now - self.since < PATIENCE:
+        if not self.is_waiting or now < self.until:
             return None
         return (
             f"It waits for transactions ({len(self.writers)}) that were writing to it when it joined the "
             "publication: no message will bring their rows. End them (pg_locks and pg_prepared_xacts show "
-            "them), and it is copied."
+            "them), and ingest reads it."
         )
 
 
 @dataclass(slots=True)
 class NewTables:
-    """The tables that joined during one run."""
+    """The tables that joined during one run; each waits for as many seconds as `patience`."""
 
+    patience: float = PATIENCE
     tables: dict[tuple[TableName, Membership], NewTable] = field(default_factory=dict)
 
     @property
     def is_waiting_briefly(self) -> bool:
         """Return whether a table waits that has not waited for long."""
         now = time.monotonic()
-        return any(t.is_waiting and now - t.since < _WAIT_FOR_WRITERS for t in self.tables.values())
+        return any(t.is_waiting and now < t.until for t in self.tables.values())
 
     def keep(self, published: Mapping[TableName, Membership]) -> None:
         """Remove the tables that are no longer published or whose publication entry changed."""
@@ -71,7 +74,9 @@ class NewTables:
         found = {}
         for name, membership in joined.items():
             relation_id = membership.relation_id
-            seen = self.tables.setdefault((name, membership), NewTable(writers.writers_of(relation_id), now))
+            seen = self.tables.setdefault(
+                (name, membership), NewTable(writers.writers_of(relation_id), now + self.patience)
+            )
             seen.writers = writers.still_open(seen.writers, relation_id)
             found[name] = seen
         return found

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pipeline.table_copy import new_tables
+from pipeline.table_copy import candidates
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous
@@ -48,6 +48,33 @@ def test_what_was_open_when_a_table_joined_is_copied(life: Pipeline) -> None:
     life.assert_equal("a", "b")
 
 
+@pytest.mark.promise("tables join and leave")
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_run_waits_a_minute_for_an_open_transaction(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    publication = life.config.source.publication
+    life.run(TABLE.format("b"), FILL.format("b", 1, 20))
+    if comes_back:
+        life.catch_up(added(life, "b"))
+        life.run(f"ALTER PUBLICATION {publication} DROP TABLE b", "UPDATE b SET v = 'unseen' WHERE id = 1")
+    monkeypatch.setattr(candidates, "RUN_PATIENCE", 1.0)
+    with life.database.connect() as writer:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO b VALUES (100, 'open')")
+        life.run(added(life, "b"), "INSERT INTO a VALUES (100, 'meanwhile')")
+        assert life.ingest().exit_code(strict=False) == 1
+        life.apply()
+        life.assert_equal("a")
+        kind, sentence = life.events("b")[-1]
+        assert (kind, "pg_prepared_xacts" in sentence) == ("held", True)
+        writer.execute("COMMIT")
+    for _ in range(2):  # a table that comes back is compared once silver has what came before
+        assert life.ingest().exit_code(strict=False) == 0
+        life.apply()
+    life.assert_equal("a", "b")
+
+
 @pytest.mark.spark
 @pytest.mark.promise("tables join and leave")
 @pytest.mark.slow
@@ -60,7 +87,7 @@ def test_a_prepared_transaction_that_never_ends_holds_the_new_table(
     life.run(TABLE.format("b"), TABLE.format("c"), FILL.format("c", 1, 5))
     life.prepare("p", "INSERT INTO b VALUES (100, 'prepared before it joined')")
     life.run(added(life, "b, c"))
-    monkeypatch.setattr(new_tables, "PATIENCE", 3.0)
+    monkeypatch.setattr(candidates, "RUN_PATIENCE", 3.0)
     assert life.ingest().exit_code(strict=False) == 1
     [(kind, sentence)] = life.events("b")
     assert kind == "held"
