@@ -59,21 +59,20 @@ class FileLayout:
     def join(self, folder: Path, replaced: Sequence[Add], rows: Iterator[pa.Table]) -> list[DataFile] | None:
         """Write rows as they come to one file, none without rows; return None if they are out of order."""
         writer: RowWriter | None = None
-        last = self.schema.empty_table()
+        last, is_whole = self.schema.empty_table(), False
         try:
             for part in _gathered(rows):
                 if self.arrange is not None and not self.in_order(pa.concat_tables([last, part])):
-                    if writer is not None:
-                        writer.discard()
                     return None
                 writer = writer or self.open_writer(folder, partition_of(self.partition_by, replaced[0]))
                 writer.write(part)
                 last = part.slice(part.num_rows - 1)
-            return [writer.close()] if writer is not None else []
-        except BaseException:
-            if writer is not None:
+            files = [writer.close()] if writer is not None else []
+            is_whole = True
+            return files
+        finally:
+            if writer is not None and not is_whole:
                 writer.discard()
-            raise
 
     def write(self, folder: Path, replaced: Sequence[Add], rows: pa.Table) -> Iterator[DataFile]:
         """Write the rows of the files that are replaced, and yield each new file; none without rows."""
@@ -226,12 +225,14 @@ def _batches(table: LakeTable, add: Add, schema: pa.Schema) -> Iterator[pa.Table
 def _gathered(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield the rows of some batches in tables for a row group each; none is empty."""
     waiting: list[pa.Table] = []
+    size = 0
     for batch in batches:
         if batch.num_rows:
             waiting.append(batch)
-        if sum(each.nbytes for each in waiting) >= ROW_GROUP:
+            size += batch.nbytes
+        if size >= ROW_GROUP:
             yield pa.concat_tables(waiting)
-            waiting = []
+            waiting, size = [], 0
     if waiting:
         yield pa.concat_tables(waiting)
 
