@@ -38,7 +38,7 @@ from pipeline.progress import CopyProgress
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.gap_verdicts import AdoptedRows, is_adopted
 
-GROUP_BYTES = 32 << 20
+GROUP_BYTES = 8 << 20
 _GROUP_ROWS = 262_144
 _PAUSE = 0.1  # seconds
 
@@ -333,7 +333,7 @@ class CopySpool:
 
     def _flush(self) -> None:
         if self._tables:
-            self._file.write(pa.concat_tables(self._tables).combine_chunks())
+            self._file.write(pa.concat_tables(self._tables))
         self._tables, self._rows, self._bytes = [], 0, 0
 
 

@@ -33,7 +33,7 @@ from pipeline.postgres.snapshot.export import (
 from pipeline.postgres.snapshot.moved_rows import refuse_moved
 
 VALUE_END, ROW_END, NULL_MARK = "\x1f", "\x1e", "\x1d"
-BLOCK_BYTES = 8 << 20  # approximate size of one text
+BLOCK_BYTES = 4 << 20  # approximate size of one text
 _FIRST_PAGES = 32
 _MAX_PAGES = 8192
 _CONCATENATED = 30  # values, three arguments each: PostgreSQL allows 100 arguments
