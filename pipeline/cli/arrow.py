@@ -29,10 +29,12 @@ def use_lean_arrow() -> None:
         return
     # Arrow's default keeps what it frees, and the C library loses memory between many small arrays. jemalloc
     # is in the wheels for x86-64, and is chosen when pyarrow is loaded: `set_memory_pool` is not for what
-    # computes and reads Parquet.
+    # computes and reads Parquet. By default it has four arenas a core, and each keeps for a while what is
+    # freed in it.
     has_jemalloc = sys.platform == "linux" and os.uname().machine == "x86_64"
     if has_jemalloc:
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+        os.environ.setdefault("JE_ARROW_MALLOC_CONF", "narenas:1")
     import pyarrow as pa
 
     _trim_at_once()

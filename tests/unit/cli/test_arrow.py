@@ -45,8 +45,34 @@ print(resident() - before)
 """
 
 
+IN_THREADS = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+def work(number):
+    together.wait()
+    blocks = [pa.repeat(number, 1 << 16) for _ in range(24)]  # 12 MiB
+
+pa.repeat(1, 100)
+before, together = resident(), threading.Barrier(8)
+with ThreadPoolExecutor(8) as executor:
+    list(executor.map(work, range(8)))
+    print(resident() - before)
+"""
+HAS_JEMALLOC = os.uname().machine == "x86_64"  # Arrow's wheels
+
+
 @pytest.mark.promise("bounded memory")
-@pytest.mark.parametrize(("work", "kept"), [(FREED, 8), (FOLDED, 32)], ids=["blocks", "folded"])
+@pytest.mark.parametrize(
+    ("work", "kept"),
+    [
+        pytest.param(FREED, 8, id="blocks"),
+        pytest.param(FOLDED, 32, id="folded"),
+        pytest.param(
+            IN_THREADS, 80, id="threads", marks=pytest.mark.skipif(not HAS_JEMALLOC, reason="arenas")
+        ),
+    ],
+)
 @pytest.mark.skipif(sys.platform != "linux", reason="other C libraries keep memory in other ways")
 def test_memory_that_is_freed_goes_back_to_the_system(work: str, kept: int) -> None:
     command = [sys.executable, "-c", RESIDENT + work]
@@ -70,7 +96,7 @@ print(reserved() - before)
 """
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="Arrow's wheels have jemalloc for x86-64 only")
+@pytest.mark.skipif(not HAS_JEMALLOC, reason="Arrow's wheels have jemalloc for x86-64 only")
 def test_no_reader_uses_an_allocator_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"value": ["x" * 100] * 100_000}), file)
