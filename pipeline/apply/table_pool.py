@@ -153,6 +153,8 @@ class TablePool(Generic[Result]):
         count = self._count(running)
         found: list[Job[Result]] = []
         for job in queue:
+            if count + len(found) >= self.threads:
+                break
             is_bounded = self._is_large(job) and not is_whole
             if count + len(found) < self.threads - is_bounded:
                 found.append(job)

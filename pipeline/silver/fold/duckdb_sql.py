@@ -106,7 +106,7 @@ class DuckSql(SqlSession):
         needed: list[str] = []
         text = query
         for name, definition in reversed(self._defined.items()):
-            if re.search(rf"\b{name}\b", text):
+            if name in text and re.search(rf"\b{name}\b", text):
                 needed.append(f"{name} AS NOT MATERIALIZED ({definition})")
                 text = f"{text} {definition}"
         if not needed:
