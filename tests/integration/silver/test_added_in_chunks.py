@@ -197,7 +197,7 @@ def test_a_copy_that_ends_between_its_chunks_starts_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(DataFiles, "write", fifth)
-        patched.setattr("pipeline.delta.data_files._ROW_GROUP", 1000)
+        patched.setattr("pipeline.delta.data_files.ROW_GROUP", 1000)
         if is_killed:  # a process that is killed removes nothing
             patched.setattr(DataFiles, "discard", lambda files: None)
         with pytest.raises(Crash):

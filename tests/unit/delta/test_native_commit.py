@@ -149,7 +149,7 @@ def test_a_compaction_leaves_large_files_as_they_are(
 ) -> None:
     for number in range(4):
         table.append_rows([{"id": number}], DDL)
-    monkeypatch.setattr("pipeline.delta.data_files._ROW_GROUP", 8)
+    monkeypatch.setattr("pipeline.delta.data_files.ROW_GROUP", 8)
     before = {add["path"] for add in table.snapshot().files.values()}
     table.compact_rows()
     assert len(before) > 1

@@ -245,7 +245,7 @@ def test_a_failed_commit_leaves_no_files(
 def test_large_files_are_split(session: DuckSql, table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     append(table, range(1000))
     monkeypatch.setattr(file_committer, "FILE_SIZE", 2000)
-    monkeypatch.setattr(data_files, "_ROW_GROUP", 1000)
+    monkeypatch.setattr(data_files, "ROW_GROUP", 1000)
     merge(session, table, [("U", 1, "a", "b", 0)], 5)
     assert len(files(table)) > 2
     assert table.rows().column("id").to_pylist() == [*range(1000)]
