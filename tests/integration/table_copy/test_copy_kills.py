@@ -40,7 +40,7 @@ def test_a_copy_that_is_killed_twenty_times(make_pipeline: MakePipeline, tmp_pat
     )
     config = tmp_path / "pipeline.yaml"
     text = CONFIG.format(
-        name=pipeline.config.pipeline, conninfo=pipeline.database.conninfo, root=pipeline.root, rate="300kB"
+        name=pipeline.config.pipeline, conninfo=pipeline.database.conninfo, root=pipeline.root, rate="200kB"
     )
     config.write_text(text)
     command = [sys.executable, str(ROOT / "jobs" / "ingest.py"), "--config", str(config)]
