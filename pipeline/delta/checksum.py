@@ -35,7 +35,10 @@ def read_checksum(log: str | Path, version: int) -> dict[str, Any] | None:
 
 def write_checksum(log: Path, version: int, actions: Sequence[Mapping[str, Any]], txn_id: str) -> None:
     """Write the checksum file of a version that was committed with these actions, if it can be told."""
-    checksum = next_checksum(read_checksum(log, version - 1) if version else {}, actions)
+    before = read_checksum(log, version - 1) if version else {}
+    if before and before.get("txnId") != _txn_id(log, version - 1):
+        return  # it is of a commit that was lost, or removed
+    checksum = next_checksum(before, actions)
     if checksum is None:
         return
     temporary = log / f".{version:020}.crc.{uuid4()}.tmp"
@@ -47,6 +50,14 @@ def write_checksum(log: Path, version: int, actions: Sequence[Mapping[str, Any]]
         temporary.rename(checksum_file(log, version))
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _txn_id(log: Path, version: int) -> str | None:
+    """Return what a commit has in common with its checksum file, None if it has nothing."""
+    with open(log / f"{version:020}.json", "rb") as file:
+        found = next((line for line in file if line.startswith(b'{"commitInfo":')), b"{}")
+    txn_id = json.loads(found).get("commitInfo", {}).get("txnId")
+    return txn_id if isinstance(txn_id, str) else None
 
 
 def next_checksum(

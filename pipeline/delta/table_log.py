@@ -430,7 +430,7 @@ class TableLog:
         if not isinstance(action, dict):
             raise LakeError(
                 f"Version {version} of the log in {self.folder} is damaged. Restore its file; if it is the "
-                "newest, and no writer runs, remove it: its commit was never complete."
+                "newest, and no writer runs, remove it and the .crc file of its version."
             )
         return action
 

@@ -186,6 +186,19 @@ def test_without_the_checksum_before_there_is_none(tmp_path: Path) -> None:
     assert names(table, ".crc") == [0]
 
 
+def test_a_checksum_of_a_commit_that_was_removed_is_not_continued(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 1, 2)
+    newest = log_of(table) / f"{2:020}.json"
+    kept = newest.with_suffix(".crc").read_bytes()
+    foreign = json.dumps({"commitInfo": {"operation": "WRITE", "txnId": "another"}})
+    newest.write_text(foreign)
+    TableLog.forget(table.path)
+    append(table, 3)
+    assert newest.with_suffix(".crc").read_bytes() == kept
+    assert names(table, ".crc") == [0, 1, 2]
+    assert table.snapshot().version == 3
+
+
 FIRST: list[dict[str, Any]] = [{"metaData": {"id": "a"}}, {"protocol": {"minReaderVersion": 1}}]
 
 
