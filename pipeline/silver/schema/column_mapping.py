@@ -366,7 +366,8 @@ def with_sidecars(
 ) -> list[RenameColumn]:
     """Return the renames, each followed by the rename of its column's sidecar if silver has one.
 
-    `numbers` are the registered columns of the source, which are no sidecars.
+    `numbers` are the registered columns of the source, which are no sidecars. A sidecar whose name a column
+    gets is renamed first.
     """
     present = set(silver)
     both: list[RenameColumn] = []
@@ -376,4 +377,30 @@ def with_sidecars(
         if before in present and before not in numbers and to not in present:
             both.append(RenameColumn(before, to))
             present ^= {before, to}
-    return both
+    targets = {rename.to.lower() for rename in renames}
+    first = [each for each in both if each.name not in numbers and each.name.lower() in targets]
+    return [*first, *(each for each in both if each not in first)]
+
+
+def plan_leftovers(
+    renames: Sequence[RenameColumn],
+    silver: Collection[str],
+    numbers: Collection[str],
+    aligned: AlignedVersions,
+    rule: TableRule,
+) -> list[RenameColumn]:
+    """Plan the renames of sidecars that no version needs, and whose names columns of the source have now.
+
+    `numbers` are the registered columns of the source; `renames` are those of columns and their sidecars.
+    """
+    names = {column.name for relation in aligned.relations for column in relation.columns}
+    taken = {name.lower() for name in names}
+    needed = {name.lower() for relation in aligned.relations for name in sidecars(relation, rule)}
+    kept = {*numbers, *(rename.name for rename in renames)}
+    found: list[RenameColumn] = []
+    for name in silver:
+        if name.endswith(SUFFIX) and name not in kept and name.lower() in taken - needed:
+            to = _free_name(name, _NO_NUMBER, [*silver, *names, *(rename.to for rename in renames)])
+            sentence = f"Another column is named {name} now. The texts that were in it are in {to}."
+            found.append(RenameColumn(name, to, sentence))
+    return found

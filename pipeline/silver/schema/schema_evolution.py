@@ -181,6 +181,18 @@ def _has_other_key(change: _Change) -> Hold | None:
     return _has_another_key(change.relation, change.before.key) if is_other else None
 
 
+def _takes_sidecar(change: _Change) -> Hold | None:
+    """Return a Hold if a column has the name of one that earlier versions need for texts."""
+    assert change.before is not None
+    for name in (column.name for column in change.relation.columns):
+        if name.endswith(SUFFIX) and name in change.silver and name not in change.before.numbers:
+            reason = (
+                f"silver has texts of {name.removesuffix(SUFFIX)} in {name}, which the source has now, too"
+            )
+            return _hold(change.relation, reason, "Run pgdelta apply, which gives that column another name.")
+    return None
+
+
 # The first one that holds stops the table, whether silver has it or not …
 _NEVER: tuple[_Condition, ...] = (
     lambda c: _lacks_key(c.relation, c.rule) if c.rule.needs_key and not c.relation.key else None,
@@ -189,7 +201,7 @@ _NEVER: tuple[_Condition, ...] = (
     lambda c: _needs_mapping(c.relation) if c.rule.readers == "widest" else None,
 )
 # … and if silver has rows of this relation.
-_UNLESS_NEW: tuple[_Condition, ...] = (_has_other_rule, _has_retyped_key, _has_other_key)
+_UNLESS_NEW: tuple[_Condition, ...] = (_has_other_rule, _has_retyped_key, _has_other_key, _takes_sidecar)
 
 
 def _creation(change: _Change) -> list[SchemaOperation]:

@@ -35,6 +35,7 @@ from pipeline.silver.schema.column_mapping import (
     align_versions,
     find_metadata_columns,
     free_names,
+    plan_leftovers,
     plan_metadata_renames,
     plan_renames,
     with_sidecars,
@@ -148,6 +149,7 @@ class SchemaWriter:
         rule = with_renamed_partitions(rule, renames)
         rule = rule_in_silver(rule, silver_names(aligned), has_partitions=exists)
         renames = with_sidecars(renames, silver or {}, numbers)
+        renames = [*plan_leftovers(renames, silver or {}, numbers, aligned, rule), *renames]
         targets = {*_names(aligned), *(rename.to for rename in renames)}
         metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets, self._own_names)
         first: list[SchemaOperation] = [*metadata_renames, *renames, *notes]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.config.tables import TableRule
-from tests.support.lockstep import Lane, Steps, lockstep
+from tests.support.lockstep import STOPPED, Lane, Steps, lockstep
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -65,6 +65,54 @@ def test_text_keeps_what_does_not_fit_in_a_column_of_its_own(lane: Lane) -> Step
         (4, Decimal(2), None, "0044-03-15 BC", None, None),
     ]
     assert "n__text" not in lane.frame("t").columns
+
+
+LEFT = TableRule("*.*", misfit="text")
+
+
+@pytest.mark.promise("misfit policies")
+@lockstep(
+    TableRule("*.w", misfit="text", readers="widest"),
+    TableRule("*.h", misfit="text", mode="history"),
+    TableRule("*.l", misfit="text", mode="append"),
+    LEFT,
+)
+def test_a_column_may_have_the_name_of_texts_of_a_dropped_one(lane: Lane) -> Steps:
+    tables = ("renamed", "added", "spelled", "w", "h", "l")
+    for table in tables:
+        lane.run(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, z text, d date)",
+            f"INSERT INTO {table} VALUES (1, 'a', 'infinity')",
+        )
+    yield
+    assert lane.rows("added", "d__text") == [("infinity",)]
+    for table in tables:
+        lane.run(f"ALTER TABLE {table} DROP d", f"UPDATE {table} SET z = 'b'")
+    yield
+    for table in tables:
+        named = '"D__text"' if table == "spelled" else "d__text"
+        is_added = table in ("added", "spelled", "l")
+        lane.run(f"ALTER TABLE {table} {'ADD' if is_added else 'RENAME z TO'} {named} {'text' * is_added}")
+        lane.run(f"INSERT INTO {table} VALUES (2, 'c'" + (", 'd')" if is_added else ")"))
+    yield
+    for table in tables[:-2]:
+        lane.assert_equal(table, ignore_left_columns=True)
+    shown = lane.rows("h", "id", "d__text", "_is_current")
+    assert sorted(row[:2] for row in shown if row[2]) == [(1, "b"), (2, "c")]
+    assert lane.rows("added", "id", "d__text", "d__text__0") == [(1, None, "infinity"), (2, "d", None)]
+    assert [row for row in lane.rows("l", "d__text") if row != (None,)] == [("d",)]
+    # texts of changes before, and a column with their name, in one batch
+    for table in ("renamed", "added"):
+        lane.run(
+            f"ALTER TABLE {table} ADD e date",
+            f"INSERT INTO {table} (id, e) VALUES (3, 'infinity')",
+            f"ALTER TABLE {table} DROP e, ADD e__text text",
+            f"INSERT INTO {table} (id, e__text) VALUES (4, 'e')",
+        )
+    yield STOPPED
+    yield
+    for table in ("renamed", "added"):
+        lane.assert_equal(table, ignore_left_columns=True)
 
 
 @lockstep()
