@@ -88,6 +88,10 @@ class SlotWaitStopped(SlotBusyError):
     """A stop was requested while another session was reading the slot."""
 
 
+class NotPublishedError(SourceError):
+    """Raised for a table that has left the publication, or was dropped."""
+
+
 class TableLockedError(SourceError):
     """A table that another session has locked exclusively."""
 

@@ -19,7 +19,7 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 
 from pipeline.config.config import Config
-from pipeline.errors import SourceError, TableLockedError
+from pipeline.errors import NotPublishedError, SourceError, TableLockedError
 from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time, reading
 from pipeline.postgres.key_conditions import KeyCondition
@@ -151,8 +151,8 @@ ORDER BY leaf.oid
 def describe_published(connection: Connection, publication: str, name: TableName) -> PublishedTable:
     """Return the part of a table that the publication sends, in the session's snapshot.
 
-    Raises TableLockedError if another session has locked the table exclusively. Locks are waited for a short
-    time only until the transaction in progress ends.
+    Raises NotPublishedError, and TableLockedError if another session has locked the table exclusively. Locks
+    are waited for a short time only until the transaction in progress ends.
     """
     version = connection.info.server_version
     parameters: dict[str, object] = {"publication": publication, **name._asdict()}
@@ -167,7 +167,7 @@ def describe_published(connection: Connection, publication: str, name: TableName
                 _TABLE.format(published=published, row_filter=row_filter), parameters
             ).fetchone()
             if found is None:
-                raise SourceError(
+                raise NotPublishedError(
                     f"The table {name} is not published by {publication} any more. Once it is published "
                     "again, it is copied."
                 )

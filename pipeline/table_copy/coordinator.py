@@ -25,7 +25,7 @@ from pipeline.bronze.staged_files import COPIES, StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.table import LakeTable
-from pipeline.errors import LakeError, SourceError, report_error
+from pipeline.errors import LakeError, NotPublishedError, SourceError, report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.catalog import read_relation
@@ -84,6 +84,7 @@ class CopyCoordinator:
         self._recorded_at = 0.0
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
         self._has_ended = False
+        self._gone: set[TableName] = set()  # that the last plan did not find in the publication
         self._throttle = Throttle(config.source.copying.rate_limit)
         self._candidates = CopyCandidates(
             config, writer, summary, state, protection, is_continuous=is_continuous
@@ -285,6 +286,7 @@ class CopyCoordinator:
         """
         tables: list[TableCopy] = []
         equal: dict[TableName, Comparison] = {}
+        gone: set[TableName] = set()
         with keeper.reading() as connection:
             planner = CopyPlanner(
                 self._bronze, history, connection, keeper.snapshot, self._config, self._protection
@@ -304,8 +306,16 @@ class CopyCoordinator:
                     tables.append(planner.plan(name, candidate, progress, adopted.get(name)))
                     if verdict is not None and tables[-1].state.key_ranges:
                         tables[-1].comparison = planner.compared(name, candidate, verdict.sentence)
+                except NotPublishedError as error:
+                    # It left since the poll, or is not where it is read from yet.
+                    if name in self._gone:
+                        progress.failure = str(error)
+                    else:
+                        gone.add(name)
+                        del self._summary.copies[name]
                 except SourceError as error:
                     progress.failure = str(error)
+        self._gone = gone
         if tables:
             self._writer.record_relations([table.header.version for table in tables])
         if rows := [*planner.abandoned, *(reading_row(table.state, table.snapshot) for table in tables)]:

@@ -4,10 +4,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from pipeline.table_copy import candidates
+from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.table_copy import candidates, coordinator
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import continuous
@@ -73,6 +75,23 @@ def test_a_run_waits_a_minute_for_an_open_transaction(
         assert life.ingest().exit_code(strict=False) == 0
         life.apply()
     life.assert_equal("a", "b")
+
+
+@pytest.mark.promise("tables join and leave")
+def test_a_table_that_leaves_before_its_copy_begins_is_not_held(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.run(TABLE.format("b"), TABLE.format("c"), FILL.format("c", 1, 5), added(life, "b, c"))
+
+    def after_drop(*arguments: Any, **options: Any) -> SnapshotKeeper:
+        life.run("DROP TABLE IF EXISTS b")
+        return SnapshotKeeper(*arguments, **options)
+
+    monkeypatch.setattr(coordinator, "SnapshotKeeper", after_drop)
+    assert life.ingest().exit_code(strict=True) == 0
+    life.catch_up()
+    life.assert_equal("a", "c")
+    assert life.events("b") == []
 
 
 @pytest.mark.spark
