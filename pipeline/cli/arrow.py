@@ -34,7 +34,7 @@ def use_lean_arrow() -> None:
     has_jemalloc = sys.platform == "linux" and os.uname().machine == "x86_64"
     if has_jemalloc:
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
-        os.environ.setdefault("JE_ARROW_MALLOC_CONF", "narenas:1")
+        os.environ.setdefault("JE_ARROW_MALLOC_CONF", "narenas:2")
     import pyarrow as pa
 
     _trim_at_once()
