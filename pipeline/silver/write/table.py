@@ -438,4 +438,9 @@ class SilverTable:
         versions = [relations[s.version] for s in surveys_of_newest(surveys, relations)]
         aligned = align_versions(None, versions)
         rule = rule_in_silver(self._rule.without_layout(), silver_names(aligned), has_partitions=False)
-        return rule_for_rebuild(aligned.relations, rule)
+        rule = rule_for_rebuild(aligned.relations, rule)
+        pairs = zip(versions, aligned.relations, strict=True)
+        columns = (both for old, new in pairs for both in zip(old.columns, new.columns, strict=True))
+        # What comes before a partial copy is written by itself, under the names that columns had then.
+        former = {old.name: rule.types[new.name] for old, new in columns}
+        return replace(rule, types={**former, **rule.types})

@@ -103,3 +103,28 @@ def test_a_table_that_waits_for_its_copy_may_be_rebuilt_or_held_instead(make_pip
     assert not is_behind(pipeline)
     pipeline.catch_up("UPDATE t SET v = 6 WHERE id = 6")
     pipeline.assert_equal("t")
+
+
+@pytest.mark.promise("type changes")
+def test_a_renamed_column_is_rebuilt_across_a_partial_copy(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
+    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
+    pipeline.catch_up(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, day date)",
+        "INSERT INTO t VALUES (1, 'a', NULL), (2, 'b', NULL)",
+    )
+    pipeline.catch_up("ALTER TABLE t ALTER v TYPE text USING upper(v)")
+    for _ in range(2):  # the rewrite is found, and the keys that differ are copied
+        pipeline.catch_up()
+    history = Copies(Lake(pipeline.root)).read()
+    assert [copy.key_ranges != () for copy in history.states[NAME]] == [False, True]
+    pipeline.catch_up(
+        "ALTER TABLE t RENAME day TO days",
+        "INSERT INTO t (id) VALUES (20)",
+        "ALTER TABLE t ALTER days TYPE bigint USING NULL",
+        "INSERT INTO t (id, days) VALUES (21, 5)",
+    )
+    for _ in range(2):
+        pipeline.catch_up()
+    assert_nothing_stopped(pipeline.apply())
+    pipeline.assert_equal("t")
