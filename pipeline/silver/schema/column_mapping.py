@@ -378,7 +378,7 @@ def with_sidecars(
             both.append(RenameColumn(before, to))
             present ^= {before, to}
     targets = {rename.to.lower() for rename in renames}
-    first = [each for each in both if each.name not in numbers and each.name.lower() in targets]
+    first = [each for each in both if each not in renames and each.name.lower() in targets]
     return [*first, *(each for each in both if each not in first)]
 
 
