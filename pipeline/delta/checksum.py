@@ -53,10 +53,13 @@ def write_checksum(log: Path, version: int, actions: Sequence[Mapping[str, Any]]
 
 
 def _txn_id(log: Path, version: int) -> str | None:
-    """Return what a commit has in common with its checksum file, None if it has nothing."""
-    with open(log / f"{version:020}.json", "rb") as file:
-        found = next((line for line in file if line.startswith(b'{"commitInfo":')), b"{}")
-    txn_id = json.loads(found).get("commitInfo", {}).get("txnId")
+    """Return what a commit has in common with its checksum file, None if it has nothing or cannot be read."""
+    try:
+        with open(log / f"{version:020}.json", "rb") as file:
+            found = json.loads(next((line for line in file if line.startswith(b'{"commitInfo":{')), b"{}"))
+    except (OSError, ValueError):
+        return None
+    txn_id = found.get("commitInfo", {}).get("txnId")
     return txn_id if isinstance(txn_id, str) else None
 
 

@@ -19,7 +19,7 @@ from pipeline.delta.checkpoints import (
     superseded_checksums,
     write_checkpoint,
 )
-from pipeline.delta.checksum import next_checksum
+from pipeline.delta.checksum import next_checksum, write_checksum
 from pipeline.delta.log_retention import LOG_COMMITS, LogRetention, short_log
 from pipeline.delta.store.mirror import remove_files
 from pipeline.delta.table import Lake, LakeTable
@@ -184,6 +184,15 @@ def test_without_the_checksum_before_there_is_none(tmp_path: Path) -> None:
     (log_of(table) / f"{1:020}.crc").unlink()
     append(table, 2)
     assert names(table, ".crc") == [0]
+
+
+@pytest.mark.parametrize("line", ['{"commitInfo":{"txnId":"cut o', '{"commitInfo":null}', '{"txn":{}}'])
+def test_a_checksum_does_not_follow_a_commit_that_cannot_be_read(tmp_path: Path, line: str) -> None:
+    table = table_of(tmp_path, 1)
+    newest = log_of(table) / f"{1:020}.json"
+    newest.write_text(line + "\n")
+    write_checksum(log_of(table), 2, [], "ours")
+    assert names(table, ".crc") == [0, 1]
 
 
 def test_a_checksum_of_a_commit_that_was_removed_is_not_continued(tmp_path: Path) -> None:
