@@ -185,8 +185,8 @@ class CopyCandidates:
         self._new_tables.keep(published)
         waiting = self._wait_for_writers(connection, {n: published[n] for n in candidates}, history)
         waiting |= {n for n, each in candidates.items() if not self.attempts.is_due(n, each.request_ids)}
-        has_waited = {name for name, copy in self._summary.copies.items() if copy.failure}
-        self.is_waiting = bool(waiting or undecided - has_waited) or self._written_tables.is_waiting_briefly
+        self.is_waiting = bool(waiting or undecided - failures_of(self._summary).keys())
+        self.is_waiting |= self._written_tables.is_waiting_briefly
         ready = {name: candidate for name, candidate in candidates.items() if name not in waiting}
         if ready:
             self._edits.release()  # what follows may take long
@@ -244,8 +244,7 @@ class CopyCandidates:
 
     def _followed(self, candidates: Mapping[TableName, Candidate]) -> dict[TableName, Candidate]:
         """Return those that a rule matches, without what failed in a run that ends by itself."""
-        failed = {name for name, copy in self._summary.copies.items() if copy.failure}
-        skipped = set() if self._is_continuous else failed
+        skipped = set() if self._is_continuous else failures_of(self._summary).keys()
         return {
             name: candidate
             for name, candidate in sorted(candidates.items())
@@ -254,7 +253,7 @@ class CopyCandidates:
 
     def record_failures(self, lsn: LSN) -> bool:
         """Record why tables cannot be copied unless their newest event does; return whether any cannot."""
-        failures = {name: copy.failure for name, copy in self._summary.copies.items() if copy.failure}
+        failures = failures_of(self._summary)
         new = {name: sentence for name, sentence in failures.items() if self._failures.get(name) != sentence}
         self._failures = failures
         if new:
@@ -477,3 +476,8 @@ def _awaits_move(name: TableName, requests: Sequence[CopyRequest], history: Copy
 def is_new(now: Membership, states: Sequence[CopyState]) -> bool:
     """Return whether a table has no copy under its publication entry; FOR ALL TABLES has no entries."""
     return now.entry != 0 and all(state.membership != now.entry for state in states)
+
+
+def failures_of(summary: IngestSummary) -> dict[TableName, str]:
+    """Return why tables cannot be copied, as a run shows it."""
+    return {name: copy.failure for name, copy in summary.copies.items() if copy.failure}
