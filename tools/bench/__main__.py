@@ -7,7 +7,9 @@ its own, which are gone afterwards, however that ends.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -16,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pipeline
 from pipeline.postgres.embedded import EmbeddedServer, start_server
 from tools.bench.limits import Row, heading, rows_missing, rows_of
 from tools.bench.parts import PARTS
@@ -30,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure; return 1 if a part failed, or under --strict if a limit was missed."""
     options = _parse(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
+    _compile_modules()
     with _server() as (server, folder):
         if options.only:
             from tools.bench.comparisons import print_comparison
@@ -101,6 +105,12 @@ def _server() -> Iterator[tuple[EmbeddedServer, Path]]:
             yield server, folder
         finally:
             server.stop()
+
+
+def _compile_modules() -> None:
+    """Let every process find compiled modules, as after an installation, whatever the environment says."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    compileall.compile_dir(Path(pipeline.__path__[0]), quiet=2)
 
 
 def _show(row: Row, as_json: bool) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fcntl import ioctl
@@ -100,7 +100,7 @@ class Job:
 
 
 @contextmanager
-def started(name: str, command: Sequence[str], environ: Mapping[str, str] | None = None) -> Iterator[Job]:
+def started(name: str, command: Sequence[str]) -> Iterator[Job]:
     """Give a running command; it is killed at the end of the block if it has not ended."""
     with tempfile.TemporaryDirectory(prefix="pgdelta-bench-job-") as folder:
         stdout = Path(folder, "stdout").open("wb")  # noqa: SIM115 (`Job.close` closes both)
@@ -110,7 +110,6 @@ def started(name: str, command: Sequence[str], environ: Mapping[str, str] | None
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            env={**os.environ, **(environ or {})},
             start_new_session=True,
         )
         job = Job(name, process, stdout, stderr)
@@ -123,16 +122,10 @@ def started(name: str, command: Sequence[str], environ: Mapping[str, str] | None
             watch.join()
 
 
-def run(
-    name: str,
-    command: Sequence[str],
-    *,
-    environ: Mapping[str, str] | None = None,
-    patience: float = PATIENCE,
-) -> Run:
+def run(name: str, command: Sequence[str], *, patience: float = PATIENCE) -> Run:
     """Run a command to its end; raise RuntimeError if it fails or takes too long."""
     began = time.monotonic()
-    with started(name, command, environ) as job:
+    with started(name, command) as job:
         try:
             code = job.process.wait(patience)
         except subprocess.TimeoutExpired:

@@ -253,10 +253,8 @@ class Rig:
         )
 
     def ask(self, config: Path, *command: str) -> Run:
-        """Run a command of pgdelta without Spark, with modules that an earlier one has compiled."""
-        environ = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.folder / "compiled")}
-        full = [str(BIN / "pgdelta"), *command, "--config", str(config)]
-        return processes.run(command[0], full, environ=environ)
+        """Run a command of pgdelta without Spark."""
+        return processes.run(command[0], [str(BIN / "pgdelta"), *command, "--config", str(config)])
 
     def demo(self, seconds: int) -> Run:
         """Run the demo in a terminal; the output has the frames of its live table."""
