@@ -124,10 +124,20 @@ class Applier:
             return
         if time.monotonic() - self._batch_at < RETRY_SECONDS:
             return  # without reading a log
+        if self._may_have_work():
+            self.apply_pending()
+
+    def apply_rest(self) -> None:
+        """Run a last batch, unless silver shows what bronze holds and nothing else may be due."""
+        end, manifest = self.bronze.captured_offset(), self.manifest
+        if end is None or manifest is None or manifest.lsn < end.lsn or self._may_have_work():
+            self.apply_pending(end)
+
+    def _may_have_work(self) -> bool:
+        """Return whether a batch may have something to do although bronze has not grown."""
         is_behind = self.manifest is not None and bool(self.manifest.behind)
         has_copies = self.bronze.copies.version() != self.planner.copies_version
-        if is_behind or has_copies or self._comments.is_due or self.planner.is_poll_due:
-            self.apply_pending()
+        return is_behind or has_copies or self._comments.is_due or self.planner.is_poll_due
 
     def apply_pending(self, end: BronzeOffset | None = None) -> ApplySummary:
         """Apply what bronze holds, or holds up to an offset, and return the summary so far."""

@@ -143,7 +143,7 @@ class _ApplyRun:
         if failure is not None and not stop.is_set():
             raise failure
         if not self.is_continuous and not stop.is_set():
-            applier.apply_pending()
+            applier.apply_rest()
         if self.status is not None:
             self.status.write()
         else:

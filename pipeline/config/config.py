@@ -252,9 +252,17 @@ class Config(FileSection):
         default_factory=Lineage
     )
 
+    _rules: Internal[dict[TableName, TableRule | None]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
     def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule that matches, or None: the table has no silver table."""
-        return next((rule for rule in self.tables if rule.matches(name)), None)
+        try:
+            return self._rules[name]
+        except KeyError:
+            self._rules[name] = next((rule for rule in self.tables if rule.matches(name)), None)
+            return self._rules[name]
 
     def retention_of(self, name: TableName) -> int | None:
         """Return how many seconds bronze keeps every change of a table, None for ever."""

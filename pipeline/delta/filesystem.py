@@ -64,7 +64,7 @@ def _site_setting(name: str) -> str | None:
 
 def is_local(path: str) -> bool:
     """Return whether a path of a lake is on a file system of this machine."""
-    return urlparse(path).scheme == "file" or os.path.isabs(path)
+    return path.startswith("/") or path[:5].lower() == "file:"
 
 
 def is_within(path: str, folder: str) -> bool:

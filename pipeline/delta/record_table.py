@@ -7,7 +7,7 @@ STRUCT. A value that is NULL, or that an earlier version of pgdelta did not writ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from functools import cache, partial
 from types import NoneType
@@ -77,15 +77,23 @@ def _ddl(kind: Any) -> str:
 
 def row_of(record: Any) -> dict[str, Any]:
     """Return a record as a row."""
-    return {each.name: _value(getattr(record, each.name)) for each in fields(record)}
+    return {
+        name: value if (value := getattr(record, name)) is None or write is None else write(value)
+        for name, write in _writers(type(record)).items()  # type: ignore[arg-type]
+    }
 
 
-def _value(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_value(each) for each in value]
-    if isinstance(value, TxnId):
-        return str(value)
-    return row_of(value) if is_dataclass(value) else value
+@cache
+def _writers(record: type) -> dict[str, Callable[[Any], Any] | None]:
+    """Return what makes a value of each field one of a row, None where it is one."""
+    return {name: _writer(kind) for name, kind in _types(record).items()}
+
+
+def _writer(kind: Any) -> Callable[[Any], Any] | None:
+    if get_origin(kind) is tuple:
+        write = _writer(get_args(kind)[0])
+        return list if write is None else lambda values: list(map(write, values))
+    return str if kind is TxnId else None if kind in _TYPES else row_of
 
 
 def record_of(record: type[Record], row: Mapping[str, Any]) -> Record:

@@ -22,7 +22,7 @@ from pipeline.delta import native_write
 from pipeline.delta.features import Feature as Feature
 from pipeline.delta.features import features_of as features_of
 from pipeline.delta.features import needs_column_mapping as needs_column_mapping
-from pipeline.delta.filesystem import default_scheme, forget_logs, move_folder, remove_folder
+from pipeline.delta.filesystem import default_scheme, forget_logs, is_local, move_folder, remove_folder
 from pipeline.delta.lake_format import verify_format
 from pipeline.delta.log import Actions, LoggedOperation, commit_info, logged_operations
 from pipeline.delta.log_retention import short_log
@@ -144,7 +144,7 @@ class LakeTable:
     def __init__(self, path: str, spark: SparkSession | SparkProvider | None = None) -> None:
         self.path = path
         self.sessions = spark if isinstance(spark, SparkProvider) else SparkProvider(spark)
-        has_copy = urlparse(path).scheme == "file" or os.path.isabs(path) or is_store(path)
+        has_copy = is_local(path) or is_store(path)
         self.local_path = local_path(path) if has_copy else None
 
     @property

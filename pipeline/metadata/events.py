@@ -86,6 +86,7 @@ class EventLog:
         self._lock = threading.Lock()
         self._recorded: set[Event] = set()  # by this process, or found recorded
         self._files: tuple[str, frozenset[str]] = ("", frozenset())  # the table's id, and what was read of it
+        self._history: tuple[tuple[str, int], Sequence[Event]] = ("", -1), ()  # of which version
         self._waiting: Waiting[Event, None] = Waiting()
         self._resyncs: dict[TableName, LSN] = {}
         self._has_read_resyncs = False
@@ -159,11 +160,15 @@ class EventLog:
         """Return the newest events of each table, by one read."""
         return newest_events(self.history())
 
-    def history(self) -> list[Event]:
-        """Return all events, in the order in which they were recorded."""
-        rows = self._table.rows().to_pylist() if self._table.exists() else ()
-        events = (record_of(Event, row) for row in rows)
-        return sorted(events, key=lambda event: (event.recorded_at, event.lsn))
+    def history(self) -> Sequence[Event]:
+        """Return all events, in the order in which they were recorded; only a new version is read."""
+        snapshot = self._table.snapshot()
+        version = snapshot.table_id, snapshot.version
+        if version != self._history[0]:
+            rows = self._table.rows(snapshot=snapshot).to_pylist() if snapshot.exists else ()
+            events = (record_of(Event, row) for row in rows)
+            self._history = version, sorted(events, key=lambda event: (event.recorded_at, event.lsn))
+        return self._history[1]
 
     def _read(self) -> None:
         """Read the events that are recorded, on this machine only from files that were not read yet."""

@@ -53,6 +53,8 @@ class ManifestEntry(TableRecord):
     def verified(self, found: ComparedAt | None) -> ManifestEntry:
         """Return the entry with the newest comparison that found the table equal, if there is one."""
         lsn, at, method = found or (None, None, None)
+        if (lsn, at, method) == (self.verified_lsn, self.verified_at, self.verified_by):
+            return self
         return replace(self, verified_lsn=lsn, verified_at=at, verified_by=method)
 
 

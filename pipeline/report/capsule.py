@@ -194,6 +194,7 @@ def versions() -> dict[str, Any]:
 def public_configuration(config: Config) -> dict[str, Any]:
     """Return the configuration without secrets, and without texts that replace values."""
     found = asdict(config)
+    del found["_rules"]
     source, copying = found["source"], found["source"]["copying"]
     for section, key in ((source, config.source), (copying, config.source.copying)):
         section["conninfo"] = read_public_keywords(key.conninfo or "")
