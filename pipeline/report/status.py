@@ -305,9 +305,15 @@ def _copying(
         sentence = f"{done} of {format_count(count, 'chunk')} copied."
         return replace(before, state=state, sentence=sentence, copy_share=done / count if count else 1.0)
     if requests:
-        is_whole = not all(request.key_ranges for request in requests)
-        what = "the table" if is_whole else "the rows that it waits for"
-        return replace(before, sentence=f"The next ingest copies {what}.", awaits_copy=True)
+        if all(request.compares for request in requests):
+            if before.state in HOLDING:  # the comparison comes after what holds it
+                return shown
+            sentence = "The next ingest compares the table with the source."
+        elif all(request.key_ranges for request in requests):
+            sentence = "The next ingest copies the rows that it waits for."
+        else:
+            sentence = "The next ingest copies the table."
+        return replace(before, sentence=sentence, awaits_copy=True)
     if held is not None:
         return held if shown is None else None
     is_first = shown is None and name not in lake.registered

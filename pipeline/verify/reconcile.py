@@ -29,7 +29,7 @@ from pipeline.apply.detached_tables import detached_tables
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
-from pipeline.delta.locks import refuse_while_apply_runs
+from pipeline.delta.locks import find_running_apply, refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, LakeError, TableLockedError, report_error
 from pipeline.ingest.continuity import refuse_other_source
@@ -159,6 +159,7 @@ class Reconciler:
         self._digits = FIRST_DIGITS if self._files is None else 0
         self._partial: Mapping[TableName, str] = {}
         self._by_spark: dict[TableName, str] = {}
+        self._unstable: set[TableName] = set()  # in this attempt; only apply could change that
         self.requests: list[CopyRequest] = []  # for the rows that differ
         self.values: dict[TableName, Mapping[str, ValueCount]] = {}  # of tables that were compared
 
@@ -169,11 +170,14 @@ class Reconciler:
         for attempt in range(_ATTEMPTS):
             if attempt and self._stop.wait(_PAUSE):
                 break
+            was_applied = find_running_apply(self.lake) is not None
+            self._unstable.clear()
             unsettled = self._compare_all(matches, names)
             if attempt == 0 and not unsettled and not self._verdicts:
                 raise no_match(self.lake, self._config, globs)
             names = set(unsettled)
-            if not names:
+            can_change = was_applied or find_running_apply(self.lake) is not None
+            if not names or (names <= self._unstable and not can_change):
                 break
         for name in sorted(names or ()):
             self._conclude(Reconciliation(name, UNPROVEN, sentence=unsettled[name]))
@@ -211,6 +215,7 @@ class Reconciler:
                 missing = self._chosen(matches, listed) - {table.name for table in pinned}
                 missing -= unsettled.keys() | self._verdicts.keys()
                 unsettled |= dict.fromkeys(missing, _NO_SILVER)
+                self._unstable |= missing
             reads = SourceReads(
                 self._config,
                 self.lake,
@@ -234,7 +239,10 @@ class Reconciler:
                     continue
                 try:
                     self._conclude(self._compare(table, silver, reads))
-                except (RowsMoved, SnapshotLost, TableLockedError, NoStableVersion) as error:
+                except NoStableVersion as error:
+                    unsettled[table.name] = str(error)
+                    self._unstable.add(table.name)
+                except (RowsMoved, SnapshotLost, TableLockedError) as error:
                     unsettled[table.name] = str(error)
                 except Exception as error:  # the others are compared all the same
                     self._conclude(Reconciliation(table.name, UNPROVEN, sentence=report_error(error)))
@@ -263,6 +271,7 @@ class Reconciler:
                 pinned.append(pin_table(self._bronze, registered[name], shown.get(name)))
             except NoStableVersion as error:
                 unsettled[name] = str(error)
+                self._unstable.add(name)
             except Exception as error:  # one that cannot be read stops no other
                 self._conclude(Reconciliation(name, UNPROVEN, sentence=report_error(error)))
         again = Records(self.lake).tables.read()

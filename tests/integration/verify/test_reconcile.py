@@ -313,3 +313,21 @@ def test_what_is_not_known_is_not_proven(shop: Pipeline, monkeypatch: pytest.Mon
     table = compared(shop, "public.pairs", runs=True)
     assert table.keys() == {"pairs"}
     assert Reconciled("shop", "1", tuple(table.values())).as_json()["ok"]
+
+
+@pytest.mark.promise("reconcile")
+def test_a_held_table_is_not_waited_for_and_says_why_it_is_held(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
+    pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, '1')")
+    pipeline.ingest("ALTER TABLE t ALTER v TYPE int USING v::int", "UPDATE t SET v = 2")
+    held = pipeline.apply().tables[TableName("public", "t")].held
+    pauses: list[float] = []
+    monkeypatch.setattr(reconcile, "_PAUSE", 0)
+    stop = threading.Event()
+    monkeypatch.setattr(stop, "wait", lambda seconds: pauses.append(seconds))
+    found = compared(pipeline, runs=True, stop=stop)["t"]
+    assert (found.verdict, found.sentence, pauses) == (UNPROVEN, held, [])
+    (shown,) = read_status(pipeline.config, is_offline=True).tables
+    assert (shown.state, shown.sentence) == ("held", held)
