@@ -34,6 +34,7 @@ class FoldColumn:
     misfit: str = "null"  # the policy for texts that do not fit
     is_sidecar: bool = False  # it has the misfits of another column as text
     has_many_spellings: bool = False  # one value has several texts, as `1.0` and `1.00` of a DECIMAL
+    has_other_types: bool = False  # the source's, of which silver's may have one value for several
     widened: frozenset[int] = frozenset()  # the relation versions in which a DOUBLE has texts of a real
 
     def text(self, version: int, text: str, engine: Engine) -> str:
@@ -70,6 +71,11 @@ class Fold:
     def partial(self) -> tuple[int, ...]:
         """The indexes of the columns, except those of the key, that some step may not send."""
         return tuple(i for i, c in enumerate(self.columns) if c.is_partial and i not in self.key)
+
+    @property
+    def may_merge_keys(self) -> bool:
+        """Whether keys of the source may be one in silver, whose type of a column is another."""
+        return any(self.columns[i].has_other_types for i in self.key)
 
     @property
     def key_names(self) -> list[str]:

@@ -92,6 +92,7 @@ class Write:
             and self.step.identity is Identity.KEY
             and self.fold.mode == "mirror"
             and not self.fold.partial
+            and not self.fold.may_merge_keys
         )
 
     def statement(self, bounds: str | None = None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.source_relations import PostgresType, Relations, SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import Relations, SourceColumn, SourceRelation
 from pipeline.bronze.table_input import SequenceKey, Survey, TruncatedAt, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
@@ -21,7 +21,13 @@ from pipeline.protocol.pg_types import PgType
 from pipeline.silver.fold.fold import Fold, FoldColumn
 from pipeline.silver.schema.column_mapping import present_sidecars, sidecars
 from pipeline.silver.types.text_parsers import NO_MISFIT, SilverType
-from pipeline.silver.types.types import are_printed_for, column_type, is_widened_real, widened_text
+from pipeline.silver.types.types import (
+    are_printed_for,
+    column_type,
+    is_widened_real,
+    silver_type,
+    widened_text,
+)
 
 _MAX_TRUNCATES = 100  # of one fold, in modes that keep the rows that are gone
 # several of their texts may be one value of silver's type
@@ -31,6 +37,7 @@ _COMPARED_BY_VALUE = {
     PgType.INT4,
     PgType.DATE,
     PgType.TIMESTAMP,
+    PgType.TIMESTAMPTZ,
     PgType.NUMERIC,
 }
 
@@ -299,8 +306,7 @@ def _fold_column(
 ) -> FoldColumn:
     indexes: dict[int, int] = {}
     widened: set[int] = set()
-    types: set[PostgresType] = set()
-    may_be_unsent = has_many_spellings = False
+    may_be_unsent = has_many_spellings = has_other_types = False
     sent_columns: list[SourceColumn] = []
     for survey, relation in zip(surveys, relations, strict=True):
         index = relation.index_of(name)
@@ -311,13 +317,13 @@ def _fold_column(
             sent = column_type(column, rule, kind.ddl)
             differs = name in rule.types or sent.ddl != kind.ddl
             has_many_spellings |= differs and column.base_oid in _COMPARED_BY_VALUE
-            types.add(column.type)
+            has_other_types |= column.is_type_known and silver_type(column).ddl != kind.ddl
             sent_columns.append(column)
             if is_widened_real(column, kind.ddl):
                 widened.add(relation.version)
             kind = sent if sent.ddl == kind.ddl else kind  # silver may have a wider type
-    if kind.ddl == "STRING":  # silver's key is spelled as the one type spells it
-        has_many_spellings &= len(types) > 1
+    if kind.ddl == "STRING":  # silver's key is spelled as the source spells it
+        has_many_spellings = has_other_types = False
     if all(are_printed_for(column, kind, rule.types.get(name)) for column in sent_columns):
         kind = kind.of_printed
     is_partial = may_be_unsent or len(indexes) < len(relations)
@@ -328,6 +334,7 @@ def _fold_column(
         is_partial,
         misfit=rule.misfit_of(name),
         has_many_spellings=has_many_spellings or bool(widened),
+        has_other_types=has_other_types,
         widened=frozenset(widened),
     )
 

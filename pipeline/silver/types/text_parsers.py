@@ -133,14 +133,14 @@ class SilverType:
         """Return SQL for the one text of a key's value, of those that PostgreSQL prints for equal values.
 
         With `has_many_spellings`, the column had other types before: `1.0` and `1.00` of a DECIMAL, a date
-        without time of a TIMESTAMP_NTZ, a widened FLOAT. Of a DOUBLE, engines may spell it differently.
+        without time or zone of a timestamp, a widened FLOAT. Of a DOUBLE, engines may spell it differently.
         """
         if has_many_spellings and self.ddl == "DOUBLE":
             value = engine.floating(text, "DOUBLE")
             spelled = f"CASE WHEN {value} = 0 THEN '0' ELSE {engine.cast(value, 'STRING')} END"
             return f"coalesce({spelled}, {text})"
-        if has_many_spellings and self.ddl == "TIMESTAMP_NTZ":
-            text = engine.replace_all(text, r" 00:00:00\z", "")
+        if has_many_spellings and self.ddl in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
+            text = engine.replace_all(text, r"( 00:00:00)?(\+00)?\z", "")
         elif has_many_spellings:
             text = engine.replace_all(text, r"^(-?[0-9]+\.[0-9]*?)0+\z", r"\1")
             text = engine.replace_all(text, r"\.\z", "")

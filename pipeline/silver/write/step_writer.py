@@ -144,7 +144,7 @@ class StepWriter:
     def _write_by_key(self, write: Write) -> int:
         fold, session = write.fold, self._session
         sql = self._sql(fold)
-        fold_by_key(session, sql)
+        self._fold_by_key(sql)
         session.compute(FOLDED, sql.typed("by_key"))
         aggregates = self._target.key_aggregates(fold) if write.kind is WriteKind.MERGE else {}
         found = self._inspect(fold, aggregates=aggregates)
@@ -169,6 +169,28 @@ class StepWriter:
             self._target.commit_rows(write, fold)
         return found.misfits
 
+    def _fold_by_key(self, sql: FoldSql) -> None:
+        """Define `by_key`; raise LakeError if several of its keys are one in silver."""
+        fold, session = sql.fold, self._session
+        fold_by_key(session, sql)
+        if not fold.may_merge_keys:
+            return
+        kinds = [(name, fold.columns[i].type) for name, i in zip(fold.key_names, fold.key, strict=True)]
+        values = [
+            kind.comparable(f"({kind.value(name, session.engine)})", session.engine) for name, kind in kinds
+        ]
+        keys = f"SELECT DISTINCT {', '.join(fold.key_names)} FROM by_key"
+        whole = " AND ".join(f"{value} IS NOT NULL" for value in values)
+        if not session.is_empty(
+            f"SELECT 1 AS one FROM ({keys}) AS f WHERE {whole} "
+            f"GROUP BY {', '.join(values)} HAVING count(*) > 1"
+        ):
+            raise LakeError(
+                f"Table {self._name}: several of its keys are one value of silver's type. Run "
+                f"{self._name.command('resync')}, or set tables[].types of the key's columns to STRING and "
+                f"run {self._name.command('rebuild')}."
+            )
+
     def _write_later_copy(self, write: Write) -> int:
         """Write what differs between the rows of a copy and those that silver shows.
 
@@ -177,7 +199,7 @@ class StepWriter:
         fold, merged, session = write.fold, write.merged, self._session
         assert merged is not None
         sql = self._sql(fold)
-        fold_by_key(session, sql)
+        self._fold_by_key(sql)
         session.compute("copied", sql.typed("by_key"))
         found = self._inspect(fold, "copied")
         if found.inherits:

@@ -66,6 +66,66 @@ def test_a_number_that_silver_keeps_as_text_is_found_by_its_text(lane: Lane) -> 
     check()
 
 
+MODES = ("mirror", "soft_delete", "history")
+
+
+@pytest.mark.promise("numbers kept as text")
+@lockstep(*(TableRule(f"*.{mode}", types={"k": "STRING"}, mode=mode) for mode in MODES))
+def test_a_key_kept_as_text_stays_the_same_when_its_number_gets_wider(lane: Lane) -> Steps:
+    for table in MODES:
+        lane.run(
+            f"CREATE TABLE {table} (k numeric(10,2) PRIMARY KEY, v int)",
+            f"INSERT INTO {table} VALUES (1, 0), (2, 1), (3, 2), (4, 3)",
+        )
+    yield
+    for table in MODES:
+        lane.run(
+            f"UPDATE {table} SET v = 13 WHERE v = 3",
+            f"ALTER TABLE {table} ALTER k TYPE numeric(12,2)",  # without a rewrite
+            f"UPDATE {table} SET v = v + 100 WHERE v < 2",
+            f"DELETE FROM {table} WHERE v = 2",
+        )
+    yield
+    expected = [("1.00", 100), ("2.00", 101), ("4.00", 13)]
+    assert sorted(lane.rows("mirror", "k", "v")) == expected
+    deleted = lane.rows("soft_delete", "k", "v", "_deleted")
+    assert sorted((k, v) for k, v, is_deleted in deleted if not is_deleted) == expected
+    versions = lane.rows("history", "k", "v", "_is_current")
+    assert sorted((k, v) for k, v, is_current in versions if is_current) == expected
+
+
+MOMENTS = {"zoned": ("timestamp", "timestamptz"), "local": ("timestamptz", "timestamp")}
+
+
+@pytest.mark.promise("type changes")
+@lockstep(
+    TableRule("*.zoned_overridden", types={"k": "TIMESTAMP"}),
+    TableRule("*.local_overridden", types={"k": "TIMESTAMP_NTZ"}),
+    TableRule("*.*", type_changes="rebuild"),
+)
+def test_a_moment_is_one_key_with_and_without_its_zone(lane: Lane) -> Steps:
+    tables = {f"{table}{more}": types for table, types in MOMENTS.items() for more in ("", "_overridden")}
+    for table, (before, _) in tables.items():
+        lane.run(
+            f"CREATE TABLE {table} (k {before} PRIMARY KEY, v int)",
+            f"INSERT INTO {table} VALUES ('2024-01-01', 0), ('2024-01-02 10:00:00.5', 1), ('2024-01-03', 2)",
+        )
+    yield
+    for table, (_, after) in tables.items():
+        lane.run(
+            f"UPDATE {table} SET v = 10 WHERE v = 0",
+            f"ALTER TABLE {table} ALTER k TYPE {after}",  # in UTC without a rewrite
+            f"UPDATE {table} SET v = v + 100 WHERE v < 20 AND v <> 2",
+            f"DELETE FROM {table} WHERE v = 2",
+        )
+    yield
+    for table in tables:
+        lane.assert_equal(table)
+    lane.rebuild(*tables)
+    for table in tables:
+        lane.assert_equal(table)
+
+
 @pytest.mark.promise("rows without a key")
 @lockstep()
 def test_rows_leave_a_wide_table(lane: Lane) -> Steps:

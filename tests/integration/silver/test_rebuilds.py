@@ -6,9 +6,11 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
-from tests.support.pipelines import Crash, Pipeline, with_rules
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules
 
 
 def fill(pipeline: Pipeline) -> None:
@@ -133,3 +135,20 @@ def test_a_rebuild_reads_every_version_into_the_last_type_of_a_column(pipeline: 
     assert silver("boxes", "v", "b") == [("1", both), ("two", both)]
     assert silver("cased", "v", "V__3") == [(1, "1"), (2, "two")]
     assert silver("gone", "v", "w") == [("1", "1"), ("two", "2"), (None, "three")]
+
+
+@pytest.mark.promise("type changes")
+def test_keys_that_would_be_one_in_silver_are_not_written(make_pipeline: MakePipeline) -> None:
+    pipeline = with_rules(make_pipeline("public.*", copy="initial"), TableRule("*.*", type_changes="hold"))
+    pipeline.catch_up("CREATE TABLE t (k text PRIMARY KEY, v int)")
+    pipeline.ingest(
+        "INSERT INTO t VALUES ('01', 1), ('02', 2)",
+        "ALTER TABLE t ALTER k TYPE int USING k::int",
+        "UPDATE t SET v = 10 WHERE k = 1",
+    )
+    assert pipeline.apply().tables[TableName("public", "t")].held
+    failure = run_rebuild(pipeline.config, ["public.t"]).tables[TableName("public", "t")].failure
+    assert "several of its keys are one value of silver's type" in str(failure)
+    run_resync(pipeline.config, ["public.t"])
+    pipeline.catch_up("UPDATE t SET v = 20 WHERE k = 2")
+    pipeline.assert_equal("t")
