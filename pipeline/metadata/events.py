@@ -18,6 +18,8 @@ from pipeline.table_name import TableName
 
 NEEDS_RESYNC = ("resync", "diverged")
 """Kinds of events after which only a resync makes silver equal to the source."""
+HOLDING = ("held", "refused")
+"""Kinds of events before whose LSN a table stays."""
 MAINTENANCE_FAILED = "maintenance"
 """The kind of the events that say nothing of a table's rows."""
 CATALOG = "catalog"
@@ -57,11 +59,12 @@ EVENTS = ddl_of(Event)
 class NewestEvents:
     """The newest event of each table's rows or columns, and why tables are not published.
 
-    `unpublished` has the tables that were not published when ingest last polled, each with the reason, and
-    `partial` those whose rows silver shows in part.
+    `holds` are the newest that hold a table. `unpublished` has the tables that were not published when ingest
+    last polled, each with the reason, and `partial` those whose rows silver shows in part.
     """
 
     tables: Mapping[TableName, Event]
+    holds: Mapping[TableName, Event]
     unpublished: Mapping[TableName, str]
     partial: Mapping[TableName, str]
 
@@ -73,6 +76,7 @@ def newest_events(events: Sequence[Event]) -> NewestEvents:
     left_out = (MAINTENANCE_FAILED, CATALOG, PAUSED, RESUMED, *_MEMBERSHIP, *_ROWS)
     return NewestEvents(
         {event.name: event for event in events if event.kind not in left_out},
+        {event.name: event for event in events if event.kind in HOLDING},
         {name: event.sentence for name, event in membership.items() if event.kind == UNPUBLISHED},
         {name: event.sentence for name, event in rows.items() if event.kind == PARTIAL},
     )

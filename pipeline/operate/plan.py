@@ -15,7 +15,7 @@ from pipeline.apply.catalogs import open_catalog
 from pipeline.apply.planner import BatchPlan, TablePlan
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.source_relations import Relations
-from pipeline.bronze.table_input import InputStart, survey_at_rest
+from pipeline.bronze.table_input import InputStart, Survey, survey_at_rest, survey_of
 from pipeline.config.config import Config
 from pipeline.delta.store.looks import one_look
 from pipeline.delta.table_log import look_at
@@ -266,24 +266,37 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
             except Exception as error:  # the other tables are planned
                 return PlannedTable(name, facts.copy.lsn, {"R": rows}, failure=report_error(error))
             return PlannedTable(name, facts.copy.lsn, {"R": rows}, (replace(step, sql=sql),))
-        case Step.PARTIAL_RESYNC:
-            steps = tuple(
-                PlanStep(
-                    p.end_lsn,
-                    f"The copied rows of {format_count(len(p.key_ranges), 'key range')} replace silver's.",
-                    format_count(p.row_count, "row"),
-                )
-                for p in facts.partial_copies
-            )
-            return PlannedTable(name, facts.offset, counts, steps)
     try:
         writer = applier.tables.writer(name, pending.history)
-        surveys = [s.survey for s in table.surveys]
         registered, start = pending.registered.get(name), InputStart(facts.offset)
-        planned = writer.batch.plan(surveys, applier.planner.relations, registered, start, pending.end.lsn)
-        return PlannedTable(name, facts.offset, counts, _planned_steps(writer, planned, pending.end.lsn))
+        parts = [([each.survey for each in table.surveys], start, pending.end.lsn)]
+        if table.step is Step.PARTIAL_RESYNC:
+            parts = _parts_with_copies(applier, facts, start)
+        for surveys, start, end_lsn in parts:
+            planned = writer.batch.plan(surveys, applier.planner.relations, registered, start, end_lsn)
+            if planned.stop is not None or table.step is not Step.PARTIAL_RESYNC:
+                return PlannedTable(name, facts.offset, counts, _planned_steps(writer, planned, end_lsn))
+        steps = tuple(
+            PlanStep(
+                p.end_lsn,
+                f"The copied rows of {format_count(len(p.key_ranges), 'key range')} replace silver's.",
+                format_count(p.row_count, "row"),
+            )
+            for p in facts.partial_copies
+        )
+        return PlannedTable(name, facts.offset, counts, steps)
     except Exception as error:  # the other tables are planned
         return PlannedTable(name, facts.offset, counts, failure=report_error(error))
+
+
+def _parts_with_copies(
+    applier: Applier, facts: TableFacts, start: InputStart
+) -> list[tuple[list[Survey], InputStart, LSN]]:
+    """Return the changes before the first partial copy, and each copy, as a table's writer plans them."""
+    first = facts.partial_copies[0].lsn
+    before = applier.bronze.survey_table(facts.name, start, first) if start.offset < first else []
+    copied = [([survey_of(copy)], InputStart(copy=copy), copy.lsn) for copy in facts.partial_copies]
+    return [(before, start, first), *copied] if before else copied
 
 
 def _planned_steps(writer: SilverTable, planned: RangePlan, end_lsn: LSN) -> tuple[PlanStep, ...]:

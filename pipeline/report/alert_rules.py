@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 from pipeline.config.alerts import Alerting
 from pipeline.errors import one_line
-from pipeline.metadata.events import NEEDS_RESYNC
+from pipeline.metadata.events import HOLDING, NEEDS_RESYNC
 from pipeline.metadata.status import FAILED
 from pipeline.protocol.lsn import INVALID
 from pipeline.report.status_page import (
     BEHIND,
     CURRENT,
-    HOLDING,
     IN_DOUBT,
     UNPUBLISHED,
     Status,

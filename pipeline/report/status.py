@@ -24,7 +24,7 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
 from pipeline.errors import SourceError
 from pipeline.metadata.catalog_entries import CatalogEntries
-from pipeline.metadata.events import Event, newest_events
+from pipeline.metadata.events import HOLDING, Event, newest_events
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records, RegisteredTable
@@ -35,7 +35,6 @@ from pipeline.report.status_page import (
     COPYING,
     CURRENT,
     DETACHED,
-    HOLDING,
     IN_DOUBT,
     PAUSED,
     UNPUBLISHED,
@@ -215,7 +214,10 @@ def read_tables(
     recorded = records.events.history()
     events = newest_events(recorded)
     membership = source or events
-    found = describe_tables(lake, events.tables, records.misfits.counts(), chunks, membership.unpublished)
+    # what is recorded after a table was held does not release it while it stays where it is
+    holds = {name: each for name, each in events.holds.items() if manifest.behind.get(name) == each.lsn}
+    newest = {**events.tables, **holds}
+    found = describe_tables(lake, newest, records.misfits.counts(), chunks, membership.unpublished)
     compared = records.compared()
     doubts = find_doubts(recorded, history, compared)
     equal = {name: each.equal for name, each in compared.items()}

@@ -17,7 +17,7 @@ from pipeline.config.schedule import NO_SCHEDULE, Schedule, ScheduledInterval
 from pipeline.delta.sql import utc_text
 from pipeline.errors import one_line
 from pipeline.metadata.catalog_entries import CatalogEntry
-from pipeline.metadata.events import NEEDS_RESYNC, Event
+from pipeline.metadata.events import HOLDING, NEEDS_RESYNC, Event
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.reconciliations import ComparedAt, verified_json
 from pipeline.metadata.status import FAILED
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 BEHIND, COPYING, CURRENT, DETACHED = "behind", "copying", "current", "detached"
 UNPUBLISHED, PAUSED, IN_DOUBT = "unpublished", "paused", "in doubt"
-HOLDING = ("held", "refused")
 NEEDS_PERSON = (FAILED, *HOLDING, IN_DOUBT, UNPUBLISHED)
 OPERATIONS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
 _STYLES = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.tables import TableRule
+from pipeline.config.tables import RowMode, TableRule
 from tests.support.files import unreadable
 from tests.support.lockstep import Group, Lane, Steps, lockstep
 
@@ -66,7 +66,7 @@ def test_a_number_that_silver_keeps_as_text_is_found_by_its_text(lane: Lane) -> 
     check()
 
 
-MODES = ("mirror", "soft_delete", "history")
+MODES: tuple[RowMode, ...] = ("mirror", "soft_delete", "history")
 
 
 @pytest.mark.promise("numbers kept as text")

@@ -10,6 +10,7 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifests
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
+from pipeline.report.status import read_status
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
@@ -128,3 +129,18 @@ def test_a_renamed_column_is_rebuilt_across_a_partial_copy(make_pipeline: MakePi
         pipeline.catch_up()
     assert_nothing_stopped(pipeline.apply())
     pipeline.assert_equal("t")
+
+
+@pytest.mark.promise("type changes")
+def test_a_comparison_does_not_hide_that_a_table_is_held(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
+    pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    pipeline.ingest("UPDATE t SET id = 3", "ALTER TABLE t ALTER v TYPE bytea USING v::bytea")
+    held = pipeline.apply().tables[NAME].held
+    assert held is not None
+    assert "1 key range copied" in pipeline.ingest().compared[NAME]
+    assert pipeline.apply().tables[NAME].held == held
+    (shown,) = read_status(pipeline.config, is_offline=True).tables
+    assert (shown.state, shown.sentence) == ("held", held)
+    (planned,) = make_plan(pipeline.config, ["public.t"]).tables
+    assert [(step.holds, step.sentence) for step in planned.steps] == [(True, held)]
