@@ -178,7 +178,8 @@ class _ApplyRun:
         stream = applier.lake.spark.readStream.format("delta").option("skipChangeCommits", "true")
         # a batch is only a trigger: a new query needs no list of the files that bronze has by now
         stream = stream.option("startingVersion", changes.version())
-        writer = stream.load(changes.path).writeStream.foreachBatch(applier.apply_batch)
+        signal = stream.load(changes.path).where("false")  # apply reads bronze itself
+        writer = signal.writeStream.foreachBatch(applier.apply_batch)
         if self.is_continuous:
             writer = writer.trigger(processingTime="1 second")
         else:

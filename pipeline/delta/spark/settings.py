@@ -55,6 +55,9 @@ RUNTIME_SETTINGS = {
     # the constraints that Spark infers from an expression over all columns grow exponentially with their
     # number: planning a table with 18 columns and no key never ended
     "spark.sql.constraintPropagation.enabled": "false",
+    # apply's stream is only a signal: with this setting a filter that no row passes spares a micro-batch the
+    # list, the plan and the compiled code of bronze's files
+    "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "true",
     # a damaged page fails the read instead of giving wrong values
     "parquet.page.verify-checksum.enabled": "true",
     # Parquet's writer first checks its memory after this many rows, later according to their size: 100 rows
