@@ -111,6 +111,10 @@ class LakeError(PgdeltaError):
     """A failure on the Delta side: a foreign commit, storage that cannot be used."""
 
 
+class DamagedLogError(LakeError):
+    """A version of a table's log cannot be read from its files."""
+
+
 class MissingTable(LakeError, KeyError):
     """A table that silver does not have, also a KeyError for readers of a mapping."""
 

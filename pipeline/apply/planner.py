@@ -25,7 +25,7 @@ from pipeline.config.config import Config
 from pipeline.delta.fence import raise_if_fenced
 from pipeline.delta.locks import claim_table
 from pipeline.delta.table_log import look_at
-from pipeline.errors import LakeError, report_error
+from pipeline.errors import DamagedLogError, LakeError, report_error
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
@@ -301,7 +301,10 @@ class Planner:
         except Exception as error:  # one table that cannot be read stops no other
             raise_if_fenced(error, self.path(name))
             self.expected_versions.forget(name)
-            return LoggedOffset(unreadable=report_error(error))
+            sentence = report_error(error)
+            if isinstance(error, DamagedLogError):
+                sentence += f" Or move {self.path(name)} away, and the table is rebuilt from bronze."
+            return LoggedOffset(unreadable=sentence)
         registered = known.registered.get(name)
         folder = LoggedOffset(version.offset)
         if change is not TableChange.SAME:

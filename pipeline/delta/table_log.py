@@ -26,7 +26,7 @@ from pipeline.delta.log_state import LogState
 from pipeline.delta.store.looks import add_look, is_looked_at
 from pipeline.delta.store.mirror import fetch, local_copy, mirror_of
 from pipeline.delta.store.store import is_store
-from pipeline.errors import LakeError
+from pipeline.errors import DamagedLogError, LakeError
 
 _ATTEMPTS = 5  # to read a log whose files are removed meanwhile
 _MIRRORED_COMMITS = 256  # of a log on an object store that stay on this machine
@@ -127,7 +127,7 @@ def data_file(table: str, path: str) -> str:
         ) from None
 
 
-class _IncompleteLog(LakeError):
+class _IncompleteLog(DamagedLogError):
     """A version for which the log lacks commits, or a checkpoint that can be read."""
 
 
@@ -428,7 +428,7 @@ class TableLog:
         except ValueError:
             action = None
         if not isinstance(action, dict):
-            raise LakeError(
+            raise DamagedLogError(
                 f"Version {version} of the log in {self.folder} is damaged. Restore its file; if it is the "
                 "newest, and no writer runs, remove it and the .crc file of its version."
             )

@@ -1,5 +1,6 @@
 """What another writer sets on a silver table stops that table alone, with what was set and the remedy."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -64,7 +65,7 @@ def commit(table: LakeTable, version: int, before: Definition, after: Definition
 
 @lockstep()
 def test_what_another_writer_sets_is_named_with_its_remedy(lane: Lane) -> Steps:
-    tables = [*SETTINGS, "damaged", "plain"]
+    tables = [*SETTINGS, "damaged", "lost", "plain"]
     for table in tables:
         lane.run(
             f"CREATE TABLE {table} (id int PRIMARY KEY, v text)",
@@ -79,6 +80,10 @@ def test_what_another_writer_sets_is_named_with_its_remedy(lane: Lane) -> Steps:
         commit(lane.silver(table), versions[table], before[table], after[table])
     damaged = lane.silver("damaged").folder / "_delta_log" / f"{versions['damaged'] + 1:020}.json"
     damaged.write_text('{"commitInfo":')
+    lost = lane.silver("lost").folder / "_delta_log"
+    shutil.rmtree(lost)
+    lost.mkdir()
+    (lost / f"{1:020}.json").write_text("{}")
     for table in tables:
         lane.run(f"UPDATE {table} SET v = NULL WHERE id = 1", f"INSERT INTO {table} VALUES (3, 'c')")
     yield STOPPED
@@ -86,9 +91,12 @@ def test_what_another_writer_sets_is_named_with_its_remedy(lane: Lane) -> Steps:
         assert (lane.state(table).failure or "").endswith(sentence), table
     sentence = "is damaged. Restore its file; if it is the newest, and no writer runs, remove it"
     assert sentence in (lane.state("damaged").failure or "")
+    remedy = f"{lane.silver('lost').path} away, and the table is rebuilt from bronze."
+    assert (lane.state("lost").failure or "").endswith(remedy)
     lane.assert_equal("plain")
     for table, (_, _, reverse) in SETTINGS.items():
         commit(lane.silver(table), versions[table] + 1, after[table], reverse(after[table]))
     damaged.unlink()
+    shutil.rmtree(lane.silver("lost").folder)
     yield
     lane.assert_equal(*tables)
