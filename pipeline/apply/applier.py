@@ -38,7 +38,6 @@ from pipeline.metadata.registry import Records, RegisteredTable, TableRegistry
 from pipeline.progress import ApplyProgress, ApplySummary
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.decision import Step
-from pipeline.silver.read.versions import resolve_path
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ class Applier:
             self.shown.manifests.ensure()
             self.shown.read()
             tables = self.records.tables.read()
-            paths = {n: resolve_path(t.path, n, self.lake.root) for n, t in tables.items()}
+            paths = {n: t.path for n, t in tables.items()}
             self.planner.shared.show_all(paths, self._detached(self.bronze.captured_offset() or NO_OFFSET))
             self._is_ready = True
 

@@ -39,11 +39,10 @@ from pipeline.metadata.catalog_entries import (
 )
 from pipeline.metadata.events import CATALOG, Event
 from pipeline.metadata.registry import RegisteredTable
+from pipeline.metadata.silver_paths import resolve_path
 from pipeline.progress import CatalogProgress
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.read.catalog_names import catalog_names
-from pipeline.silver.read.versions import resolve_path
-from pipeline.silver.write.shared_tables import OUTSIDE
 from pipeline.table_name import TableName
 
 FIRST_PAUSE = 10.0  # seconds until the second attempt; each later pause is twice as long
@@ -234,7 +233,7 @@ class CatalogRegistrar:
             self._recorded = self._entries.read()
         known, root = self._shown() | self._recorded.keys(), self._applier.lake.root
         places = {
-            name: SilverPlace(resolve_path(table.path, name, root), self._digest(table))
+            name: SilverPlace(table.path, self._digest(table))
             for name, table in self._applier.records.tables.read().items()
             if name in known
         }
@@ -395,9 +394,9 @@ class CatalogRegistrar:
         """Return whether an entry is that of this lake: a copy of a lake has the records of the other one."""
         if not there.points_to(entry.path) or (self._catalog.holds_columns and not self._is_marked(there)):
             return False
-        # Only one lake writes below a shared root.
-        is_here = entry.path.startswith(f"{self._applier.lake.root}/") or f"/{OUTSIDE}/" in entry.path
-        return is_here or not self._applier.lake.table_at(entry.path).exists()
+        lake = self._applier.lake
+        is_here = resolve_path(entry.path, entry.name, lake.root) == entry.path  # or below a shared root
+        return is_here or not lake.table_at(entry.path).exists()
 
     def _put(
         self,

@@ -20,7 +20,7 @@ from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.metadata.registry import TableRegistry
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.read.versions import manifest_entry, read_state, resolve_path, version_and_id
+from pipeline.silver.read.versions import manifest_entry, read_state, version_and_id
 from pipeline.silver.schema.foreign_commits import refuse_foreign_changes
 from pipeline.silver.schema.swap import is_copied
 from pipeline.table_name import TableName
@@ -171,7 +171,7 @@ class ExpectedVersions:
     def check(self, name: TableName, entry: ManifestEntry | None) -> tuple[ExpectedVersion, TableChange]:
         """Read and record the state of a table, and return how it changed since the last manifest."""
         table = self._lake.table_at(self._path(name))
-        if entry is not None and resolve_path(entry.path, name, self._lake.root) != table.path:
+        if entry is not None and entry.path != table.path:
             entry = None  # the configuration gives it another folder
         found = read_version(table, self._txn)
         verdict = classify_change(name, entry, found, lambda: read_first_commit(table))

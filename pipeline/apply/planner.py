@@ -329,7 +329,7 @@ class Planner:
             )
             folder.offset = INVALID
         if folder.offset > INVALID and folder.taken is None:
-            folder.taken = why_folder_is_taken(name, self.path(name), known.registered, self.bronze.lake.root)
+            folder.taken = why_folder_is_taken(name, self.path(name), known.registered)
         if folder.taken:
             self.expected_versions.forget(name)
         return folder

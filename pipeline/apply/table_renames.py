@@ -22,7 +22,6 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.read.versions import resolve_path
 from pipeline.silver.write.shared_tables import shared_path
 from pipeline.silver.write.table import SilverTable
 from pipeline.table_name import TableName
@@ -64,7 +63,7 @@ def _refuse_shared_folder(name: TableName, paths: Mapping[TableName, str]) -> No
 
 
 def why_folder_is_taken(
-    name: TableName, path: str, registered: Mapping[TableName, RegisteredTable], root: str
+    name: TableName, path: str, registered: Mapping[TableName, RegisteredTable]
 ) -> str | None:
     """Return why a table may not use a folder that has rows, None if the rows are its own.
 
@@ -73,13 +72,15 @@ def why_folder_is_taken(
     register it.
     """
     own = registered.get(name)
-    if own is not None and resolve_path(own.path, name, root) == path:
+    if own is not None and own.path == path:
         return None
-    places = {other: resolve_path(table.path, other, root) for other, table in registered.items()}
-    owner = next((other for other, place in sorted(places.items()) if place == path), None)
-    if owner is None and name not in places:
+    owner = min((other for other, table in registered.items() if table.path == path), default=None)
+    if owner is not None:
+        whose = f"those of {owner}"
+    elif own is not None:
+        whose = f"outdated, its current rows are in {own.path}"
+    else:
         return None
-    whose = f"those of {owner}" if owner else f"outdated, its current rows are in {places[name]}"
     return (
         f"Table {name} is held: the rows in its folder {path} are {whose}. Give it another target, or move "
         "the folder away to have it rebuilt there."

@@ -25,7 +25,6 @@ from pipeline.partition_folders import values_in
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.reading.key_types import texts_of
 from pipeline.reading.row_keys import ForgottenTable
-from pipeline.silver.read.versions import resolve_path
 from pipeline.table_name import TableName
 
 _APPLY_FIRST = "Run pgdelta ingest and pgdelta apply, then pgdelta forget again."
@@ -110,7 +109,7 @@ def find_silver_tables(
     found = []
     for name, table in sorted(registered.items()):
         if name in forgotten.names or table.relation_id in forgotten.oids:
-            place = lake.table_at(resolve_path(table.path, name, lake.root))
+            place = lake.table_at(table.path)
             if place.exists():
                 found.append(SilverKeys(place, table, forgotten))
     if not found:

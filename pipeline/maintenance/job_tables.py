@@ -89,10 +89,8 @@ def own_candidates(lake: Lake, folder: str) -> Iterator[DueTable]:
 
 def silver_candidates(lake: Lake, entries: Iterable[ManifestEntry]) -> Iterator[DueTable]:
     """Yield the silver tables of a manifest, which has their versions: no log is read."""
-    from pipeline.silver.read.versions import resolve_path
-
     for entry in entries:
-        table = lake.table_at(resolve_path(entry.path, entry.name, lake.root))
+        table = lake.table_at(entry.path)
         yield DueTable(str(entry.name), entry.name, table, False, partial(int, entry.version))
 
 
@@ -104,12 +102,10 @@ def own_tables(lake: Lake) -> Iterator[tuple[str, LakeTable]]:
 
 def silver_tables(lake: Lake, globs: Sequence[str] | None = None) -> Iterator[tuple[str, LakeTable]]:
     """Yield the registered silver tables by name, or those that globs name."""
-    from pipeline.silver.read.versions import resolve_path
-
     matches = match_tables(globs)
     for name, registered in sorted(Records(lake).tables.read().items()):
         if matches(name):
-            yield str(name), lake.table_at(resolve_path(registered.path, name, lake.root))
+            yield str(name), lake.table_at(registered.path)
 
 
 def tables_of(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, LakeTable]]:

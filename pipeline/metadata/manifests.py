@@ -23,6 +23,7 @@ from pipeline.delta.sql import from_microseconds, now, to_microseconds
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.metadata.reconciliations import ComparedAt
+from pipeline.metadata.silver_paths import at_current_path
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -193,7 +194,8 @@ class Manifests:
 
         rows = self._table.rows(["tables"], Where(("lsn", "written_at"), is_last)).to_pylist()
         time = None if committed is None else from_microseconds(committed)
-        entries = tuple(record_of(ManifestEntry, row) for row in rows[0]["tables"])
+        found = (at_current_path(row, self._lake.root) for row in rows[0]["tables"])
+        entries = tuple(record_of(ManifestEntry, row) for row in found)
         return Manifest(LSN(lsn), time, entries, from_microseconds(written_at))
 
 

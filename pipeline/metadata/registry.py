@@ -28,6 +28,7 @@ from pipeline.metadata.events import EventLog
 from pipeline.metadata.misfits import MisfitLog
 from pipeline.metadata.pauses import PauseTable
 from pipeline.metadata.reconciliations import Compared, ComparedAt, Reconciliations
+from pipeline.metadata.silver_paths import at_current_path
 from pipeline.metadata.source_comments import CommentTable
 from pipeline.metadata.waiting import Waiting
 from pipeline.protected_columns import ProtectedColumn
@@ -98,6 +99,7 @@ class TableRegistry:
     """Reads and writes `_pgdelta/tables`; safe to use from several threads of one apply."""
 
     def __init__(self, lake: Lake) -> None:
+        self._root = lake.root
         self._table = lake.table("_pgdelta", "tables")
         self._lock = threading.Lock()
         self._registered: Mapping[TableName, RegisteredTable] | None = None  # this apply is the only writer
@@ -117,7 +119,8 @@ class TableRegistry:
     def _read(self) -> Mapping[TableName, RegisteredTable]:
         if self._registered is None:
             read = self._table.rows() if self._table.exists() else _arrow_schema().empty_table()
-            tables = [record_of(RegisteredTable, row) for row in read.to_pylist()]
+            rows = (at_current_path(row, self._root) for row in read.to_pylist())
+            tables = [record_of(RegisteredTable, row) for row in rows]
             self._registered = MappingProxyType({table.name: table for table in tables})
             is_current = read.schema == _arrow_schema() and read.num_rows == len(self._registered)
             self._rows = read if is_current else _rows(self._registered.values())

@@ -28,7 +28,6 @@ from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import RegisteredTable, TableRegistry
 from pipeline.silver.read.catalog_names import catalog_names
 from pipeline.silver.read.missing_tables import no_match
-from pipeline.silver.read.versions import resolve_path
 from pipeline.silver.schema.schema_operations import COMMENT
 from pipeline.silver.write.shared_tables import shared_path
 from pipeline.table_name import TableName, match_tables
@@ -160,7 +159,7 @@ def _read_silver(
     left_out |= {n: f"Table {n} is detached: its rows are old." for n in registered if n not in shown}
     left_out |= {n: e.sentence for n, e in newest.tables.items() if e.kind in _STOPPED and n not in shown}
     left_out |= {n: sentence for n, sentence in newest.unpublished.items() if n not in shown}
-    paths = {name: resolve_path(registered[name].path, name, lake.root) for name in sorted(shown)}
+    paths = {name: registered[name].path for name in sorted(shown)}
     own = [name for name, path in paths.items() if shared_path(path) is None]
     in_catalog = {n: e.catalog_name for n, e in CatalogEntries(lake).read().items() if e.state in DONE_STATES}
     rule = config.catalog if config.catalog.schema is not None else _SAME_NAMES

@@ -20,7 +20,7 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import TableRegistry, verified_through
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.read.missing_tables import why_missing
-from pipeline.silver.read.versions import resolve_path, why_unreadable
+from pipeline.silver.read.versions import why_unreadable
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 
@@ -59,7 +59,6 @@ class AsOf(Mapping[TableName, "DataFrame"]):
         self.behind = manifest.behind
         self._entries = manifest.by_name
         self._tables: dict[TableName, TableAsOf] = {}
-        self._registered_paths: dict[TableName, str] | None = None
 
     def table(self, schema: str, table: str) -> TableAsOf:
         """Return path and version of a table, and whether it can be read; raises only MissingTable."""
@@ -115,8 +114,7 @@ class AsOf(Mapping[TableName, "DataFrame"]):
 
     def _resolve(self, entry: ManifestEntry) -> TableAsOf:
         name = entry.name
-        path = resolve_path(entry.path, name, self._lake.root)
-        found = TableAsOf(name, path, entry.version)
+        found = TableAsOf(name, entry.path, entry.version)
         if entry.is_behind:
             sentence = (
                 f"Table {name} is behind: it shows {entry.applied_lsn}, the other tables show {self.lsn}. "
@@ -124,7 +122,7 @@ class AsOf(Mapping[TableName, "DataFrame"]):
             )
             return replace(found, refusal=sentence)
         reason: str | None = None
-        for candidate in self._candidate_paths(path, name):
+        for candidate in self._candidate_paths(entry.path, name):
             table = self._lake.table_at(candidate)
             try:
                 refusal = why_unreadable(table, entry.version, self.lsn, entry.table_id)
@@ -135,13 +133,12 @@ class AsOf(Mapping[TableName, "DataFrame"]):
             reason = reason or refusal
         return replace(found, refusal=f"Table {name} cannot be read as of {self.lsn}. {reason}")
 
+    @cached_property
+    def _registered_paths(self) -> dict[TableName, str]:
+        return {name: table.path for name, table in TableRegistry(self._lake).read().items()}
+
     def _candidate_paths(self, path: str, name: TableName) -> list[str]:
         """Return the manifest's path, unless another table has it now, and the registered path."""
-        if self._registered_paths is None:
-            registered = TableRegistry(self._lake).read()
-            self._registered_paths = {
-                name: resolve_path(table.path, name, self._lake.root) for name, table in registered.items()
-            }
         now = self._registered_paths.get(name)
         is_reused = any(
             other_path == path and other != name for other, other_path in self._registered_paths.items()

@@ -11,14 +11,13 @@ from urllib.parse import unquote, urlparse
 from pipeline.delta.filesystem import path_exists
 from pipeline.delta.log import commit_info, user_metadata_of
 from pipeline.delta.native_commit import vector_file
-from pipeline.delta.table import LakeTable, path_segment
+from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import TxnId, is_partial
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.schema.swap import REBUILD
-from pipeline.silver.write.shared_tables import IN_LAKE, OF_UNION
 from pipeline.table_name import TableName
 
 
@@ -79,23 +78,6 @@ def shows_lsn(offsets: Mapping[str, LSN], lsn: LSN, next_offset: int | None) -> 
     recorded = TxnId.all_of(offsets)
     is_newer = any(txn.advances and offset > lsn for txn, offset in recorded.items())
     return not is_newer and not is_partial(recorded)
-
-
-def resolve_path(path: str, name: TableName, root: str) -> str:
-    """Return the current path, under the lake's root, of a table that was recorded at a path.
-
-    The path ends in `silver/<schema>/<table>`, `silver/<target>` or `archive/<schema>/…`, after the former
-    root, or in `silver/<target>/<folder>/<source>` below a shared table.
-    """
-    if path.startswith(f"{root}/"):
-        return path
-    segments = path.split("/")
-    default = ["silver", *map(path_segment, name)]
-    is_archived = segments[-3:-1] == ["archive", path_segment(name[0])]
-    kept = segments[-3:] if is_archived or segments[-3:] == default else segments[-2:]
-    if segments[-2] in (IN_LAKE, *OF_UNION):
-        kept = segments[-4:]
-    return "/".join([root, *kept]) if kept[0] in ("silver", "archive") else path
 
 
 def _next_offset(table: LakeTable, version: int, offsets: Mapping[str, LSN]) -> int | None:

@@ -38,6 +38,7 @@ from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS, TxnId, TxnKind, is_partial
 from pipeline.delta.vacuum import file_retention, find_unneeded, removed_since
 from pipeline.errors import LakeError, report_error
+from pipeline.metadata.silver_paths import DESCENDANTS, IN_LAKE, OF_UNION, OUTSIDE, PARENT
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.schema.shared_schema import (
     SOURCE_COLUMN,
@@ -52,12 +53,6 @@ from pipeline.silver.schema.shared_schema import (
 )
 from pipeline.table_name import TableName
 
-IN_LAKE = "_parts"
-"""The folder, in that of a shared table of the lake, which has its sources' tables."""
-OUTSIDE = "_shards"
-"""The same of a shared table in `silver.shared_root`."""
-PARENT, DESCENDANTS = OF_UNION = ("_parent", "_descendants")
-"""The same of a union: the folder of the parent's table, and that of those that inherit from it."""
 _FOLDERS = (IN_LAKE, OUTSIDE, *OF_UNION)
 _OWNERS = "_owners"
 _ATTEMPTS = 100  # of a commit: each that fails has let another writer's in

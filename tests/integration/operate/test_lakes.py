@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import TableLog
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import ConfigError
+from pipeline.metadata.reconciliations import EQUAL
 from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
+from pipeline.table_name import TableName
+from pipeline.verify.prove import run_prove
 from tests.support.pipelines import MakePipeline, Pipeline
 
 TABLES = (
@@ -25,6 +29,7 @@ TABLES = (
     "ALTER TABLE bag REPLICA IDENTITY FULL",
     "INSERT INTO bag SELECT i % 3 FROM generate_series(1, 9) i",
 )
+T = TableName("public", "t")
 RETENTION = "delta.setTransactionRetentionDuration"
 
 
@@ -90,6 +95,12 @@ def clear_log(pipeline: Pipeline, *names: str) -> None:
     assert not (folder / f"{0:020}.json").exists()
 
 
+def at(pipeline: Pipeline, root: Path) -> Pipeline:
+    """Return the pipeline with its lake in another folder."""
+    storage = replace(pipeline.config.storage, root=str(root))
+    return replace(pipeline, config=replace(pipeline.config, storage=storage))
+
+
 @pytest.mark.promise("one pipeline per lake")
 def test_a_lake_is_that_of_one_pipeline(make_pipeline: MakePipeline) -> None:
     shop = make_pipeline(copy="initial", create_publication="all")
@@ -115,13 +126,34 @@ def test_a_lake_that_moved_continues_also_if_its_checkpoint_is_damaged(
     root = tmp_path / "elsewhere" / "lake"
     root.parent.mkdir()
     shutil.move(shop.root, root)
-    moved = replace(shop, config=replace(shop.config, storage=replace(shop.config.storage, root=str(root))))
+    moved = at(shop, root)
     moved.catch_up(*CHANGE)
     moved.assert_equal("t", "bag")
     assert not Path(shop.root).exists(), "nothing is written where it was"
     damage_checkpoint(moved.root, b"v1\n{")
     moved.catch_up(*CHANGE)
     moved.assert_equal("t", "bag")
+
+
+@pytest.mark.quick
+@pytest.mark.promise("lakes that moved")
+def test_a_copied_lake_is_compared_not_the_one_it_is_of(make_pipeline: MakePipeline, tmp_path: Path) -> None:
+    shop = make_pipeline(copy="initial", create_publication="all")
+    shop.catch_up(*TABLES)
+    backup = at(shop, shutil.copytree(shop.root, tmp_path / "backup"))
+    shop.catch_up(*CHANGE)
+    source = replace(backup.config.source, lost_slot="compare")
+    backup.config = replace(backup.config, source=source)
+    assert backup.ingest().copies[T].rows_landed == 11  # that the backup lacks
+    backup.apply()
+    backup.assert_equal("t", "bag")
+    assert verdicts(run_prove, backup) == {"t": EQUAL, "bag": EQUAL}
+
+
+def verdicts(check: Callable[..., Any], pipeline: Pipeline) -> dict[str, str]:
+    """Return the verdict of a check of silver on each table."""
+    found = check(pipeline.config, wait=5, runs=True)
+    return {each.name.table: each.verdict for each in found.verdicts}
 
 
 @pytest.mark.spark

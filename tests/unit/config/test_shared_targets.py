@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.delta.table import Lake
-from pipeline.silver.read.versions import resolve_path
+from pipeline.metadata.silver_paths import resolve_path
 from pipeline.silver.write.shared_tables import SharedTable, shared_path, silver_path, source_of
 from pipeline.table_name import TableName
 from tests.support.config_texts import load, mistake

@@ -1,4 +1,4 @@
-"""Reads as of one commit, as far as they need no Spark: arguments, names of views, offsets, paths."""
+"""Reads as of one commit, as far as they need no Spark: arguments, names of views, offsets."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ import pgdelta
 from pipeline.errors import ConfigError, LakeError
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.read.as_of import TableAsOf, as_of, parse_lsn, parse_time, view_names
-from pipeline.silver.read.versions import resolve_path, shows_lsn
+from pipeline.silver.read.versions import shows_lsn
 from pipeline.table_name import TableName
 from tests.support.paths import ROOT
 
@@ -127,21 +127,3 @@ def test_offsets_show_whether_a_version_is_that_of_a_commit(
     offsets: dict[str, LSN], next_offset: int | None, expected: bool
 ) -> None:
     assert shows_lsn(offsets, LSN(100), next_offset) is expected
-
-
-@pytest.mark.parametrize(
-    ("path", "name", "expected"),
-    [
-        ("file:/lake/silver/public/t", TableName("public", "t"), "file:/lake/silver/public/t"),
-        ("file:/old/silver/public/t", TableName("public", "t"), "file:/lake/silver/public/t"),
-        ("s3://silver/silver/silver/t", ("silver", "t"), "file:/lake/silver/silver/t"),
-        ("file:/old/silver/orders", TableName("public", "t"), "file:/lake/silver/orders"),
-        ("file:/old/silver/silver", TableName("public", "t"), "file:/lake/silver/silver"),
-        ("file:/old/silver/a%2Fb/c%3Ad", ("a/b", "c:d"), "file:/lake/silver/a%2Fb/c%3Ad"),
-        ("file:/old/archive/public/t.17", TableName("public", "t"), "file:/lake/archive/public/t.17"),
-        ("file:/lakes/silver/public/t", TableName("public", "t"), "file:/lake/silver/public/t"),
-        ("file:/elsewhere/t", TableName("public", "t"), "file:/elsewhere/t"),
-    ],
-)
-def test_tables_are_found_under_the_current_root(path: str, name: TableName, expected: str) -> None:
-    assert resolve_path(path, name, "file:/lake") == expected
