@@ -152,11 +152,12 @@ def run_silver_audit(
 def _audit(
     config: Config, table: LakeTable, registered: RegisteredTable, record: TableFingerprint | None
 ) -> AuditedTable:
-    snapshot = table.snapshot()
+    name, snapshot = registered.name, table.snapshot()
+    if record is not None and not snapshot.exists:
+        return AuditedTable(name, findings=(f"its folder {snapshot.path} has no table any more",))
     rows = rows_of(table, snapshot, registered, config.silver.writer)
     if not isinstance(rows, DatasetRows):
         raise LakeError(f"{rows.reason[0].upper()}{rows.reason[1:]}.")
-    name = registered.name
     if record is None or record.table_id != snapshot.table_id or record.condition != rows.condition:
         return AuditedTable(name, snapshot.version, unrecorded=len(snapshot.files))
     columns = columns_of_record(record, snapshot)

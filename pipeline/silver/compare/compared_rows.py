@@ -22,6 +22,7 @@ from pipeline.errors import LakeError
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.modes import current_rows
+from pipeline.silver.schema.foreign_commits import refuse_missing
 from pipeline.silver.write.writer_choice import MAX_COMPARED_BYTES, WriterSetting
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ def dataset_rows(
 
 
 def fields_of(snapshot: Snapshot) -> dict[str, tuple[str, str]]:
-    """Return the columns of a version by physical name: (name, DDL)."""
+    """Return the columns of a version by physical name: (name, DDL); raise LakeError without a table."""
+    refuse_missing(snapshot)
     return {f.physical_name: (f.name, f.ddl) for f in TableSchema.of_json(snapshot.schema_string).fields}
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pipeline.delta.log import LoggedOperation
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS, TxnId
 from pipeline.errors import LakeError
 from pipeline.metadata.registry import RegisteredTable
@@ -83,6 +84,15 @@ def refuse_foreign_commits(table: LakeTable, name: TableName, since_version: int
         raise foreign.error("changed rows", table, name)
 
 
+def refuse_missing(snapshot: Snapshot) -> None:
+    """Raise LakeError if there is no table where it is registered."""
+    if not snapshot.exists:
+        raise LakeError(
+            f"There is no table in {snapshot.path}. Put its folder back, or run pgdelta apply to rebuild it "
+            "from bronze."
+        )
+
+
 def find_removal(
     operations: Iterable[LoggedOperation], columns: Mapping[str, str], sidecars: Collection[str] = ()
 ) -> tuple[ForeignCommit, list[str]] | None:
@@ -129,6 +139,8 @@ def refuse_removed_columns(
     missing = {physical: column for physical, column in columns.items() if physical not in present}
     if not missing and not sidecars:
         return
+    if missing:
+        refuse_missing(table.snapshot())
     removal = find_removal(table.operations_after(-1), missing, sidecars)
     if removal is not None:
         commit, removed = removal

@@ -8,18 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
-from pipeline.delta.table import LakeTable
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import TableLog
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import ConfigError
-from pipeline.metadata.reconciliations import EQUAL
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN
 from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
+from pipeline.verify.audit_silver import DAMAGED, run_silver_audit
+from pipeline.verify.fidelity import Fidelity, run_fidelity
+from pipeline.verify.fingerprint import run_fingerprint
 from pipeline.verify.prove import run_prove
+from pipeline.verify.reconcile import run_reconcile
 from tests.support.pipelines import MakePipeline, Pipeline
 
 TABLES = (
@@ -150,10 +155,31 @@ def test_a_copied_lake_is_compared_not_the_one_it_is_of(make_pipeline: MakePipel
     assert verdicts(run_prove, backup) == {"t": EQUAL, "bag": EQUAL}
 
 
+@pytest.mark.promise("lakes that moved")
+def test_checks_of_a_copied_lake_read_its_own_folders(make_pipeline: MakePipeline, tmp_path: Path) -> None:
+    shop = make_pipeline(copy="initial", create_publication="all")
+    shop.catch_up(*TABLES)
+    run_fingerprint(shop.config)
+    copied = at(shop, shutil.copytree(shop.root, tmp_path / "copy"))
+    table = Lake(copied.root).table("silver", *T)
+    table.delete_rows(pc.field("id") == 7, "id = 7", table.schema().names)
+    shutil.rmtree(copied.path("silver", "public", "bag"))
+    audited = run_silver_audit(copied.config)
+    assert [each.verdict for each in audited.tables] == [DAMAGED, DAMAGED]
+    assert audited.exit_code(strict=False) == 1
+    for check in (run_prove, run_reconcile, run_fidelity):
+        assert verdicts(check, copied) == {"t": DIFFERENT, "bag": UNPROVEN}
+    sentences = [each.sentence for each in run_reconcile(copied.config, wait=5, runs=True).verdicts]
+    missing = f"There is no table in {copied.path('silver', 'public', 'bag')}. Put its folder back, or run"
+    assert [str(each).startswith(missing) for each in sentences].count(True) == 1
+    shop.assert_equal("t", "bag")
+
+
 def verdicts(check: Callable[..., Any], pipeline: Pipeline) -> dict[str, str]:
     """Return the verdict of a check of silver on each table."""
     found = check(pipeline.config, wait=5, runs=True)
-    return {each.name.table: each.verdict for each in found.verdicts}
+    tables = found.tables if isinstance(found, Fidelity) else found.verdicts
+    return {each.name.table: each.verdict for each in tables}
 
 
 @pytest.mark.spark
