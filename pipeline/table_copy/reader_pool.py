@@ -30,7 +30,7 @@ from pipeline.bronze.staged_files import StagedFile, StagedFileWriter, StagingFo
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.txn import TableCommit
-from pipeline.errors import SourceError
+from pipeline.errors import PgdeltaError, SourceError, report_error
 from pipeline.postgres.publication import PublishedTable
 from pipeline.postgres.snapshot.export import SnapshotLost, SourceSnapshot
 from pipeline.postgres.snapshot.read_table import Block, CopyReader, LeafPages
@@ -239,6 +239,10 @@ class ReaderPool:
                     table.failure = error
                 except _Ended:
                     return
+                except (PgdeltaError, OSError, MemoryError):  # of the lake or the machine, for all tables
+                    raise
+                except Exception as error:  # the others are copied all the same
+                    table.failure = SourceError(report_error(error))
                 results.put((table, number, file))
         finally:
             if reader is not None:

@@ -70,10 +70,9 @@ def _types_now(connection: Connection, table: PublishedTable, leaf: Leaf) -> tup
         sql.SQL("pg_catalog.pg_typeof(t.{})::oid::bigint").format(sql.Identifier(column.name))
         for column in table.relation.columns
     ]
-    row = connection.execute(
-        sql.SQL("SELECT {} FROM (SELECT) s LEFT JOIN ONLY {} t ON false").format(
-            sql.SQL(", ").join(types), sql.Identifier(leaf.schema_name, leaf.table_name)
-        )
-    ).fetchone()
+    query = sql.SQL("SELECT {} FROM (SELECT) s LEFT JOIN ONLY {} t ON false").format(
+        sql.SQL(", ").join(types), sql.Identifier(leaf.schema_name, leaf.table_name)
+    )
+    row = connection.execute(query.as_bytes()).fetchone()  # UTF-8, also in a session of `use_raw_encoding`
     assert row is not None
     return tuple(row)

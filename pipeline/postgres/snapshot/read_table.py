@@ -173,10 +173,8 @@ class CopyReader:
             yield Block(len(rows), rows=rows)
 
 
-def aggregate_query(
-    table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int
-) -> sql.Composed:
-    """Return the query for (number of rows, number of NULLs, text) of pages [first, stop).
+def aggregate_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> bytes:
+    """Return the query for (number of rows, number of NULLs, text) of pages [first, stop), in UTF-8.
 
     `concat` uses the output functions, as the stream does; a cast to text does not always. IS DISTINCT FROM,
     because a composite of NULLs IS NULL although it is not.
@@ -196,7 +194,7 @@ def aggregate_query(
         sql.SQL("pg_catalog.num_nulls({})").format(sql.SQL(", ").join(nullable[i : i + 90]))
         for i in range(0, len(nullable), 90)
     ]
-    return sql.SQL(
+    query = sql.SQL(
         "SELECT pg_catalog.count(*), coalesce(pg_catalog.sum({}), 0)::bigint,"
         " pg_catalog.string_agg({}, '') FROM {}"
     ).format(
@@ -204,19 +202,21 @@ def aggregate_query(
         sql.SQL(" || ").join([*texts, sql.SQL("{}::text").format(sql.Literal(ROW_END))]),
         _from(table, leaf, first, stop, server_version),
     )
+    return query.as_bytes()  # without the session, whose encoding may be ASCII
 
 
-def rows_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> sql.Composed:
-    """Return the query for the rows of pages [first, stop), each value as text or NULL."""
+def rows_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> bytes:
+    """Return the query for the rows of pages [first, stop), each value as text or NULL, in UTF-8."""
     values = [
         sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END").format(
             sql.Identifier(column.name)
         )
         for column in table.relation.columns
     ]
-    return sql.SQL("SELECT {} FROM {}").format(
+    query = sql.SQL("SELECT {} FROM {}").format(
         sql.SQL(", ").join(values), _from(table, leaf, first, stop, server_version)
     )
+    return query.as_bytes()
 
 
 def _from(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> sql.Composed:

@@ -192,6 +192,30 @@ def test_keys_that_differ_in_a_byte_that_is_not_utf8_are_two(
     assert silver(pipeline, "id", "v") == rows
 
 
+@pytest.mark.promise("copies are what the stream sends")
+@pytest.mark.parametrize("route", ["walsender", pytest.param("sql", marks=pytest.mark.slow)])
+def test_names_beyond_ascii_are_copied_from_a_database_of_bytes(
+    ascii_database: Database, make_pipeline: MakePipeline, route: str
+) -> None:
+    pipeline = make_pipeline("*.*", database=ascii_database, publication="på", copy="initial", route=route)
+    pipeline.run(
+        "CREATE SCHEMA så",
+        "CREATE TABLE så.tå (kå int PRIMARY KEY, cå text)",
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE PUBLICATION på FOR TABLE så.tå WHERE (kå <> 3), t",
+        "INSERT INTO så.tå VALUES (1, 'copied'), (2, chr(30) || 'one by one'), (3, 'left out')",
+        "INSERT INTO t VALUES (1)",
+    )
+
+    def rows() -> list[tuple[object, ...]]:
+        return [(row.kå, row.cå) for row in pipeline.frame("silver", "så", "tå").orderBy("kå").collect()]
+
+    pipeline.catch_up()
+    assert rows() == [(1, "copied"), (2, "\x1eone by one")]
+    pipeline.catch_up("UPDATE så.tå SET cå = 'nyå' WHERE kå = 2")
+    assert rows() == [(1, "copied"), (2, "nyå")]
+
+
 @pytest.mark.spark
 def test_a_folder_with_the_rows_of_another_table_holds_the_table(pipeline: Pipeline, tmp_path: Path) -> None:
     both = TableRule("public.orders", "orders"), TableRule("public.orders_v2")

@@ -122,3 +122,30 @@ def test_a_new_table_and_a_new_partition_open_no_older_file(
         Applier(copied.spark, copied.config).apply_pending()
     assert {Path(path).name for path in reads.paths} <= files(copied) - before
     copied.assert_equal("a", "m", "z", "p1", "p2")
+
+
+@pytest.mark.promise("one bad table")
+def test_an_unexpected_error_of_a_copy_ends_no_other_copy(
+    copied: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = ReaderPool._stage
+
+    def stage_or_fail(
+        self: ReaderPool, reader: CopyReader, table: TableCopy, chunk: Chunk
+    ) -> StagedFile | None:
+        if table.state.name.table == "m":
+            raise ValueError("a row's value")
+        return stage(self, reader, table, chunk)
+
+    copied.run(TABLE.format("m"), FILL.format("m", 1, 400), TABLE.format("n"), FILL.format("n", 1, 4000))
+    with monkeypatch.context() as patch:
+        patch.setattr(ReaderPool, "_stage", stage_or_fail)
+        summary = copied.ingest()
+    assert summary.exit_code(strict=False) == 1
+    assert summary.copies[TableName("public", "n")].is_complete
+    failure = summary.copies[TableName("public", "m")].failure
+    assert failure is not None
+    assert failure.startswith("Unexpected ValueError in ")
+    assert "value" not in failure.replace("ValueError", "")
+    copied.catch_up()
+    copied.assert_equal("m", "n")
