@@ -330,6 +330,8 @@ def reading(what: str, advice: str = "") -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
+        if isinstance(error, psycopg.errors.CharacterNotInRepertoire):  # an SQL_ASCII database
+            advice = "A name in the database is not UTF-8. Rename what pgdelta check names."
         raise SourceError(f"Cannot read {what}: {describe(error)}.{advice and f' {advice}'}") from None
 
 

@@ -19,8 +19,9 @@ from pipeline.postgres.checks.table_checks import (
     decide,
     list_identifiers,
     list_tables,
+    unreadable,
 )
-from pipeline.postgres.connection import Connection, connect, describe, identify
+from pipeline.postgres.connection import Connection, connect, identify
 from pipeline.postgres.publication import Publication, list_followed
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.postgres.sql_text import quote_identifier
@@ -93,13 +94,7 @@ def check_copies(connection: Connection, config: Config, publication: Publicatio
             if check.ok:
                 yield from _check_privileges(reader, names)
         except (SourceError, psycopg.Error) as error:
-            text = describe(error) if isinstance(error, psycopg.Error) else str(error)
-            yield Check(
-                "copy source",
-                False,
-                f"Its catalog cannot be read: {text}.",
-                "Grant the privilege that it names (see docs/operations/security.md).",
-            )
+            yield unreadable("copy source", "Its catalog", error)
 
 
 def _check_server(connection: Connection, reader: Connection) -> Check:

@@ -21,13 +21,13 @@ from pipeline.postgres.checks.table_checks import (
     decide,
     list_tables,
     refused,
+    unreadable,
 )
 from pipeline.postgres.connection import (
     WAL_LEVEL,
     Connection,
     connect,
     connect_replication,
-    describe,
     newer_server_sentence,
     read_flush_lsn,
 )
@@ -58,7 +58,7 @@ from pipeline.postgres.replication.wal_holder import find_wal_holder
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
 from pipeline.table_name import TableName
-from pipeline.units import format_count
+from pipeline.units import format_count, format_names
 
 __all__ = ["Check", "run_checks"]
 
@@ -90,21 +90,17 @@ def run_checks(config: Config, *, is_first: bool = True) -> list[Check]:
         try:
             return list(_check_source(connection, config, is_first))
         except (SourceError, psycopg.Error) as error:
-            text = describe(error) if isinstance(error, psycopg.Error) else str(error)
-            return [
-                Check(
-                    "catalog",
-                    False,
-                    f"The catalog cannot be read: {text.rstrip('.')}.",
-                    "Grant the privilege that it names (see docs/operations/security.md).",
-                )
-            ]
+            return [unreadable("catalog", "The catalog", error)]
 
 
 def _check_source(connection: Connection, config: Config, is_first: bool) -> Iterator[Check]:
     info = connection.info
     yield Check("connection", True, f"Connected to the database {info.dbname} as {info.user}.")
     yield _check_version(connection, config)
+    encoding = _check_encoding(connection)
+    if not encoding.ok:
+        yield encoding
+        return
     yield _check_wal_level(connection)
     yield _check_replication_right(connection)
     if config.source.route == "walsender":
@@ -118,7 +114,7 @@ def _check_source(connection: Connection, config: Config, is_first: bool) -> Ite
     yield from _check_slot(connection, config, is_first)
     yield from _check_wal_holder(connection, config)
     yield _check_wal_kept(connection)
-    yield _check_encoding(connection)
+    yield encoding
 
 
 def _check_version(connection: Connection, config: Config) -> Check:
@@ -356,10 +352,50 @@ def _check_wal_kept(connection: Connection) -> Check:
     return Check("kept WAL", True, sentence)
 
 
+# A name in hexadecimal is UTF-8 if it is a sequence of these.
+_UTF8 = (
+    "[0-7].|(c[2-9a-f]|d.)[89ab].|e0[ab].[89ab].|e[1-9abcef][89ab].[89ab].|ed[89].[89ab]."
+    "|f0[9ab].[89ab].[89ab].|f[1-3][89ab].[89ab].[89ab].|f48.[89ab].[89ab]."
+)
+_OTHER_NAMES = f"""
+SELECT name.kind, name.oid, pg_catalog.convert_to(name.whole, 'SQL_ASCII') FROM (
+    SELECT 'schema', oid::bigint, nspname::text, nspname::text FROM pg_catalog.pg_namespace
+    UNION ALL
+    SELECT 'relation', c.oid::bigint, c.relname::text, n.nspname || '.' || c.relname
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind NOT IN ('i', 'I')
+    UNION ALL
+    SELECT 'column of the relation', c.oid::bigint, a.attname::text, a.attname::text
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+    WHERE c.relkind NOT IN ('i', 'I')
+    UNION ALL
+    SELECT 'type', t.oid::bigint, t.typname::text, t.typname::text FROM pg_catalog.pg_type t
+    WHERE t.typtype <> 'c' AND t.typelem = 0
+    UNION ALL
+    SELECT 'publication', oid::bigint, pubname::text, pubname::text FROM pg_catalog.pg_publication
+) AS name (kind, oid, name, whole)
+WHERE pg_catalog.encode(pg_catalog.convert_to(name.name, 'SQL_ASCII'), 'hex') !~ '^({_UTF8})*$'
+ORDER BY 1, 2
+"""
+
+
 def _check_encoding(connection: Connection) -> Check:
+    """Return whether the names in the database can be read: in an SQL_ASCII database they are any bytes."""
     encoding = _setting(connection, "server_encoding")
-    text = "unchanged bytes" if encoding == "SQL_ASCII" else "UTF-8"
-    return Check("encoding", True, f"The database's encoding is {encoding}; text is sent as {text}.")
+    sentence = f"The database's encoding is {encoding}; text is sent as"
+    if encoding != "SQL_ASCII":
+        return Check("encoding", True, f"{sentence} UTF-8.")
+    found = [
+        f"{name.decode('utf-8', 'backslashreplace')} ({kind} {oid})"
+        for kind, oid, name in connection.execute(_OTHER_NAMES.encode()).fetchall()
+    ]
+    return decide(
+        "encoding",
+        not found,
+        passed=f"{sentence} unchanged bytes.",
+        failed=f"Names in the database are not UTF-8, so no run can read them: {format_names(found)}.",
+        fix="Rename them (ALTER … RENAME), in a session with client_encoding SQL_ASCII.",
+    )
 
 
 def _setting(connection: Connection, name: str) -> str:

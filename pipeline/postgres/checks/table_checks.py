@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import psycopg
+
 from pipeline.config.config import Config
-from pipeline.errors import describe_error
+from pipeline.errors import SourceError, describe_error
 from pipeline.postgres.binary_format import UNREADABLE_FIX, find_unreadable, unreadable_sentence
 from pipeline.postgres.column_rules import find_unusable_rules
-from pipeline.postgres.connection import Connection
+from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.idle_rules import read_idle_rules
 from pipeline.postgres.partition_names import find_unfollowed
 from pipeline.postgres.publication import (
@@ -53,6 +55,15 @@ def split(name: str, ok: bool, text: str) -> Check:
     """Return the check of a text: its first sentence, and what follows as what to do."""
     sentence, stop, fix = text.partition(". ")
     return Check(name, ok, f"{sentence}." if stop else sentence, fix)
+
+
+def unreadable(name: str, what: str, error: psycopg.Error | SourceError) -> Check:
+    """Return the failed check of a catalog that cannot be read."""
+    text = describe(error) if isinstance(error, psycopg.Error) else str(error)
+    reason = error if isinstance(error, psycopg.Error) else error.__context__
+    is_denied = isinstance(reason, psycopg.errors.InsufficientPrivilege)
+    fix = "Grant the privilege that it names (see docs/operations/security.md)." if is_denied else ""
+    return Check(name, False, f"{what} cannot be read: {text.rstrip('.')}.", fix)
 
 
 def decide(name: str, ok: bool, *, passed: str, failed: str, fix: str) -> Check:

@@ -1,5 +1,6 @@
 """`run_checks` finds what a start, or the source itself, would fail on, and changes nothing."""
 
+import re
 from dataclasses import replace
 
 import psycopg
@@ -7,9 +8,10 @@ import pytest
 
 from pipeline.config.config import Config, Protocol
 from pipeline.config.tables import TableRule
+from pipeline.errors import SourceError
 from pipeline.postgres.checks.source_checks import Check, run_checks
 from tests.support.postgres.streams import prepare
-from tests.support.servers import Database
+from tests.support.servers import Database, drop_database
 
 
 def failures(config: Config) -> dict[str, Check]:
@@ -224,3 +226,27 @@ def test_a_column_that_only_the_configuration_has_is_found(database: Database) -
     wrong = replace(rule, partition_by=("id", "country"), cluster_by=("Price", "since"))
     check = find(replace(config, tables=(wrong,)), "configured columns")
     assert check.sentence.endswith("name: country of public.*, since of public.*.")
+
+
+@pytest.mark.promise("any schema change")
+def test_names_that_are_not_utf8_are_named(database: Database) -> None:
+    name = f"{database.name}_bytes"
+    database.run(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    of_bytes = Database(database.server, name, database.server.conninfo_of(name))
+    try:
+        with psycopg.connect(of_bytes.conninfo, autocommit=True, client_encoding="SQL_ASCII") as connection:
+            connection.execute('CREATE TABLE "å 表 𝄞" ("ÿ" int PRIMARY KEY)'.encode())
+            assert failures(of_bytes.config()) == {}
+            connection.execute(b'CREATE TABLE "t\xe9" (id int PRIMARY KEY)')
+            connection.execute(b'CREATE TABLE c (id int PRIMARY KEY, "c\xed\xa0\x80" text)')
+        check = failures(of_bytes.config())["encoding"]
+        assert re.fullmatch(
+            r"Names in the database are not UTF-8, so no run can read them: c\\xed\\xa0\\x80 \(column of the "
+            r"relation \d+\), public\.t\\xe9 \(relation \d+\)\.",
+            check.sentence,
+        )
+        assert "SQL_ASCII" in check.fix
+        with pytest.raises(SourceError, match=r"not UTF-8\. Rename what pgdelta check names\.$"):
+            prepare(of_bytes.config())
+    finally:
+        drop_database(database.server, name)
