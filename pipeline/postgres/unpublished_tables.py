@@ -1,7 +1,8 @@
 """Find the tables that match the configuration and are not published, and add those that ingest may add.
 
-`checks`, `status` and ingest use the same function, so that they say the same. Only a publication that the
-pipeline created is altered, and only by `add_tables`; no table is ever removed from it.
+Also generated columns that are not published. `checks`, `status` and ingest use the same function, so that
+they say the same. Only a publication that the pipeline created is altered, and only by `add_tables`; no table
+is ever removed from it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pipeline.postgres.publication import (
     sends_roots,
     targets_of,
 )
-from pipeline.postgres.published_tables import FAMILY
+from pipeline.postgres.published_tables import FAMILY, IS_PUBLISHED, PUBLISHED
 from pipeline.postgres.relation_kinds import MatchedRelations, Reason
 from pipeline.postgres.replica_identities import IdentityFault, find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier
@@ -86,6 +87,15 @@ _PARTS = {
     13: {"entries": _ENTRIES, "by_leaves": _BY_LEAVES},
     10: {"entries": _ENTRIES, "by_leaves": "false"},
 }
+_GENERATED = """
+SELECT n.nspname::text, c.relname::text, pg_catalog.array_agg(a.attname::text ORDER BY a.attnum)
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p')
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN {published} p ON p.relid = c.oid
+WHERE a.attgenerated <> '' AND NOT a.attisdropped AND ({is_published}) IS NOT TRUE
+GROUP BY 1, 2
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,17 @@ def _identity_reason(fault: IdentityFault, publication: str) -> Reason:
         "Add a primary key that is not deferrable, run ALTER TABLE … REPLICA IDENTITY FULL, or run"
         f" {_addition(publication)} if it is only inserted into.",
     )
+
+
+def list_generated(connection: Connection, publication: str) -> dict[TableName, list[str]]:
+    """Return the generated columns that the publication does not send, or would not if it had the table."""
+    if connection.info.server_version < 120000:
+        return {}
+    published, is_published = (for_server(connection, each) for each in (PUBLISHED, IS_PUBLISHED))
+    query = _GENERATED.format(published=published, is_published=is_published)
+    with reading("the source's generated columns"):
+        rows = connection.execute(query.encode(), {"publication": publication}).fetchall()
+    return {TableName(schema, table): columns for schema, table, columns in rows}
 
 
 def unpublished_sentence(reason: Reason | None) -> str:

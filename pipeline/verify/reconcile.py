@@ -53,6 +53,7 @@ from pipeline.postgres.publication import list_published
 from pipeline.postgres.snapshot.comparable_forms import HashedKind
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
 from pipeline.postgres.snapshot.hashed_rows import ValueCount
+from pipeline.postgres.unpublished_tables import list_generated
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.compare.clone import (
     CloneFolder,
@@ -81,6 +82,7 @@ _POLL_PAUSE = 0.5
 _NOT_PUBLISHED = (
     "It is not published any more, so silver shows it as it was. Run an ingest, which records why."
 )
+_GENERATED = "it is generated and not published, so silver does not have it"
 _NOT_FOLLOWED = "It is not followed any more, so silver shows it as it was."
 _NO_SILVER = "Silver has no table of it yet."
 _STOPPED = "The run was stopped before it was compared."
@@ -158,6 +160,7 @@ class Reconciler:
         self._files = FileFingerprints(self.lake) if method == PROVE else None
         self._digits = FIRST_DIGITS if self._files is None else 0
         self._partial: Mapping[TableName, str] = {}
+        self._generated: Mapping[TableName, list[str]] = {}  # columns that are not published
         self._by_spark: dict[TableName, str] = {}
         self._unstable: set[TableName] = set()  # in this attempt; only apply could change that
         self.requests: list[CopyRequest] = []  # for the rows that differ
@@ -205,6 +208,7 @@ class Reconciler:
             with keeper.reading() as connection:
                 listed = list_published(connection, source.publication)
                 relations = read_relations(connection, self._config)
+                self._generated = list_generated(connection, source.publication)
             self._partial = relations.notes(listed)
             left = dict.fromkeys({table.name for table in pinned} - listed.keys(), _NOT_PUBLISHED)
             left |= {name: f"{_NOT_FOLLOWED} {why}" for name, why in relations.refused(listed).items()}
@@ -347,6 +351,7 @@ class Reconciler:
             self.requests.append(plan_repair(pinned.name, found, compared))
         return replace(
             _verdict(pinned.name, found, compared),
+            left_out={**compared.skipped, **dict.fromkeys(self._generated.get(pinned.name, ()), _GENERATED)},
             lsn=silver.end_lsn,
             silver_version=pinned.version,
             applied_lsn=pinned.offset,

@@ -29,7 +29,7 @@ from pipeline.postgres.replica_identities import (
     list_mismatched_leaves,
 )
 from pipeline.postgres.sql_text import quote_identifier
-from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
+from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason, list_generated
 from pipeline.table_name import TableName
 from pipeline.units import format_names
 
@@ -92,6 +92,8 @@ def check_tables(connection: Connection, config: Config, publication: Publicatio
     if via_root and follows_changes:
         found = _check_leaves(connection, tables)
         yield from (each for each in found if publication is not None or not each.ok)
+    if generated := _check_generated(connection, config, tables):
+        yield generated
     yield from _check_columns(connection, config, tables)
     if any(rule.columns for rule in config.tables):
         faults = find_unusable_rules(connection, config, tables)
@@ -156,6 +158,21 @@ def _check_identities(connection: Connection, publication: Publication) -> Itera
         fix=f"Run ALTER PUBLICATION {quote_identifier(publication.name)} SET (publish_generated_columns ="
         " stored), or set another replica identity, which virtual columns require.",
     )
+
+
+def _check_generated(connection: Connection, config: Config, tables: set[TableName]) -> Check | None:
+    """Return advice if silver lacks generated columns of these tables."""
+    name = config.source.publication
+    found = list_generated(connection, name)
+    columns = [f"{column} of {table}" for table in sorted(found.keys() & tables) for column in found[table]]
+    if not columns:
+        return None
+    sentence = f"Silver lacks generated columns, which are not published: {format_names(columns)}."
+    fix = "Compute them in a view over silver."
+    if connection.info.server_version >= 180000:
+        change = f"ALTER PUBLICATION {quote_identifier(name)} SET (publish_generated_columns = stored)"
+        fix = f"Run {change} for those that are stored, and compute the others in a view over silver."
+    return Check("generated columns", True, sentence, fix)
 
 
 def _check_leaves(connection: Connection, tables: set[TableName]) -> Iterator[Check]:

@@ -190,6 +190,28 @@ def test_an_unpublished_generated_column_in_a_full_identity_is_found(database: D
     assert set(failures(database.config())) == ({"generated columns"} if kind == "VIRTUAL" else set())
 
 
+@pytest.mark.promise("any schema change")
+def test_generated_columns_that_silver_lacks_are_named(database: Database, old_database: Database) -> None:
+    old_database.run("CREATE TABLE item (id int PRIMARY KEY)")  # version 10 has none
+    assert find(old_database.config(route="sql"), "encoding").ok
+    twice = "int GENERATED ALWAYS AS (id * 2)"
+    database.run(f"CREATE TABLE item (id int PRIMARY KEY, v {twice} VIRTUAL, s {twice} STORED)")
+
+    def named() -> set[str]:
+        advice = [check for check in run_checks(database.config()) if check.name == "generated columns"]
+        assert all(check.ok for check in advice)
+        return {sentence for check in advice if (sentence := check.sentence).startswith("Silver")}
+
+    lacks = "Silver lacks generated columns, which are not published: {}."
+    assert named() == {lacks.format("v of public.item, s of public.item")}
+    prepare(database.config())
+    assert named() == {lacks.format("v of public.item, s of public.item")}
+    database.run(f"ALTER PUBLICATION {database.name} SET (publish_generated_columns = stored)")
+    assert named() == {lacks.format("v of public.item")}
+    database.run("ALTER TABLE item DROP COLUMN v")
+    assert named() == set()
+
+
 def test_the_negotiated_options_are_shown(database: Database, old_database: Database) -> None:
     sentence = find(database.config(), "server version").sentence
     assert sentence.endswith(

@@ -11,7 +11,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from pipeline.verify.fidelity import ColumnFidelity, Fidelity, TableFidelity, run_fidelity
 from tests.support.pages import render
-from tests.support.pipelines import Pipeline, succeeded, with_rules, with_writer
+from tests.support.pipelines import MakePipeline, Pipeline, succeeded, with_rules, with_writer
 
 pytestmark = pytest.mark.postgres
 
@@ -118,3 +118,23 @@ def test_totals_leave_out_what_was_not_compared() -> None:
     assert (table.total("values"), table.total("equal"), table.total("misfits")) == (5, 4, 1)
     assert Fidelity("shop", (table,)).exit_code(strict=False) == 0
     assert Fidelity("shop", (table,)).exit_code(strict=True) == 1
+
+
+@pytest.mark.promise("any schema change")
+def test_generated_columns_that_are_not_published_are_named(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    twice = "int GENERATED ALWAYS AS (id * 2)"
+    pipeline.catch_up(f"CREATE TABLE t (id int PRIMARY KEY, v {twice} VIRTUAL, s {twice} STORED)")
+    pipeline.catch_up("INSERT INTO t VALUES (1)")
+
+    def named() -> set[str]:
+        found = run_fidelity(pipeline.config, runs=True)
+        assert (found.exit_code(strict=False), found.exit_code(strict=True)) == (0, 1)
+        return {name for name, column in columns(found).items() if column.reason is not None}
+
+    assert named() == {"v", "s"}
+    publication = pipeline.config.source.publication
+    pipeline.catch_up(f"ALTER PUBLICATION {publication} SET (publish_generated_columns = stored)")
+    pipeline.catch_up()  # copies the table, because its columns changed
+    assert named() == {"v"}
+    assert [(row.id, row.s) for row in pipeline.frame("silver", "public", "t").collect()] == [(1, 2)]
