@@ -61,6 +61,7 @@ def run_apply(
 
     applier = Applier(spark, config, report)
     catalogs = Catalogs(config, applier, compares_at_start=trigger == "continuous")
+    applier.bronze.require_tables()
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None

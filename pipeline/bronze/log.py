@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from pipeline.bronze import surveys
 from pipeline.bronze.bases import Bases
 from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan
 from pipeline.bronze.copies import Copies
+from pipeline.bronze.new_files import NewFiles, new_files_between
 from pipeline.bronze.relations import RelationLSNs
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
 from pipeline.bronze.source_relations import SourceRelation, source_relation
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 # A checkpoint lists all files, and bronze commits up to once a second.
 _CHECKPOINTS = {"delta.checkpointInterval": "50"}
-MAX_FILES = 32  # more are listed by a job of their own
-MAX_COMMITS = 100
 _INPUT_COLUMNS = ("op", "xid", "copy_id", "commit_lsn")  # by which a table's input is selected
 
 
@@ -53,62 +51,6 @@ class BronzeOffset:
 
 NO_OFFSET = BronzeOffset(-1, INVALID)
 """The state of bronze before the first commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewFiles:
-    """All files that hold rows whose end LSN lies in (start_lsn, end_lsn], and how many rows they have."""
-
-    start_lsn: LSN
-    end_lsn: LSN
-    paths: tuple[str, ...]
-    rows: int = 0
-
-    def covers(self, start_lsn: LSN, end_lsn: LSN) -> bool:
-        """Return whether these files hold all rows of (start_lsn, end_lsn]."""
-        return bool(self.paths) and self.start_lsn <= start_lsn and end_lsn <= self.end_lsn
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """Return the files' rows."""
-        # The name of a lake may hold what Spark would expand as a glob, which may match other lakes.
-        reader = spark.read.option("__globPaths__", "false")
-        return reader.schema(spark_ddl(CHANGES)).parquet(*self.paths)
-
-
-def new_files_between(
-    changes: LakeTable, txn: TxnId, start: BronzeOffset, end: BronzeOffset
-) -> NewFiles | None:
-    """Return the files between two offsets, None if the commits did more than add a few files.
-
-    The commit at `start` must be the one that records its LSN: rows of earlier commits are of transactions
-    that ended before that LSN.
-    """
-    if not 0 < end.version - start.version <= MAX_COMMITS:
-        return None
-    paths: list[str] = []
-    rows = 0
-    is_recorded = False
-    try:
-        for version, actions in changes.actions_after(start.version - 1):
-            if version > end.version:
-                break
-            for action in actions:
-                if version == start.version:
-                    txn_action = action.get("txn")
-                    if txn_action is not None and txn_action["appId"] == str(txn):
-                        is_recorded = LSN(txn_action["version"]) == start.lsn
-                elif "remove" in action:
-                    return None
-                elif (added := action.get("add")) is not None:
-                    if not added["dataChange"]:
-                        return None
-                    paths.append(f"{changes.path}/{unquote(added['path'])}")
-                    rows += json_object(added.get("stats") or "{}").get("numRecords", 0)
-    except LakeError:  # the log is incomplete: reading the table raises a better error
-        return None
-    if not is_recorded or len(paths) > MAX_FILES:
-        return None
-    return NewFiles(start.lsn, end.lsn, tuple(paths), rows)
 
 
 class Bronze:
@@ -175,8 +117,22 @@ class Bronze:
                 )
         return None if lsn is None else BronzeOffset(version, lsn)
 
+    def require_tables(self) -> None:
+        """Raise LakeError if one of the tables is gone that `ensure` made."""
+        has_relations = self.relations.version() > 0  # read first: another process may be making them
+        has_changes = self.changes.exists()
+        lost = [table.path for table in (self.relations, self.prepared) if has_changes and not table.exists()]
+        if has_relations and not has_changes:
+            lost = [self.changes.path]
+        if lost:
+            raise LakeError(
+                f"Bronze has lost {' and '.join(lost)}. Restore the lake from a backup, or start over with a"
+                " new storage.root."
+            )
+
     def require_offset(self) -> BronzeOffset:
         """Return the LSN up to which bronze is complete; raise LakeError if it records none."""
+        self.require_tables()
         captured = self.captured_offset()
         if captured is None:
             raise LakeError(f"The lake {self.lake.root} has no changes yet. Run pgdelta ingest first.")

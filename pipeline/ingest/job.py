@@ -106,6 +106,7 @@ def _run(
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
         lock_slot(connection, config.source.slot, should_stop=stop.is_set)
+        bronze.require_tables()
         captured = bronze.captured_offset()  # before anything is made: the lake may be another pipeline's
         identity = identify(connection)
         if newer := newer_server_sentence(identity.server_version):

@@ -110,6 +110,7 @@ class StartCheck:
             return
         try:
             require_known_format(self._bronze.lake)
+            self._bronze.require_tables()
             self._captured = self._bronze.captured_offset()
             if any(rule.columns for rule in config.tables):
                 self._bronze.require_protection()

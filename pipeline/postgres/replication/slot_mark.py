@@ -46,7 +46,7 @@ class SlotMark(NamedTuple):
 def is_mark_due(connection: Connection, publication: str, mark: SlotMark) -> bool:
     """Return whether another lake's mark is to be replaced: its slot is gone.
 
-    Raises SourceError if that slot exists.
+    Raises SourceError if that slot exists, also if the other lake was at the same root.
     """
     slot = mark.slot
     with reading("the source's publications"):
@@ -56,6 +56,12 @@ def is_mark_due(connection: Connection, publication: str, mark: SlotMark) -> boo
         return False
     if not row[1]:
         return True
+    if found.group(3) == mark.root:
+        raise SourceError(
+            f"The slot {slot} was read by the lake in {mark.root}, which has lost bronze. Restore the lake"
+            " from a backup. To start over instead, remove what is left of it, run SELECT"
+            f" pg_drop_replication_slot({quote_literal(slot)}), then run again."
+        )
     comment = quote_literal(row[0][: found.start()])
     raise SourceError(
         f"The slot {slot} has another reader, the lake in {found.group(3)}: what one of the two reads, the"

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.log import MAX_FILES, Bronze, BronzeOffset
+from pipeline.bronze.log import Bronze, BronzeOffset
+from pipeline.bronze.new_files import MAX_FILES
 from pipeline.bronze.table_input import InputStart
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnKind
@@ -110,7 +111,7 @@ def test_a_log_that_is_not_whole_any_more_is_read_as_a_table(land: Land, tmp_pat
 
 
 def test_very_many_files_are_read_as_a_table(land: Land, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.bronze.log.MAX_FILES", 2)
+    monkeypatch.setattr("pipeline.bronze.new_files.MAX_FILES", 2)
     assert MAX_FILES > 2
     start = land.point
     for lsn in (20, 30, 40):

@@ -1,17 +1,21 @@
 """Which database and which slot a lake reads: a renamed database, two lakes of one name, settings of both."""
 
+import re
 import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from shutil import rmtree
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from pipeline.apply.job import run_apply
 from pipeline.config.alerts import Alerting
-from pipeline.errors import GapError, SourceError
+from pipeline.errors import GapError, LakeError, SourceError
 from pipeline.ingest.job import run_ingest
+from pipeline.ingest.start_conditions import StartCheck
 from pipeline.operate.machine_checks import check_pauses
 from pipeline.postgres.publication import managed_comment
 from pipeline.postgres.replication.slot_status import read_source_status
@@ -100,6 +104,37 @@ def test_a_slot_that_another_lake_reads_is_refused(
         first.ingest()
     second.catch_up("INSERT INTO t VALUES (4)")
     assert second.rows("t", "id") == [(3,), (4,)]
+
+
+@pytest.mark.promise("the audit finds every hole")
+@pytest.mark.parametrize("table", ["changes", "relations", "prepared"])
+def test_a_lost_table_of_bronze_is_named_by_every_job(database: Database, tmp_path: Path, table: str) -> None:
+    database.run(TABLE)
+    shop = NativePipeline.make(database, tmp_path, create_publication="configured")
+    shop.catch_up("INSERT INTO t VALUES (1)")
+    rmtree(tmp_path / "lake" / "bronze" / table)
+    for job in (run_ingest, run_apply, run_audit):
+        with pytest.raises(LakeError, match=rf"^Bronze has lost \S*/bronze/{table}\. Restore the lake"):
+            job(shop.config)
+    [check] = StartCheck(shop.config).checks()
+    assert check.sentence.endswith(f"/bronze/{table}.")
+
+
+@pytest.mark.promise("the audit finds every hole")
+def test_a_lake_that_lost_bronze_is_not_taken_for_another_one(database: Database, tmp_path: Path) -> None:
+    database.run(TABLE)
+    shop = NativePipeline.make(database, tmp_path, create_publication="configured")
+    shop.catch_up("INSERT INTO t VALUES (1)")
+    rmtree(tmp_path / "lake" / "bronze")
+    with pytest.raises(SourceError, match="which has lost bronze") as refused:
+        shop.ingest()
+    rmtree(tmp_path / "lake")  # what the sentence says
+    [statement] = re.findall(r"SELECT \S+", str(refused.value))
+    database.free_slot()
+    database.run(statement.rstrip(","))
+    shop.ingest()
+    shop.catch_up("INSERT INTO t VALUES (2)")
+    assert (2,) in shop.rows("t", "id")
 
 
 def test_a_database_that_is_read_only_by_default_is_followed(database: Database, tmp_path: Path) -> None:
