@@ -414,7 +414,8 @@ class ApplySummary:
                 lines.append(f"failed: {name.introduce(state.failure, f'{name}: ')}")
         lines += [f"in doubt: {sentence}" for _, sentence in sorted(self.doubts.items())[:_FEW]]
         if len(self.doubts) > _FEW:
-            lines.append(f"in doubt: {len(self.doubts) - _FEW:,} more tables: run pgdelta status")
+            more = format_count(len(self.doubts) - _FEW, "more table")
+            lines.append(f"in doubt: {more}: run pgdelta status")
         catalogs = [line for each in self.catalogs for line in each.lines()]
         return [*lines, *catalogs, *self.maintenance.lines()]
 

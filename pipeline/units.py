@@ -56,9 +56,13 @@ def _two_digits(value: float) -> str:
     return f"{round(value / power) * power:,}"
 
 
-def format_count(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural unless it is 1: `1 row`, `12,300 rows`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def format_count(count: int, noun: str, one: str = "", many: str = "") -> str:
+    """Return a count with its noun, in the plural unless it is 1: `1 row`, `12,300 rows`.
+
+    A verb of each number may follow: `1 row is`, `2 rows are`.
+    """
+    verb = one if count == 1 else many
+    return f"{count:,} {noun}{'' if count == 1 else 's'}{verb and f' {verb}'}"
 
 
 def format_nonzero(count: int) -> str:

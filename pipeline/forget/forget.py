@@ -330,8 +330,8 @@ class _Forgetting:
                 left += is_log or self._has_keys(work, name, path)
         if rows or left or self._unreadable:
             raise LakeError(
-                f"The keys are not erased: {format_count(rows, 'row')} and "
-                f"{format_count(left, 'old file')} have them still, and "
+                f"The keys are not erased: they are still in {format_count(rows, 'row')} and "
+                f"{format_count(left, 'old file')}, and "
                 f"{format_count(len(self._unreadable), 'file')} that no commit names cannot be "
                 "read. End pgdelta optimize "
                 "and other writers, wait an hour, and run pgdelta forget again with the same keys."

@@ -126,7 +126,8 @@ class ForgetReceipt:
             notes.append("no row has the keys: check how they are written, or they were erased before")
         if self.is_dry_run:
             return [*notes, "nothing was changed; files that rows leave are removed too"]
-        notes.append(f"{self.files_searched:,} files remain and were searched: no row has the keys")
+        searched = format_count(self.files_searched, "file")
+        notes.append(f"{searched} searched, which remain: no row has the keys")
         notes.append(f"as-of reads this table from {self.as_of_lsn} on: its earlier versions are gone")
         if self.keeps_versions:
             notes.append(

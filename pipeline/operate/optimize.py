@@ -37,8 +37,10 @@ class OptimizedTable:
         """The result in a few words."""
         if self.failure is not None:
             return self.failure
-        merged = f"{self.removed:,} files became {self.added:,}" if self.removed else "nothing to merge"
-        return merged + (f", {self.vacuumed:,} old files removed" if self.vacuumed else "")
+        merged = "nothing to merge"
+        if self.removed:
+            merged = f"{format_count(self.removed, 'file')} became {self.added:,}"
+        return merged + (f", {format_count(self.vacuumed, 'old file')} removed" if self.vacuumed else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,9 +169,9 @@ class Plan:
         count, parts = sum(any(table.counts.values()) for table in self.tables), []
         others = len(self.tables) - count - stopped
         if count:
-            parts.append(f"{'1 table has' if count == 1 else f'{count} tables have'} changes to apply")
+            parts.append(f"{format_count(count, 'table', 'has', 'have')} changes to apply")
         if others:
-            parts.append(f"{'1 table has' if others == 1 else f'{others} tables have'} other steps to come")
+            parts.append(f"{format_count(others, 'table', 'has', 'have')} other steps to come")
         if stopped:
             parts.append(f"{'1 table is' if stopped == 1 else f'{stopped} tables are'} stopped")
         return f"{', '.join(parts)}, up to {self.captured_offset}"

@@ -66,7 +66,8 @@ class BuiltTable:
         rows = format_count(self.row_count, "row")
         lines = [f"rebuild {self.pipeline}: {self.name} as of {self.lsn}: {rows} in {self.path}"]
         if self.missing_values:
-            lines.append(f"{self.missing_values:,} values that the source did not send are NULL")
+            values = format_count(self.missing_values, "value")
+            lines.append(f"NULL instead of {values} that the source did not send")
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
     def as_json(self) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Compaction:
         if self.removed_rows:
             yield (
                 f"bronze: {format_count(self.removed_rows, 'row')} older than bronze.retention removed, "
-                f"{self.removed_files} files written again as {self.added_files}"
+                f"{format_count(self.removed_files, 'file')} written again as {self.added_files}"
             )
         for table in self.tables:
             if table.kept:

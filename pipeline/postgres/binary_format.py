@@ -14,6 +14,7 @@ from pipeline.postgres.publication import Publication
 from pipeline.postgres.published_tables import IS_PUBLISHED, PUBLISHED
 from pipeline.protocol.binary.converters import CatalogType, Types
 from pipeline.table_name import TableName
+from pipeline.units import format_count
 
 _BINARY_SINCE = 140000
 _NAMED_COLUMNS = 5
@@ -101,7 +102,8 @@ def unreadable_sentence(columns: Collection[str]) -> str:
     """Return the sentence that names columns whose values cannot be converted."""
     more = len(columns) - _NAMED_COLUMNS
     named = ", ".join(list(columns)[:_NAMED_COLUMNS]) + (f" and {more} more" if more > 0 else "")
-    return f"The binary values of {len(columns)} published columns cannot be converted to text: {named}."
+    count = format_count(len(columns), "published column")
+    return f"The binary values of {count} cannot be converted to text: {named}."
 
 
 def _describe_unreadable(types: Types, rows: list[tuple[str, str, str, int]]) -> Iterator[str]:

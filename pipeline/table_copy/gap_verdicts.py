@@ -70,18 +70,24 @@ class GapVerdict:
     @classmethod
     def equal(cls, rows: int) -> GapVerdict:
         """Return the verdict on a table of so many rows without a difference."""
-        return cls(f"All {format_count(rows, 'row')} are equal to the source; none is copied.")
+        return cls(all_equal(rows))
 
     @classmethod
     def partial(cls, rows: int, keys: int, ranges: tuple[KeyRange, ...]) -> GapVerdict:
         """Return the verdict on a table with so many rows at the source, if some keys differ."""
         copied = f"{format_count(len(ranges), 'key range')} copied"
-        return cls(f"{format_count(keys, 'key')} differ of {format_count(rows, 'row')}; {copied}.", ranges)
+        differing = format_count(keys, "key", "differs", "differ")
+        return cls(f"{differing} of {format_count(rows, 'row')}; {copied}.", ranges)
 
     @classmethod
     def whole(cls, reason: str) -> GapVerdict:
         """Return the verdict on a table that is copied completely, for a reason."""
         return cls(f"All rows are copied. {reason}", is_whole=True)
+
+
+def all_equal(rows: int) -> str:
+    """Return the sentence about a table of so many rows without a difference."""
+    return f"All rows are equal to the source ({format_count(rows, 'row')}); none is copied."
 
 
 class TableComparer(Protocol):

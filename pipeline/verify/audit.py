@@ -199,7 +199,7 @@ class Audit:
                 f"changes up to {self.base_lsn} were compacted by bronze.retention, and are not compared"
             )
         if self.erased:
-            lines.append(f"erased by pgdelta forget, and counted: {self.erased:,} changes and copied rows")
+            lines.append(f"changes and copied rows that pgdelta forget erased, counted: {self.erased:,}")
         if self.prepared_rows:
             lines.append(
                 f"not compared: {format_count(self.prepared_rows, 'change')} of prepared "

@@ -31,7 +31,7 @@ from pipeline.postgres.replica_identities import (
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason, list_generated
 from pipeline.table_name import TableName
-from pipeline.units import format_names
+from pipeline.units import format_count, format_names
 
 NAMED_TABLES = 5
 
@@ -141,8 +141,8 @@ def _check_identities(connection: Connection, publication: Publication) -> Itera
         "replica identity",
         not without,
         passed="Every published table has a replica identity.",
-        failed=f"{len(without)} published tables have no replica identity, so UPDATE and DELETE fail on them"
-        f" at the source: {list_tables(without)}.",
+        failed=f"{format_count(len(without), 'published table', 'has', 'have')} no replica identity, so"
+        f" UPDATE and DELETE fail there at the source: {list_tables(without)}.",
         fix="Add a primary key that is not deferrable to each, or run"
         f" {_alter_each(without, 'REPLICA IDENTITY FULL')}.",
     )
@@ -153,8 +153,9 @@ def _check_identities(connection: Connection, publication: Publication) -> Itera
         "generated columns",
         not generated,
         passed="No replica identity has an unpublished generated column.",
-        failed=f"{len(generated)} published tables have generated columns in their replica identity that are"
-        f" not published, so UPDATE and DELETE fail on them at the source: {list_tables(generated)}.",
+        failed=f"{format_count(len(generated), 'published table', 'has', 'have')} a replica identity with"
+        " generated columns that are not published, so UPDATE and DELETE fail there at the source:"
+        f" {list_tables(generated)}.",
         fix=f"Run ALTER PUBLICATION {quote_identifier(publication.name)} SET (publish_generated_columns ="
         " stored), or set another replica identity, which virtual columns require.",
     )
@@ -182,8 +183,8 @@ def _check_leaves(connection: Connection, tables: set[TableName]) -> Iterator[Ch
         yield Check(
             "identities of partitions",
             False,
-            f"{len(bare)} partitioned tables have no replica identity, while their partitions have one, so"
-            f" silver is held at the first update or delete: {list_tables(bare)}.",
+            f"{format_count(len(bare), 'partitioned table', 'has', 'have')} no replica identity, while the"
+            f" partitions have one, so silver is held at the first update or delete: {list_tables(bare)}.",
             f"Run {_alter_each(bare, 'ADD PRIMARY KEY (…)')} with the key of the partitions, or"
             " REPLICA IDENTITY FULL for it and each partition.",
         )
@@ -241,7 +242,8 @@ def _check_unmatched(config: Config, tables: set[TableName]) -> Iterator[Check]:
         yield Check(
             "tables without a rule",
             True,
-            f"{len(unmatched)} published tables match no rule, so they are in bronze but not in silver:"
+            f"{format_count(len(unmatched), 'published table', 'matches', 'match')} no rule, so bronze has"
+            " their changes, and silver does not:"
             f" {list_tables(unmatched)}.",
             "Add rules to tables for those that silver is to have.",
         )

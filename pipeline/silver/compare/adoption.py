@@ -39,7 +39,7 @@ from pipeline.silver.compare.compared_rows import FrameRows
 from pipeline.silver.compare.differing_rows import Differences, find_differences
 from pipeline.silver.compare.row_hashes import SilverColumn, SilverHashes
 from pipeline.silver.types.stream_text import stream_text
-from pipeline.table_copy.gap_verdicts import AdoptedRows
+from pipeline.table_copy.gap_verdicts import AdoptedRows, all_equal
 from pipeline.table_name import TableName
 from pipeline.units import format_count
 
@@ -68,12 +68,12 @@ class AdoptionComparison:
         """What was found."""
         found = self.found
         if found.is_equal:
-            return f"All {format_count(found.source_rows, 'row')} are equal to the source; none is copied."
+            return all_equal(found.source_rows)
         if not found.is_whole:
             return "Too many of its rows differ: all are copied."
         left_out = found.count("surplus")
         more = f"; {format_count(left_out, 'row')} that the source does not have left out" if left_out else ""
-        return f"{self.copied:,} of {format_count(found.source_rows, 'row')} differ and are copied{more}."
+        return f"Rows that differ and are copied: {self.copied:,} of {found.source_rows:,}{more}."
 
 
 @contextmanager

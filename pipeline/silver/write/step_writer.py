@@ -373,9 +373,9 @@ class StepWriter:
                 f"partition that pgdelta check names, then {self._name.command('resync')}."
             )
         raise LakeError(
-            f"Table {self._name}: {found.lost_keys} rows have a key that its silver type cannot hold. Set "
-            "tables[].types of that column to STRING, or leave it out of partition_by, then run "
-            f"{self._name.command('rebuild')}."
+            f"Table {self._name}: {format_count(found.lost_keys, 'row', 'has', 'have')} a key that its silver"
+            " type cannot hold. Set tables[].types of that column to STRING, or leave it out of partition_by,"
+            f" then run {self._name.command('rebuild')}."
         )
 
     def _record_missing_values(

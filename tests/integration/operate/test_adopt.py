@@ -144,7 +144,7 @@ def test_a_dry_run_changes_nothing_and_what_cannot_be_adopted_is_refused(
     with pytest.raises(ConfigError, match="No table matches"):
         adopt(life, path, table="b")
     found = adopt(life, path, "_airbyte_raw_id", is_dry_run=True)
-    sentence = "1 of 299 rows differ and are copied; 1 row that the source does not have left out."
+    sentence = "Rows that differ and are copied: 1 of 299; 1 row that the source does not have left out."
     assert found.lines()[1:] == [sentence, "Nothing was changed (--dry-run)."]
     assert found.as_json()["comparison"] == sentence
     assert not Path(life.root, "bronze").exists()

@@ -134,6 +134,6 @@ def test_only_what_differs_after_a_type_was_altered_is_copied(make_pipeline: Mak
     pipeline.apply()
     found = pipeline.ingest()
     assert found.copies[TableName("public", "by_mood")].rows_landed == 6
-    assert found.compared[TableName("public", "by_named")] == "1 key differ of 2 rows; 1 key range copied."
+    assert found.compared[TableName("public", "by_named")] == "1 key differs of 2 rows; 1 key range copied."
     pipeline.apply()
     pipeline.assert_equal("by_pair", "by_mood", "by_named")

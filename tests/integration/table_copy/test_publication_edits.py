@@ -213,7 +213,7 @@ def test_a_publication_that_was_created_again_is_a_gap(tables: Pipeline) -> None
     compared = [text for table in TABLES for _, text in tables.events(table) if "after the gap" in text]
     assert [text.partition(". ")[2] for text in compared] == [
         "2 keys differ of 20 rows; 2 key ranges copied.",
-        "1 key differ of 20 rows; 1 key range copied.",
+        "1 key differs of 20 rows; 1 key range copied.",
     ]
     rows = {row.id: (row.v, row.w) for row in tables.frame("silver", "public", "a").collect()}
     assert rows[2] == (5, 2 if is_old else None)
