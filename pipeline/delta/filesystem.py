@@ -67,6 +67,12 @@ def is_local(path: str) -> bool:
     return path.startswith("/") or path[:5].lower() == "file:"
 
 
+def file_instead_of(folder: Path) -> Path | None:
+    """Return the file that is where a folder of this machine, or one above it, would be."""
+    there = next((path for path in (folder, *folder.parents) if os.path.exists(path)), None)
+    return there if there is not None and not there.is_dir() else None
+
+
 def is_within(path: str, folder: str) -> bool:
     """Return whether a path names a folder or a path in it, also by a link or another form of its URL."""
     one, other = (os.path.realpath(local_path(each)) if is_local(each) else each for each in (path, folder))

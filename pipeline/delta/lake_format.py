@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import __version__
+from pipeline.delta.filesystem import file_instead_of
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import EPOCH, now
 from pipeline.errors import ConfigError
@@ -36,7 +38,12 @@ class LakeFormat:
 
 
 def verify_format(lake: Lake) -> None:
-    """Require a known format now, or when a session is first used if only Spark reads the lake."""
+    """Require a known format now, or when a session is first used if only Spark reads the lake.
+
+    Raises ConfigError also if the root is a file.
+    """
+    if lake.local_root is not None and (file := file_instead_of(Path(lake.local_root))) is not None:
+        raise ConfigError(f"{file} is a file. Set storage.root to a folder.")
     if lake.working_root is not None:
         require_known_format(lake)
     else:

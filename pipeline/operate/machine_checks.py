@@ -131,12 +131,11 @@ def check_machine(config: Config) -> Iterator[Check]:
         sentence = f"The lake is {path}" if has_bronze else f"A new lake will be created in {path}"
         yield Check("lake", True, f"{sentence}.", "" if has_bronze or os.path.isabs(root) else _RELATIVE)
         return
-    yield Check(
-        "lake",
-        False,
-        f"The lake cannot be created in {path}: this user cannot write to {there}.",
-        "Grant this user write access there, or set storage.root to another folder.",
-    )
+    why = f"this user cannot write to {there}"
+    fix = "Grant this user write access there, or set storage.root to"
+    if not there.is_dir():
+        why, fix = f"{there} is a file", "Set storage.root to"
+    yield Check("lake", False, f"The lake cannot be created in {path}: {why}.", f"{fix} another folder.")
 
 
 def check_apply(config: Config) -> Iterator[Check]:

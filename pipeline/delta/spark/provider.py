@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.store.looks import look_again
-from pipeline.delta.store.store import WITHOUT_SPARK
-from pipeline.errors import NOTICES, LakeError
+from pipeline.delta.store.store import SCHEMES, WITHOUT_SPARK
+from pipeline.errors import NOTICES, ConfigError, LakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,8 +113,8 @@ def _set_unless_set(spark: SparkSession, name: str, value: str) -> None:
 
 
 def require_client(spark: SparkSession, scheme: str) -> None:
-    """Raise LakeError if Spark has no client for a store of the scheme."""
-    if scheme not in WITHOUT_SPARK:
+    """Raise LakeError if Spark has no client for a store of the scheme, ConfigError for an unknown scheme."""
+    if scheme not in WITHOUT_SPARK and scheme in ("", "file", *SCHEMES):
         return
     from py4j.protocol import Py4JJavaError
 
@@ -124,6 +124,11 @@ def require_client(spark: SparkSession, scheme: str) -> None:
         settings = session.sessionState().newHadoopConf()
         jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
     except Py4JJavaError:
+        if scheme not in WITHOUT_SPARK:
+            raise ConfigError(
+                f"Spark has no client for {scheme}:, the scheme of storage.root. Correct storage.root, or"
+                " give Spark Hadoop's client for that storage."
+            ) from None
         raise LakeError(
             f"This needs Spark, which has no client for {scheme}: on its class path. Set silver.writer: "
             "native, with which apply needs no Spark there, or give Spark Hadoop's client for the store."

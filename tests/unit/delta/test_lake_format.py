@@ -121,6 +121,7 @@ def test_where_only_spark_reads_a_session_is_verified_first(monkeypatch: pytest.
     )
     monkeypatch.setattr(SparkProvider, "_check", lambda *_: None)
     monkeypatch.setattr(SparkProvider, "_set_hadoop", lambda *_: None)
+    monkeypatch.setattr("pipeline.delta.spark.provider.require_client", lambda *_: None)
     lake = Lake("ofs://host/lake", cast("None", object()))
     assert verified == []
     for _ in range(2):

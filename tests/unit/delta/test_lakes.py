@@ -7,13 +7,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pipeline.config.storage import Storage
 from pipeline.delta.features import Feature
 from pipeline.delta.filesystem import default_scheme, is_within
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnId
-from pipeline.errors import LakeError
+from pipeline.errors import ConfigError, LakeError
 from pipeline.protocol.lsn import LSN
 
 SITE = """<configuration><property><name>fs.defaultFS</name><value>{}</value></property></configuration>"""
@@ -33,6 +34,22 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setitem(sys.modules, session.__name__, session)
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     return started
+
+
+@pytest.mark.parametrize("names", ["", "/lake"])
+def test_a_root_that_is_a_file_is_a_mistake(tmp_path: Path, names: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(ConfigError, match=rf"^{file} is a file\. Set storage\.root to a folder\.$"):
+        Lake(f"{file}{names}")
+    assert Lake(f"{tmp_path}/folder").working_root == f"{tmp_path}/folder"
+
+
+@pytest.mark.spark
+def test_a_root_of_an_unknown_scheme_is_a_mistake(spark: SparkSession) -> None:
+    for scheme in ("foo", "wasbs"):
+        with pytest.raises(ConfigError, match=f"^Spark has no client for {scheme}:, the scheme of storage"):
+            Lake(f"{scheme}://bucket/lake", spark).table("bronze", "changes").exists()
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])

@@ -35,7 +35,9 @@ def test_the_lake_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    assert str(tmp_path / "file") in checked(f"{tmp_path}/file/lake")["lake"].sentence
+    below_file = checked(f"{tmp_path}/file/lake")["lake"]
+    assert below_file.sentence.endswith(f"{tmp_path / 'file'} is a file.")
+    assert below_file.fix == "Set storage.root to another folder."
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert not checked(f"{tmp_path}/lake")["lake"].ok
 
