@@ -239,12 +239,12 @@ def _check_unmatched(config: Config, tables: set[TableName]) -> Iterator[Check]:
     """Yield advice if published tables match no rule."""
     unmatched = sorted(name for name in tables if config.rule_for(name) is None)
     if unmatched:
+        verbs = "matches no rule and is", "match no rule and are"
+        counted = format_count(len(unmatched), "published table", *verbs)
         yield Check(
             "tables without a rule",
             True,
-            f"{format_count(len(unmatched), 'published table', 'matches', 'match')} no rule, so bronze has"
-            " their changes, and silver does not:"
-            f" {list_tables(unmatched)}.",
+            f"{counted} in bronze but not in silver: {list_tables(unmatched)}.",
             "Add rules to tables for those that silver is to have.",
         )
 
