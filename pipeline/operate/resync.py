@@ -19,10 +19,11 @@ from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange, describe_unusable
-from pipeline.metadata.registry import Records
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
+from pipeline.silver.compare.comparable_columns import shown_relation
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
@@ -84,12 +85,13 @@ def run_resync(
     if runs:
         refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)
-    known = {*Records(lake).tables.read(), *(bronze.table_names() if bronze.relations.exists() else ())}
+    registered = Records(lake).tables.read()
+    known = {*registered, *(bronze.table_names() if bronze.relations.exists() else ())}
     names = tuple(name for name in sorted(known) if config.rule_for(name) is not None and matches(name))
     if not names:
         raise no_match(lake, config, globs)
     if key_ranges:
-        _check_key_ranges(config, bronze, names, key_ranges)
+        _check_key_ranges(config, bronze, names, key_ranges, registered.get(names[0]))
     bronze.copies.request([CopyRequest.of(name, REASON, key_ranges) for name in names])
     run = None
     if runs:
@@ -100,14 +102,20 @@ def run_resync(
 
 
 def _check_key_ranges(
-    config: Config, bronze: Bronze, names: Sequence[TableName], key_ranges: Sequence[KeyRange]
+    config: Config,
+    bronze: Bronze,
+    names: Sequence[TableName],
+    key_ranges: Sequence[KeyRange],
+    registered: RegisteredTable | None,
 ) -> None:
     """Raise ConfigError for key ranges that no copy can have, as bronze and the source know the table."""
     if len(names) > 1:
         raise ConfigError(f"--key names rows of one table, but --table matches {len(names)} tables.")
     (name,) = names
-    relations = [r for r in bronze.source_relations().values() if (r.schema_name, r.table_name) == name]
-    relation = max(relations, key=lambda r: r.lsn)
+    relations = [each for each in bronze.source_relations().values() if each.name == name]
+    relation = max(relations, key=lambda each: each.lsn)
+    if registered is not None:
+        relation = shown_relation(registered, relations) or relation
     fault = describe_unusable(relation.key_types, key_ranges)
     if any(column.name in relation.key for column in relation.protected):
         fault = "a column of its key is hashed, and the request would contain the value"

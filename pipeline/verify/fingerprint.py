@@ -14,7 +14,6 @@ from typing import Any, Literal
 from rich.console import Console
 
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.delta.table_log import Snapshot
@@ -24,7 +23,7 @@ from pipeline.fingerprint import Fingerprint
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.postgres.snapshot.hashed_rows import fingerprint_query
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.compare.comparable_columns import ComparableColumns, plan_comparison
+from pipeline.silver.compare.comparable_columns import ComparableColumns, plan_comparison, shown_relation
 from pipeline.silver.compare.compared_rows import DatasetRows, fields_of, rows_of
 from pipeline.silver.compare.file_fingerprints import FileCounts, FileFingerprints
 from pipeline.silver.compare.row_hashes import fingerprint_sql
@@ -145,7 +144,9 @@ class Fingerprinter:
             raise LakeError(reason)
         table = self.lake.table_at(registered.path)
         snapshot = table.snapshot()
-        relation = self._relation_of(registered)
+        relation = shown_relation(registered, self._relations.values())
+        if relation is None:
+            raise LakeError("Bronze has no relation version of the table.")
         compared = plan_comparison(
             relation.columns,
             relation.key,
@@ -180,13 +181,6 @@ class Fingerprinter:
         condition = current_rows(planned.registered, names, engine) or "true"
         source = f"(SELECT * FROM {'.'.join(map(engine.quoted, name))} WHERE {condition}) AS t"
         return FingerprintQuery(name, fingerprint_sql(engine, source, planned.compared.silver))
-
-    def _relation_of(self, registered: RegisteredTable) -> SourceRelation:
-        """Return the newest relation version of a table."""
-        found = [each for each in self._relations.values() if each.oid == registered.relation_id]
-        if not found:
-            raise LakeError("Bronze has no relation version of the table.")
-        return max(found, key=lambda each: each.version)
 
 
 def run_fingerprint(

@@ -4,12 +4,12 @@ Pure. A column is found by its attribute number, as silver follows it through re
 form on both sides is skipped, with the reason.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.bronze.source_relations import SourceColumn
+from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
-from pipeline.metadata.registry import RegisteredColumn
+from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.comparable_forms import Form
 from pipeline.postgres.snapshot.hashed_rows import HashedColumns
@@ -92,6 +92,20 @@ def plan_comparison(
     # If not all columns of the key are compared, a row is found by all its columns.
     shape = HashedColumns(tuple(columns), compared if len(compared) == len(key) else ())
     return ComparableColumns(shape, tuple(silver), skipped)
+
+
+def shown_relation(registered: RegisteredTable, relations: Iterable[SourceRelation]) -> SourceRelation | None:
+    """Return the relation version whose columns silver shows, which may be an earlier one again.
+
+    Without one it is the newest of the source table, None if there is none.
+    """
+    shown = _shapes(column for column in registered.columns if column.type_oid is not None)
+    found = (each for each in relations if each.oid == registered.relation_id)
+    return max(found, key=lambda each: (_shapes(each.columns) == shown, each.lsn), default=None)
+
+
+def _shapes(columns: Iterable[RegisteredColumn | SourceColumn]) -> set[tuple[object, ...]]:
+    return {(each.attribute_number, each.name, each.type_oid, each.type_modifier) for each in columns}
 
 
 def key_columns(relation: Relation) -> list[str]:

@@ -294,3 +294,27 @@ def test_a_copy_has_the_fingerprint_that_sql_computes(proved: Pipeline) -> None:
     printed = run_fingerprint(proved.config).as_json()
     assert printed["files"] == {"read": 0, "recorded": 5}
     assert [each["fingerprint"] for each in printed["tables"]] == expected_of_all
+
+
+@pytest.mark.promise("fingerprint elsewhere")
+def test_a_fingerprint_is_of_the_columns_that_silver_shows(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
+    tables = [f"t{number}" for number in range(6)]
+    for table in tables:
+        pipeline.run(f"CREATE TABLE {table} (id int PRIMARY KEY, a text)", f"INSERT INTO {table} VALUES (1)")
+    pipeline.catch_up()
+    for table in tables:
+        pipeline.run(f"ALTER TABLE {table} ADD added text", f"INSERT INTO {table} VALUES (2, 'a', 'b')")
+    pipeline.catch_up()
+    for table in tables:  # there and back: the relation version of before
+        pipeline.run(f"ALTER TABLE {table} RENAME a TO x", f"UPDATE {table} SET x = 'x'")
+    pipeline.catch_up()
+    for table in tables:
+        pipeline.run(f"ALTER TABLE {table} RENAME x TO a", f"UPDATE {table} SET a = 'y'")
+    pipeline.catch_up()
+    for each in run_fingerprint(pipeline.config).tables:
+        assert each.fingerprint is not None
+        query = read_query(pipeline.config, [str(each.name)], "postgres").sql
+        assert '"added"' in query
+        expected = (each.fingerprint.rows, str(each.fingerprint))
+        assert pipeline.source.execute(query.encode()).fetchone() == expected
