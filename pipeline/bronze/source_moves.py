@@ -61,7 +61,13 @@ class SourceMoves:
 
         columns = (replace(c, attribute_number=in_lake(c.attribute_number)) for c in relation.columns)
         protected = (replace(c, attribute_number=in_lake(c.attribute_number)) for c in relation.protected)
-        return replace(relation, oid=oid, columns=tuple(columns), protected=tuple(protected))
+        return replace(
+            relation,
+            oid=oid,
+            columns=tuple(columns),
+            protected=tuple(protected),
+            server_number=numbers.of_server,
+        )
 
     def translate_now(self, relation: Relation, catalog: CatalogRelation) -> tuple[Relation, CatalogRelation]:
         """Return a relation as the server has it now with the oid and attribute numbers of the lake."""
@@ -103,9 +109,14 @@ class _Numbers:
 
     def __init__(self, known: Mapping[int, int], offset: int) -> None:
         self._known, self._offset = known, offset
+        self._servers = {lake: server for server, lake in known.items()}
 
     def __call__(self, number: int) -> int:
         return self._known.get(number, number + self._offset)
+
+    def of_server(self, number: int) -> int:
+        """Return the server's number of a lake's, below 1 if the server never had the column."""
+        return self._servers.get(number, number - self._offset)
 
 
 def _in_lake(oid: int, number: int, tables: Sequence[MovedTable]) -> tuple[int, _Numbers]:

@@ -6,8 +6,8 @@ Pure. A row of `bronze/relations` has a Relation message and what the catalog ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pipeline.protected_columns import ProtectedColumn
@@ -64,6 +64,8 @@ class SourceRelation:
     columns: tuple[SourceColumn, ...]
     lsn: int = 0  # of the first transaction or snapshot that has it
     protected: tuple[ProtectedColumn, ...] = ()
+    # the server's attribute number of one of the lake's: messages have columns in the order of the server's
+    server_number: Callable[[int], int] = field(default=int, repr=False, compare=False)
 
     @property
     def is_in_catalog(self) -> bool:

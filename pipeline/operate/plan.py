@@ -24,6 +24,7 @@ from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.operate.plan_report import Plan, PlannedTable, PlanStep
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.compare.comparable_columns import shown_relation
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
 from pipeline.silver.lake_facts import why_detached
 from pipeline.silver.schema.protection_changes import rule_to_come
@@ -154,7 +155,6 @@ def _with_resting_tables(
     if manifest is None or end is None:
         return list(planned)
     relations, history = applier.bronze.source_relations(), applier.bronze.copies.read()
-    newest = {each.oid: each for each in sorted(relations.values(), key=lambda r: (r.lsn, r.version))}
     registered = applier.records.tables.read()
     known = {table.name for table in planned}
     resting = [e.name for e in manifest.entries if e.name in registered and e.name not in known]
@@ -169,7 +169,7 @@ def _with_resting_tables(
         # On other storage each log takes a Spark job.
         elif applier.lake.table_at(applier.planner.path(name)).local_path is None:
             continue
-        elif (version := newest.get(registered[name].relation_id)) is not None:
+        elif (version := shown_relation(registered[name], relations.values())) is not None:
             make_writer = partial(applier.tables.writer, name, history)
             found += _at_rest(make_writer, registered[name], relations, version.version, manifest.lsn)
     return found
@@ -184,7 +184,7 @@ def _at_rest(
 ) -> list[PlannedTable]:
     """Return what the next change of a table does to its columns and properties, no plan if nothing.
 
-    `version` is its newest relation version.
+    `version` is the relation version that silver shows.
     """
     name, survey = table.name, survey_at_rest(lsn, version).survey
     try:

@@ -110,8 +110,9 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
             since = found.recorded_version(name)
             written = writer.rebuild(applier.planner.relations, registered[name], manifest.lsn)
             if not written.held:
-                entries[name] = found.current(name, manifest.lsn, since)
-                written = replace(written, held=applier.planner.shared.show(name, applier.planner.path(name)))
+                shared = applier.shown.sharing.share(name, TableState(manifest.lsn))
+                entry = found.current(name, manifest.lsn, since, is_behind=shared.is_behind)
+                entries[name], written = entry, replace(written, held=shared.held)
         except Exception as error:  # the others are written all the same
             state.failure = report_error(error)
             continue

@@ -107,7 +107,7 @@ def align_versions(recorded: SilverColumns | None, relations: Sequence[SourceRel
         later = next((r for r in relations[i:] if r.is_in_catalog), None)
         numbers = [_number(column, names) for column in relation.columns]
         if not relation.is_in_catalog:
-            numbers = _ascending(numbers)
+            numbers = _ascending(numbers, relation)
         if None in numbers:
             numbers = _numbers_between(set(names.values()), relation, later) or numbers
         # A column that was dropped and added again is the last one.
@@ -130,19 +130,19 @@ def align_versions(recorded: SilverColumns | None, relations: Sequence[SourceRel
         for relation, ns in zip(relations, numbered, strict=True)
     ]
     if silver is not None:
-        shapes.insert(0, _recorded_columns(silver))
+        shapes.insert(0, _recorded_columns(silver, relations[0]))
     return AlignedVersions(tuple(aligned), final, source_names, tuple(certain), dropped, _lookalikes(shapes))
 
 
-def _recorded_columns(silver: SilverColumns) -> list[_Column]:
-    """Return the columns of the last followed version, as its Relation message had them."""
+def _recorded_columns(silver: SilverColumns, following: SourceRelation) -> list[_Column]:
+    """Return the columns of the last followed version, as a Relation message of the next one has them."""
     names = {n: name for name, n in silver.numbers.items()} | {n: s for s, n in silver.source_names.items()}
     columns = [
         (names[number] if number is not None else name, silver.types[name], number)
         for name, number in silver.numbers.items()
         if name in silver.types
     ]
-    return sorted(columns, key=lambda column: column[2] or 0)
+    return sorted(columns, key=lambda column: (column[2] and following.server_number(column[2])) or 0)
 
 
 def _lookalikes(shapes: Sequence[Sequence[_Column]]) -> set[int]:
@@ -193,13 +193,14 @@ def _number(column: SourceColumn, names: Mapping[str, int | None]) -> int | None
     return names.get(column.name) if column.attribute_number is None else column.attribute_number
 
 
-def _ascending(numbers: list[int | None]) -> list[int | None]:
-    """Remove numbers, inferred from names, that cannot be: a Relation message has ascending numbers."""
+def _ascending(numbers: list[int | None], relation: SourceRelation) -> list[int | None]:
+    """Remove numbers, inferred from names, that cannot be: a Relation message has the server's ascending."""
     greatest = 0
     ascending: list[int | None] = []
     for number in numbers:
-        ascending.append(number if number is not None and number > greatest else None)
-        greatest = max(greatest, number or 0)
+        place = 0 if number is None else relation.server_number(number)
+        ascending.append(number if place > greatest else None)
+        greatest = max(greatest, place)
     return ascending
 
 
@@ -212,7 +213,8 @@ def _numbers_between(
     """
     if later is None:
         return None
-    common = sorted(n for c in later.columns if (n := c.attribute_number) is not None and n in before)
+    common = [n for c in later.columns if (n := c.attribute_number) is not None and n in before]
+    common.sort(key=relation.server_number)
     return [*common] if len(common) == len(relation.columns) else None
 
 

@@ -126,8 +126,8 @@ def plan_evolution(
         operations += _additions(change, column)
     operations += [AddColumn(name, STRING) for name in texts if name not in silver]
     if rule.mode == "append":
-        # Rows are changes: they stay as they are, and nothing is to be copied.
-        operations = [each for each in operations if not isinstance(each, SchemaNote)]
+        # Rows are changes: they stay as they are, so only what may be in the wrong column is noted.
+        operations = [e for e in operations if not isinstance(e, SchemaNote) or e.kind == "diverged"]
         return [replace(each, backfill=None) if isinstance(each, AddColumn) else each for each in operations]
     return operations
 

@@ -243,3 +243,13 @@ def test_a_folder_with_the_rows_of_another_table_holds_the_table(pipeline: Pipel
     again = before.apply().tables
     assert "are those of public.orders_v2." in (again[TableName("public", "orders")].held or "")
     pipeline.assert_equal("orders_v2", targets={TableName("public", "orders_v2"): "orders"})
+
+
+@pytest.mark.promise("plan is what apply does")
+def test_no_step_is_planned_for_a_name_that_came_back(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(create_publication="all", copy="initial")
+    pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    for before, after in (("v", "w"), ("w", "v")):
+        pipeline.catch_up(f"ALTER TABLE t RENAME {before} TO {after}", f"UPDATE t SET {after} = '{after}'")
+    assert make_plan(pipeline.config).tables == ()
+    pipeline.assert_equal("t")

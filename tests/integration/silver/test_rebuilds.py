@@ -6,8 +6,11 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep
+from pipeline.delta.table import Lake
+from pipeline.metadata.manifests import Manifests
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
+from pipeline.progress import TableState
 from pipeline.table_name import TableName
 from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules
@@ -152,3 +155,36 @@ def test_keys_that_would_be_one_in_silver_are_not_written(make_pipeline: MakePip
     run_resync(pipeline.config, ["public.t"])
     pipeline.catch_up("UPDATE t SET v = 20 WHERE k = 2")
     pipeline.assert_equal("t")
+
+
+@pytest.mark.promise("shared tables")
+def test_a_rebuilt_table_that_its_shared_table_cannot_show_is_behind(make_pipeline: MakePipeline) -> None:
+    made = make_pipeline("*.*", copy="initial", create_publication="configured")
+    pipeline = with_rules(made, TableRule("s*.*", target="{table}"))
+    for schema in ("s1", "s2"):
+        pipeline.run(
+            f"CREATE SCHEMA {schema}",
+            f"CREATE TABLE {schema}.t (id int PRIMARY KEY, n int)",
+            f"INSERT INTO {schema}.t VALUES (1, 1)",
+        )
+    pipeline.catch_up()
+    with pipeline.source.transaction():  # in one run for both
+        pipeline.run("ALTER TABLE s1.t RENAME n TO m", "ALTER TABLE s2.t RENAME n TO m")
+    pipeline.catch_up()
+    with pipeline.source.transaction():
+        pipeline.run("DROP TABLE s2.t", "CREATE TABLE s2.t (id int PRIMARY KEY, m int)")
+        pipeline.run("INSERT INTO s2.t VALUES (1, 100)")
+    name = TableName("s2", "t")
+    for _ in range(2):
+        pipeline.ingest()
+        held = pipeline.apply().tables[name].held
+    assert "has another name in its files" in str(held)
+    assert run_rebuild(pipeline.config, [str(name)]).tables[name].held == held
+    manifest = Manifests(Lake(pipeline.root)).last()
+    assert manifest is not None
+    assert set(manifest.behind) == {name}
+    assert pipeline.apply().tables[name].held == held
+    run_rebuild(pipeline.config)
+    assert not pipeline.apply().tables.get(name, TableState()).held
+    found = pipeline.frame("silver", "t").collect()
+    assert sorted((row.id, row.m) for row in found) == [(1, 1), (1, 100)]

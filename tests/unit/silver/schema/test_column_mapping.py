@@ -1,13 +1,16 @@
 """Columns are matched by attribute number: renamed, swapped, dropped and added again, unnumbered."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.bronze.source_moves import MovedTable, SourceMoves
 from pipeline.bronze.source_relations import SourceRelation
+from pipeline.protocol.lsn import LSN
 from pipeline.silver.schema.column_mapping import (
     SilverColumns,
     align_versions,
@@ -16,6 +19,7 @@ from pipeline.silver.schema.column_mapping import (
     with_sidecars,
 )
 from pipeline.silver.schema.schema_operations import RenameColumn
+from pipeline.table_name import TableName
 from tests.support.silver.relations import INT4, column, relation
 
 ID = column("id", 1, INT4, is_key=True)
@@ -175,6 +179,24 @@ def test_version_without_numbers_has_the_columns_of_before_and_after() -> None:
     assert names(RECORDED, wider, named("y", "b", version=2))[0] == ["x", "b", "c"]
     assert names(RECORDED, unseen, named(("b", 3), version=2))[0] == ["x", "b"]
     assert names(RECORDED, unseen) == [["x", "b"]]
+
+
+@pytest.mark.promise("moved sources")
+def test_a_moved_table_has_its_columns_in_the_order_of_its_server() -> None:
+    table = MovedTable(TableName("public", "t"), LSN(5), 700, 500, {1: 1, 2: 3, 3: 2})
+
+    def moved(*names: tuple[str, int | None], version: int) -> SourceRelation:
+        sent = replace(named(*names, version=version, oid=700), lsn=6)
+        return SourceMoves([table]).translate(sent)
+
+    unseen, later = moved(("b", None), ("a", None), version=1), moved(("b", 2), ("x", 3), version=2)
+    aligned = align_versions(RECORDED, [unseen, later])
+    assert [[c.name for c in each.columns] for each in aligned.relations] == [["id", "b", "x"]] * 2
+    assert aligned.certain == (True, True)
+    assert [r[:2] for r in renames(RECORDED, unseen, later)] == [("a", "x")]
+    # the old server's dropped column has no place here
+    dropped = SilverColumns(500, {"id": 1, "a": 2, "b": 3, "c": 4})
+    assert align_versions(dropped, [moved(("c", None), version=1), later]).certain == (False, True)
 
 
 def test_names_that_cannot_be_those_of_before_are_not_matched() -> None:

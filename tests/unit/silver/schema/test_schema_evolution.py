@@ -229,6 +229,8 @@ def test_column_that_may_be_one_of_unknown_number_is_added_with_a_note() -> None
         recorded, relation(ID, column("new", 2, NAME.type_oid)), silver, TableRule("*.*")
     )
     assert (type(added), type(note)) == (AddColumn, SchemaNote)
+    log = TableRule("*.*", mode="append")
+    assert note in plan_evolution(recorded, relation(ID, column("new", 2, NAME.type_oid)), silver, log)
     # not if it still has its name, nor if it was dropped before
     later = relation(ID, column("old", 2, NAME.type_oid), column("more", 3))
     assert [type(o) for o in plan_evolution(recorded, later, silver, TableRule("*.*"))] == [AddColumn]
