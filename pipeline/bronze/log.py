@@ -118,16 +118,14 @@ class Bronze:
         return None if lsn is None else BronzeOffset(version, lsn)
 
     def require_tables(self) -> None:
-        """Raise LakeError if one of the tables is gone that `ensure` made."""
+        """Raise LakeError if `changes` or `relations` is gone, and the other one is not."""
         has_relations = self.relations.version() > 0  # read first: another process may be making them
         has_changes = self.changes.exists()
-        lost = [table.path for table in (self.relations, self.prepared) if has_changes and not table.exists()]
-        if has_relations and not has_changes:
-            lost = [self.changes.path]
-        if lost:
+        lost = self.changes if has_relations and not has_changes else self.relations
+        if not lost.exists() and (has_relations or has_changes):
             raise LakeError(
-                f"Bronze has lost {' and '.join(lost)}. Restore the lake from a backup, or start over with a"
-                " new storage.root."
+                f"Bronze has lost {lost.path}. Restore the lake from a backup, or start over with a new"
+                " storage.root."
             )
 
     def require_offset(self) -> BronzeOffset:

@@ -180,7 +180,7 @@ class HdfsStore(Store):
         try:
             self._client.rename(source, target, overwrites=overwrites)
         except FileNotFoundError:
-            found = self._find(target)
+            found = self._find(target) if self._find(source) is None else None
             if found is not None and _tag(found) == tag:  # it was renamed before, and the answer was lost
                 return
             self._client.make_folder(target.rpartition("/")[0])

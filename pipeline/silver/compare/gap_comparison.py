@@ -58,7 +58,7 @@ class GapComparer:
             start = history.gaps[-1].start if rewrite is None else rewrite
             if applied < start and (rewrite is not None or not _has_earlier_gap(history, applied)):
                 place = f"the gap at {start}" if rewrite is None else str(start)
-                found[name] = f"It waits until silver is complete up to {place}."
+                found[name] = f"Silver is not complete up to {place} yet. Run apply, then ingest again."
         return found
 
     def compare(

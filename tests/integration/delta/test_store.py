@@ -12,6 +12,7 @@ import obstore
 import pytest
 from hdfs_native import Client, WriteOptions
 
+from pipeline.delta.store import hdfs_store
 from pipeline.delta.store.hdfs_client import HdfsClient
 from pipeline.delta.store.object_store import ObjectStore
 from pipeline.delta.store.open_store import open_store
@@ -21,7 +22,7 @@ from tests.support.stores.hdfs import Hdfs
 from tests.support.stores.s3 import BUCKET, S3Server, s3_server
 
 if TYPE_CHECKING:
-    from pipeline.delta.store.hdfs_store import HdfsEntry
+    from pipeline.delta.store.hdfs_store import HdfsEntry, HdfsStore
 
 
 @pytest.fixture
@@ -224,6 +225,27 @@ def test_one_of_several_threads_creates_an_object(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert sorted(winners) == list(range(10))
+
+
+@pytest.mark.spark
+@pytest.mark.promise("one winner of each version")
+def test_a_file_of_the_same_moment_and_length_is_another_one(
+    hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = cast("HdfsStore", open_store(f"{hdfs.url}/moment"))
+    monkeypatch.setattr(hdfs_store, "_tag", lambda status: "one")
+    rename = store._client.rename
+
+    def rename_late(path: str, to: str, *, overwrites: bool) -> None:
+        monkeypatch.setattr(store._client, "rename", rename)
+        with pytest.raises(FileNotFoundError):
+            rename(path, to, overwrites=overwrites)  # the folder is not there yet
+        assert store.create("log/0", b"first") is not None
+        raise FileNotFoundError(to)
+
+    monkeypatch.setattr(store._client, "rename", rename_late)
+    assert store.create("log/0", b"other") is None
+    assert store.read("log/0")[0] == b"first"
 
 
 def test_a_creation_whose_answer_is_lost_succeeds() -> None:

@@ -107,7 +107,7 @@ def test_a_slot_that_another_lake_reads_is_refused(
 
 
 @pytest.mark.promise("the audit finds every hole")
-@pytest.mark.parametrize("table", ["changes", "relations", "prepared"])
+@pytest.mark.parametrize("table", ["changes", "relations"])
 def test_a_lost_table_of_bronze_is_named_by_every_job(database: Database, tmp_path: Path, table: str) -> None:
     database.run(TABLE)
     shop = NativePipeline.make(database, tmp_path, create_publication="configured")
