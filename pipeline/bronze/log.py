@@ -130,8 +130,8 @@ class Bronze:
 
     def require_offset(self) -> BronzeOffset:
         """Return the LSN up to which bronze is complete; raise LakeError if it records none."""
-        self.require_tables()
         captured = self.captured_offset()
+        self.require_tables()  # afterwards: a live read pins bronze at the first look, not before its end
         if captured is None:
             raise LakeError(f"The lake {self.lake.root} has no changes yet. Run pgdelta ingest first.")
         return captured
