@@ -131,8 +131,8 @@ class Bronze:
     def require_offset(self) -> BronzeOffset:
         """Return the LSN up to which bronze is complete; raise LakeError if it records none."""
         captured = self.captured_offset()
-        self.require_tables()  # afterwards: a live read pins bronze at the first look, not before its end
         if captured is None:
+            self.require_tables()
             raise LakeError(f"The lake {self.lake.root} has no changes yet. Run pgdelta ingest first.")
         return captured
 

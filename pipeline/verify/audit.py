@@ -220,6 +220,7 @@ def run_audit(config: Config) -> Audit:
     """Walk the commits of bronze and count its rows. Raise LakeError if bronze holds no offset."""
     lake = Lake(config.storage, application=f"pgdelta audit {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
+    bronze.require_tables()
     captured = bronze.require_offset()
     changes = LoggedChanges(bronze, captured.version)
     chain = commit_chain.read_chain(changes.commits(), bronze.txn, captured.lsn)
