@@ -23,7 +23,7 @@ def file_key(action: Mapping[str, Any]) -> str:
 
 
 class Files(Mapping[str, Add]):
-    """The files of one version, unchanged when the log goes on.
+    """The files of one version, unchanged when the log goes on, except for their order.
 
     The newest version's files are in one dictionary that all versions share. Each older version that is
     still referenced has what to undo for it.

@@ -42,7 +42,8 @@ class Overlay:
     def of(cls, snapshot: Snapshot) -> Overlay:
         """Return the overlay without changes of a version."""
         columns = arrow_columns(TableSchema.of_json(snapshot.schema_string))
-        return cls(snapshot.files, columns.empty_table())
+        # in one order: places name files by their numbers
+        return cls(dict(snapshot.files.items()), columns.empty_table())
 
     @property
     def is_empty(self) -> bool:

@@ -29,7 +29,8 @@ class TableVersion:
         assert table.local_path is not None
         self.table = table
         self.snapshot = snapshot if overlay is None else snapshot.with_files(overlay.files)
-        self.files = list(self.snapshot.files.values())
+        files = dict(self.snapshot.files.items())
+        self.files = list(files.values())
         self.size = sum(int(file["size"]) for file in self.files)
         schema = TableSchema.of_json(snapshot.schema_string)
         self.columns = arrow_columns(schema)
@@ -40,7 +41,7 @@ class TableVersion:
         self.partition_by = physical_partition_columns(snapshot)
         self._path = table.local_path
         self._overlay = overlay
-        self._keys = [*self.snapshot.files]
+        self._keys = [*files]
         if overlay is not None:
             self.files.append({"path": "", "size": 0})
 

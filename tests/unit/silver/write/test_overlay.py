@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.delta.data_files import write_data_file
-from pipeline.delta.native_commit import Operation
+from pipeline.delta.native_commit import Operation, remove_action
 from pipeline.delta.native_write import create
 from pipeline.delta.partitions import WHOLE_TABLE, Partition
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.silver.fold.duckdb_sql import DuckSql
 from pipeline.silver.fold.fold import Fold, FoldColumn
+from pipeline.silver.fold.row_changes import FileChanges, RowChanges
 from pipeline.silver.read.overlay_frame import can_show
 from pipeline.silver.types.text_parsers import INT, STRING
 from pipeline.silver.write.native_target import NativeTarget
@@ -35,6 +36,25 @@ def test_new_rows_are_searched_for_changed_keys(tmp_path: Path, partition_by: tu
         version = TableVersion(table, snapshot, overlay)
         NativeTarget(session, version, OverlayCommitter(version, overlay)).define_silver(fold)
         assert session.table("SELECT k FROM silver").column("k").to_pylist() == [7]
+
+
+@pytest.mark.promise("live reads")
+def test_places_are_in_the_same_files_when_the_log_goes_on(tmp_path: Path) -> None:
+    table = LakeTable(str(tmp_path / "t"))
+    create(table.folder, TableSchema.of_ddl("k INT"), {}, "")
+    for key in range(3):
+        table.append_rows([{"k": key}], "k INT")
+    snapshot = table.snapshot()
+    assert len(snapshot.files) == 3
+    overlay = Overlay.of(snapshot)
+    version = TableVersion(table, snapshot, overlay)
+    first = version.files[0]
+    table.commit(snapshot, [remove_action(first)], {}, Operation("DELETE"))
+    assert len(table.snapshot().files) == 2
+    none = np.empty(0, np.int64)
+    changes = RowChanges(overlay.rows, {0: FileChanges(np.array([0]), none, none)})
+    overlay.apply(version, changes, [])
+    assert [overlay.files[key] for key in overlay.gone] == [first]
 
 
 @pytest.mark.parametrize("partition", [WHOLE_TABLE, Partition((("v", "a"),))])
