@@ -191,13 +191,12 @@ class Planner:
         }
         names = names_by_table(surveyed, self.relations)
         replaced = self._find_replaced(found, known)
-        plans = {}
-        for name, facts in tables.items():
-            surveys = tuple(found.get(name, ()))
-            if decisions[name].step is not Step.WRITING:
-                is_altered = any(each.survey.at_rest for each in surveys)
-                counts, is_replaced = _counts(surveys), name in replaced
-                facts = replace(facts, counts=counts, is_altered=is_altered, is_replaced=is_replaced)
+        plans = dict(self.tables)
+        for name in tables.keys() & (needed | replaced):
+            surveys, facts = tuple(found.get(name, ())), tables[name]
+            is_altered = any(each.survey.at_rest for each in surveys)
+            counts, is_replaced = _counts(surveys), name in replaced
+            facts = replace(facts, counts=counts, is_altered=is_altered, is_replaced=is_replaced)
             plans[name] = TablePlan(facts, decide(facts), surveys)
         self.tables = plans
         return BatchPlan(
