@@ -6,7 +6,8 @@ Pure. A row of `bronze/relations` has a Relation message and what the catalog ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -96,6 +97,14 @@ class SourceRelation:
 
 Relations: TypeAlias = Mapping[int, SourceRelation]
 """Relation versions by their number."""
+
+
+def versions_by_oid(relations: Iterable[SourceRelation]) -> Mapping[int, Sequence[SourceRelation]]:
+    """Return the relation versions of each source table."""
+    found: dict[int, list[SourceRelation]] = defaultdict(list)
+    for relation in relations:
+        found[relation.oid].append(relation)
+    return found
 
 
 def source_relation(row: Mapping[str, Any]) -> SourceRelation:

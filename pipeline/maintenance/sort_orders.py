@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pipeline.bronze.source_relations import SourceRelation, source_relation
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.source_relations import versions_by_oid
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.registry import Records
+from pipeline.silver.compare.comparable_columns import shown_relation
 from pipeline.silver.write.clustering import SortOrder
 
 
@@ -24,14 +26,12 @@ class SortOrders:
 
     @cached_property
     def _orders(self) -> dict[str, SortOrder]:
-        relations = self._lake.table("bronze", "relations")
-        rows = relations.rows().to_pylist() if relations.exists() else []
-        newest: dict[int, SourceRelation] = {}
-        for relation in sorted(map(source_relation, rows), key=lambda each: each.lsn):
-            newest[relation.oid] = relation
+        bronze = Bronze(self._lake, self._config.pipeline)
+        relations = bronze.source_relations().values() if bronze.relations.exists() else ()
+        versions = versions_by_oid(relations)
         orders = {}
         for name, registered in Records(self._lake).tables.read().items():
-            shown = newest.get(registered.relation_id)
+            shown = shown_relation(registered, versions.get(registered.relation_id, ()))
             silver = {column.name: column.silver_name for column in registered.columns}
             rule = self._config.rule_for(name)
             if rule is not None and rule.cluster_by:

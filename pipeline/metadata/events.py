@@ -90,7 +90,7 @@ class EventLog:
         self._lock = threading.Lock()
         self._recorded: set[Event] = set()  # by this process, or found recorded
         self._files: tuple[str, frozenset[str]] = ("", frozenset())  # the table's id, and what was read of it
-        self._history: tuple[tuple[str, int], Sequence[Event]] = ("", -1), ()  # of which version
+        self._history: tuple[tuple[str, int], Sequence[Event]] = ("", -1), ()  # a version, and its events
         self._waiting: Waiting[Event, None] = Waiting()
         self._resyncs: dict[TableName, LSN] = {}
         self._has_read_resyncs = False

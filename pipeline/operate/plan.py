@@ -14,7 +14,7 @@ from pipeline.apply.catalog_registrar import SilverPlace, targets
 from pipeline.apply.catalogs import open_catalog
 from pipeline.apply.planner import BatchPlan, TablePlan
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.source_relations import Relations
+from pipeline.bronze.source_relations import Relations, versions_by_oid
 from pipeline.bronze.table_input import InputStart, Survey, survey_at_rest, survey_of
 from pipeline.config.config import Config
 from pipeline.delta.store.looks import one_look
@@ -155,7 +155,7 @@ def _with_resting_tables(
     if manifest is None or end is None:
         return list(planned)
     relations, history = applier.bronze.source_relations(), applier.bronze.copies.read()
-    registered = applier.records.tables.read()
+    registered, versions = applier.records.tables.read(), versions_by_oid(relations.values())
     known = {table.name for table in planned}
     resting = [e.name for e in manifest.entries if e.name in registered and e.name not in known]
     found = [*planned]
@@ -169,9 +169,11 @@ def _with_resting_tables(
         # On other storage each log takes a Spark job.
         elif applier.lake.table_at(applier.planner.path(name)).local_path is None:
             continue
-        elif (version := shown_relation(registered[name], relations.values())) is not None:
-            make_writer = partial(applier.tables.writer, name, history)
-            found += _at_rest(make_writer, registered[name], relations, version.version, manifest.lsn)
+        else:
+            table = registered[name]
+            if (version := shown_relation(table, versions.get(table.relation_id, ()))) is not None:
+                make_writer = partial(applier.tables.writer, name, history)
+                found += _at_rest(make_writer, table, relations, version.version, manifest.lsn)
     return found
 
 

@@ -112,10 +112,11 @@ def _check_key_ranges(
     if len(names) > 1:
         raise ConfigError(f"--key names rows of one table, but --table matches {len(names)} tables.")
     (name,) = names
-    relations = [each for each in bronze.source_relations().values() if each.name == name]
-    relation = max(relations, key=lambda each: each.lsn)
-    if registered is not None:
-        relation = shown_relation(registered, relations) or relation
+    versions = [each for each in bronze.source_relations().values() if each.name == name]
+    relation = max(versions, key=lambda each: each.lsn)
+    if registered is not None and relation.oid == registered.relation_id:
+        same = [each for each in versions if each.oid == relation.oid]
+        relation = shown_relation(registered, same) or relation
     fault = describe_unusable(relation.key_types, key_ranges)
     if any(column.name in relation.key for column in relation.protected):
         fault = "a column of its key is hashed, and the request would contain the value"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.source_relations import versions_by_oid
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.delta.table_log import Snapshot
@@ -125,7 +126,7 @@ class Fingerprinter:
         self._config = config
         self.lake = Lake(config.storage, application=f"pgdelta fingerprint {config.pipeline}")
         self._bronze = Bronze(self.lake, config.pipeline)
-        self._relations = self._bronze.source_relations()
+        self._versions = versions_by_oid(self._bronze.source_relations().values())
         self.tables = Records(self.lake).tables.read()
 
     def names(self, globs: Sequence[str] | None) -> list[TableName]:
@@ -144,7 +145,7 @@ class Fingerprinter:
             raise LakeError(reason)
         table = self.lake.table_at(registered.path)
         snapshot = table.snapshot()
-        relation = shown_relation(registered, self._relations.values())
+        relation = shown_relation(registered, self._versions.get(registered.relation_id, ()))
         if relation is None:
             raise LakeError("Bronze has no relation version of the table.")
         compared = plan_comparison(

@@ -173,14 +173,13 @@ class Reconciler:
         for attempt in range(_ATTEMPTS):
             if attempt and self._stop.wait(_PAUSE):
                 break
-            was_applied = find_running_apply(self.lake) is not None
+            was_applied = self._is_applied()
             self._unstable.clear()
             unsettled = self._compare_all(matches, names)
             if attempt == 0 and not unsettled and not self._verdicts:
                 raise no_match(self.lake, self._config, globs)
             names = set(unsettled)
-            can_change = was_applied or find_running_apply(self.lake) is not None
-            if not names or (names <= self._unstable and not can_change):
+            if not names or (names <= self._unstable and not (was_applied or self._is_applied())):
                 break
         for name in sorted(names or ()):
             self._conclude(Reconciliation(name, UNPROVEN, sentence=unsettled[name]))
@@ -195,6 +194,13 @@ class Reconciler:
             by_spark=self._by_spark,
             files=None if self._files is None else self._files.counts,
         )
+
+    def _is_applied(self) -> bool:
+        """Return whether apply may be running; it may where its lock cannot be used."""
+        try:
+            return find_running_apply(self.lake) is not None
+        except LakeError:
+            return True
 
     def _compare_all(self, matches: Matches, names: set[TableName] | None) -> dict[TableName, str]:
         """Compare tables under one snapshot; return those that need another one, each with the reason."""

@@ -94,14 +94,13 @@ def plan_comparison(
     return ComparableColumns(shape, tuple(silver), skipped)
 
 
-def shown_relation(registered: RegisteredTable, relations: Iterable[SourceRelation]) -> SourceRelation | None:
-    """Return the relation version whose columns silver shows, which may be an earlier one again.
+def shown_relation(registered: RegisteredTable, versions: Iterable[SourceRelation]) -> SourceRelation | None:
+    """Return the version of a source table whose columns silver shows, which may be an earlier one again.
 
-    Without one it is the newest of the source table, None if there is none.
+    Without one it is the newest, None if there are no versions.
     """
     shown = _shapes(column for column in registered.columns if column.type_oid is not None)
-    found = (each for each in relations if each.oid == registered.relation_id)
-    return max(found, key=lambda each: (_shapes(each.columns) == shown, each.lsn), default=None)
+    return max(versions, key=lambda each: (_shapes(each.columns) == shown, each.lsn), default=None)
 
 
 def _shapes(columns: Iterable[RegisteredColumn | SourceColumn]) -> set[tuple[object, ...]]:

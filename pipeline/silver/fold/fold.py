@@ -34,7 +34,7 @@ class FoldColumn:
     misfit: str = "null"  # the policy for texts that do not fit
     is_sidecar: bool = False  # it has the misfits of another column as text
     has_many_spellings: bool = False  # one value has several texts, as `1.0` and `1.00` of a DECIMAL
-    has_other_types: bool = False  # the source's, of which silver's may have one value for several
+    has_other_types: bool = False  # at the source; several of their values may be one of silver's type
     widened: frozenset[int] = frozenset()  # the relation versions in which a DOUBLE has texts of a real
 
     def text(self, version: int, text: str, engine: Engine) -> str:

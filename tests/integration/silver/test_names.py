@@ -13,6 +13,8 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep
+from pipeline.delta.table import Lake
+from pipeline.maintenance.sort_orders import SortOrders
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.postgres.embedded import EmbeddedServer
@@ -249,7 +251,9 @@ def test_a_folder_with_the_rows_of_another_table_holds_the_table(pipeline: Pipel
 def test_no_step_is_planned_for_a_name_that_came_back(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(create_publication="all", copy="initial")
     pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
-    for before, after in (("v", "w"), ("w", "v")):
+    for before, after, key, new_key in (("v", "w", "id", "k"), ("w", "v", "k", "id")):
+        pipeline.run(f"ALTER TABLE t RENAME {key} TO {new_key}")
         pipeline.catch_up(f"ALTER TABLE t RENAME {before} TO {after}", f"UPDATE t SET {after} = '{after}'")
     assert make_plan(pipeline.config).tables == ()
+    assert SortOrders(Lake(pipeline.root), pipeline.config).of("public.t").columns == ("id",)
     pipeline.assert_equal("t")
