@@ -39,7 +39,7 @@ def test_new_rows_are_searched_for_changed_keys(tmp_path: Path, partition_by: tu
 
 
 @pytest.mark.promise("live reads")
-def test_places_are_in_the_same_files_when_the_log_goes_on(tmp_path: Path) -> None:
+def test_places_are_in_the_same_files_after_later_commits(tmp_path: Path) -> None:
     table = LakeTable(str(tmp_path / "t"))
     create(table.folder, TableSchema.of_ddl("k INT"), {}, "")
     for key in range(3):
