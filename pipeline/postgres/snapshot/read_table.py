@@ -3,7 +3,8 @@
 A reader reads pages of a leaf (ranges of ctid). The server concatenates many rows to one text, with a control
 character after every value, which takes less than a third of the time of single rows on both sides. If a
 value contains one of these characters, which the counts show, or the text is too long, rows are read one by
-one, and so are rows that are selected by key.
+one, and so are rows that are selected by key. How many pages one text may have is found for each leaf: values
+outside of a page, in its TOAST table, may make the text of a page any size.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from pipeline.postgres.snapshot.moved_rows import refuse_moved
 
 VALUE_END, ROW_END, NULL_MARK = "\x1f", "\x1e", "\x1d"
 BLOCK_BYTES = 4 << 20  # approximate size of one text
-_FIRST_PAGES = 32
 _MAX_PAGES = 8192
+_MAX_GROWTH = 8  # of the pages from one text to the next
+_WIDE_PAGE_BYTES = 2 * BLOCK_BYTES  # the rows of such a page, and of those after it, are read one by one
 _CONCATENATED = 30  # values, three arguments each: PostgreSQL allows 100 arguments
 _MAX_PAGE_ROWS = 291  # in a page of 8 KiB
 
@@ -74,7 +76,9 @@ class CopyReader:
         use_raw_encoding(self._connection)
         if statement_seconds is not None:
             limit_statement_time(self._connection, statement_seconds)
-        self._pages = _FIRST_PAGES
+        self._leaf_oid = 0  # of which pages were read last
+        self._pages = 1  # of its next text
+        self._is_wide = False  # whether the text of one of its pages was too long
 
     def close(self) -> None:
         """End the session."""
@@ -114,10 +118,12 @@ class CopyReader:
 
     def _blocks(self, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
         leaf, first = pages.leaf, pages.first
-        if table.keys is not None:
-            yield from self._one_by_one(table, leaf, first, pages.end)
-            first = pages.end
+        if leaf.oid != self._leaf_oid:
+            self._leaf_oid, self._pages, self._is_wide = leaf.oid, 1, False
         while first < pages.end:
+            if table.keys is not None or self._is_wide:
+                yield from self._one_by_one(table, leaf, first, pages.end)
+                break
             stop = min(pages.end, first + self._pages)
             block = self._aggregate(table, leaf, first, stop)
             if block is None and stop - first > 1:
@@ -128,15 +134,15 @@ class CopyReader:
             elif block.row_count:
                 yield block
             if block is not None:
-                self._adapt(block.byte_count)
+                self._adapt(stop - first, block.byte_count)
             first = stop
         refuse_moved(self._connection, table, [leaf], "copied")
 
-    def _adapt(self, byte_count: int) -> None:
-        if byte_count > BLOCK_BYTES:
-            self._pages = max(1, self._pages // 2)
-        elif byte_count < BLOCK_BYTES // 2:
-            self._pages = min(_MAX_PAGES, self._pages * 2)
+    def _adapt(self, pages: int, byte_count: int) -> None:
+        """Let the next text have about BLOCK_BYTES, given the last one."""
+        fitting = pages * BLOCK_BYTES // max(byte_count, 1)
+        self._pages = max(1, min(fitting, max(_MAX_GROWTH * pages, self._pages), _MAX_PAGES))
+        self._is_wide = pages == 1 and byte_count > _WIDE_PAGE_BYTES
 
     def _aggregate(self, table: PublishedTable, leaf: Leaf, first: int, stop: int) -> Block | None:
         """Return the rows of pages as one text; None if that is ambiguous or too long."""

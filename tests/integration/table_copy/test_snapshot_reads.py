@@ -16,7 +16,7 @@ from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import connect
 from pipeline.postgres.publication import PublishedTable, describe_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
-from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
+from pipeline.postgres.snapshot.read_table import BLOCK_BYTES, CopyReader, LeafPages
 from pipeline.protocol.lsn import INVALID
 from pipeline.table_copy.planner import plan_chunks
 from pipeline.table_copy.reader_pool import CopyHeader, CopySpool
@@ -263,6 +263,35 @@ def test_what_moves_rows_under_way_is_found(database: Database, statement: str) 
         [leaf] = described.leaves
         with pytest.raises(RowsMoved, match=r"public\.t was"):
             list(reader.read(keeper.snapshot, described, LeafPages(leaf, 0, leaf.pages)))
+
+
+WIDE = ((4_000, 3_000), (100_000, 300))  # bytes of a value, which is outside of its page, and rows
+
+
+@pytest.mark.promise("bounded memory")
+@pytest.mark.parametrize(("size", "count"), WIDE)
+def test_rows_are_read_in_texts_of_bounded_size(database: Database, size: int, count: int) -> None:
+    """After a table with narrow rows, of which one text has many pages."""
+    database.run(
+        "CREATE TABLE narrow (id int PRIMARY KEY)",
+        "INSERT INTO narrow SELECT generate_series(1, 200000)",
+        "CREATE TABLE wide (id int PRIMARY KEY, v text)",
+        "ALTER TABLE wide ALTER v SET STORAGE EXTERNAL",
+        f"INSERT INTO wide SELECT i, repeat('v', {size}) FROM generate_series(1, {count}) i",
+    )
+    prepare(database.config(create_publication="all"))
+    conninfo, sizes = database.conninfo, dict[str, list[int]]()
+    with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
+        for name in ("narrow", "wide"):
+            described = describe_published(keeper.connection, database.name, TableName("public", name))
+            [leaf] = described.leaves
+            blocks = reader.read(keeper.snapshot, described, LeafPages(leaf, 0, leaf.pages))
+            sizes[name] = [block.byte_count for block in blocks]
+    assert len(sizes["narrow"]) < 8
+    assert sum(sizes["wide"]) > count * size
+    first, *others = sizes["wide"]  # of one page
+    assert first < sum(sizes["wide"]) / 1.5
+    assert max(others) < 2 * BLOCK_BYTES
 
 
 def test_a_snapshot_that_ended_raises_snapshot_lost(database: Database) -> None:
