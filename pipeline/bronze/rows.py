@@ -137,6 +137,13 @@ def changes_table(
     return _table(columns, CHANGES, len(rows.messages))
 
 
+def ended_table(table: pa.Table, end_lsn: LSN) -> pa.Table:
+    """Return the rows of a transaction whose end LSN was not known when they were decoded."""
+    column = CHANGES.get_field_index("end_lsn")
+    ends = pa.repeat(pa.scalar(int(end_lsn), pa.int64()), table.num_rows)
+    return table.set_column(column, CHANGES.field(column), ends)
+
+
 def streamed_table(rows: RowMessages, versions: Sequence[RelationVersion], xid: int) -> pa.Table:
     """Return the rows of an open stream as Arrow, numbered in the order of arrival.
 

@@ -1,14 +1,15 @@
 """Events of transactions in, staged files of complete transactions out; memory is bounded.
 
 The rows of finished transactions go to one file per batch. A transaction that outgrows a batch before its
-commit has a file of its own, whose end LSN is filled in when it is known; so has a prepared one. One that
-streams before its commit is kept by `OpenStreams`. `seal` hands over everything that is finished and nothing
-else, so a batch always ends on a transaction boundary.
+commit is kept in pieces until its end LSN is known, and then has a file of its own; so has a prepared one.
+One that streams before its commit is kept by `OpenStreams`. `seal` hands over everything that is finished and
+nothing else, so a batch always ends on a transaction boundary.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TypeAlias
@@ -17,13 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.bronze.background_writer import BackgroundWriter
+from pipeline.bronze.pieces import Pieces, table_of
 from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.rows import (
     OtherRow,
     RowMessages,
+    Transaction,
     Transactions,
     VersionIndex,
     changes_table,
+    ended_table,
     message_row,
     others_table,
     prepared_row,
@@ -77,20 +81,16 @@ class StagedTransactions:
 
 @dataclass(slots=True)
 class _Finished:
-    """What the next seal hands over besides rows in memory."""
+    """What the next seal hands over besides rows in memory; files may still be written."""
 
     files: list[StagedFile] = field(default_factory=list)
     versions: list[RelationVersion] = field(default_factory=list)
     prepared: list[PreparedFile] = field(default_factory=list)
     outcomes: list[PreparedOutcome] = field(default_factory=list)
     end_lsn: LSN = INVALID
+    row_count: int = 0
     transaction_count: int = 0
     change_count: int = 0
-
-    @property
-    def row_count(self) -> int:
-        files = (*self.files, *(prepared.file for prepared in self.prepared))
-        return sum(file.data.row_count for file in files) + len(self.outcomes)
 
     def discard(self) -> None:
         """Remove the files."""
@@ -173,7 +173,7 @@ class Spool:
         self._others = _OtherRows()
         self._streamed = _SmallStreams()
         self._batch: _BatchFile | None = None
-        self._open_file: StagedFileWriter | None = None  # of the open transaction, which outgrew a batch
+        self._open: Pieces | None = None  # of a transaction that outgrew a batch
         self._next = _Finished()
         self._began: events.Began | events.BeganPrepare | None = None
         self._commit_time: int | None = None  # of the newest transaction, in microseconds since 2000-01-01
@@ -257,12 +257,8 @@ class Spool:
 
     def commit(self, committed: events.Committed) -> None:
         """Finish the open transaction: its changes are in the next seal."""
-        if self._open_file:
-            self._write_finished()
-            file = self._write_open()
-            self._background.flush()
-            self._next.files.append(file.close().with_end_lsn(committed.end_lsn))
-            self._open_file = None
+        if self._open:
+            self._finish_open(committed, self._next.files.append)
         else:
             self._others.finish(committed)
             self._transactions.append(len(self._rows.messages) - self._finished_rows, committed)
@@ -273,12 +269,10 @@ class Spool:
     def prepare(self, prepared: events.Prepared) -> None:
         """Finish the open transaction, which is prepared: the next seal hands it over apart."""
         assert isinstance(self._began, events.BeganPrepare)
-        self._write_finished()
-        file = self._write_open()
-        self._background.flush()
-        file.write(others_table([prepared_row(self._began)]))
-        self._open_file = self._began = None
-        self._next.prepared.append(PreparedFile(prepared.gid, prepared.xid, file.close()))
+        self._others.rows.append(prepared_row(self._began))
+        apart, gid, xid = self._next.prepared, prepared.gid, prepared.xid
+        self._finish_open(self._began, lambda file: apart.append(PreparedFile(gid, xid, file)))
+        self._began = None
         self._extend_to(prepared.end_lsn)
 
     def commit_stream(self, committed: events.StreamCommitted, described: Sequence[RelationVersion]) -> None:
@@ -289,6 +283,7 @@ class Spool:
         if stream.is_on_disk:
             file, change_count = _write(StagedFileWriter(self._folder), tables)
             self._next.files.append(file)
+            self._next.row_count += file.data.row_count
         else:
             small = list(tables)
             change_count = sum(map(_change_count, small))
@@ -309,11 +304,13 @@ class Spool:
         tables = chain([others_table([prepared_row(prepared)])], stream.finish(prepared))
         file, _ = _write(StagedFileWriter(self._folder), tables)
         self._next.prepared.append(PreparedFile(prepared.gid, prepared.xid, file))
+        self._next.row_count += file.data.row_count
         self._extend_to(prepared.end_lsn)
 
     def end_prepared(self, outcome: PreparedOutcome) -> None:
         """Add the outcome of a prepared transaction."""
         self._next.outcomes.append(outcome)
+        self._next.row_count += 1
         if isinstance(outcome, events.CommittedPrepared):
             self._count(outcome, 0)
         else:
@@ -347,7 +344,7 @@ class Spool:
 
     def _forget_old_versions(self) -> None:
         """Forget relation versions that no change can name any more: a run may see any number of them."""
-        has_rows = bool(self._rows.messages or self._others.rows or self._open_file or self._began)
+        has_rows = bool(self._rows.messages or self._others.rows or self._open or self._began)
         if not (has_rows or self.streams.has_open):
             self._versions.forget_old()
         if len(self._recorded_version_ids) > MAX_RECORDED_IDS:
@@ -364,9 +361,10 @@ class Spool:
     def discard(self) -> None:
         """Drop what is not handed over, and take nothing more: the server sends it again."""
         self._background.close()
-        for writer in (self._batch.writer if self._batch else None, self._open_file):
-            if writer:
-                writer.discard()
+        if self._batch:
+            self._batch.writer.discard()
+        if self._open:
+            self._open.remove()
         self.streams.discard()
         self._next.discard()
 
@@ -411,15 +409,40 @@ class Spool:
         ):
             self._write_open()
 
-    def _write_open(self) -> StagedFileWriter:
-        """Begin to write all rows in memory, which are the open transaction's, to its own file."""
+    def _write_open(self) -> None:
+        """Begin to write all rows in memory, which are the open transaction's, to disk."""
         assert self._began is not None
-        self._open_file = self._open_file or StagedFileWriter(self._folder)
-        values = transaction_values(self._began)
-        others = [row | values for row in self._others.rows]
-        rows, self._rows, self._others = self._rows, RowMessages(), _OtherRows()
-        self._submit(self._open_file, rows, Transactions.of(len(rows.messages), self._began), others)
-        return self._open_file
+        self._open = self._open or Pieces(self._folder, self._began.xid)
+        count, tables = self._take_open(self._began)
+        self._open.row_count += count
+        self._background.submit(partial(_each, tables, self._open.add_table))
+
+    def _finish_open(self, ended: Transaction, hand_over: Callable[[StagedFile], None]) -> None:
+        """Begin to write the open transaction, which ended, to a file of its own."""
+        self._write_finished()
+        on_disk, self._open = self._open, None
+        count, last = self._take_open(ended)
+        self._next.row_count += count + (on_disk.row_count if on_disk else 0)
+        folder, end_lsn = self._folder, transaction_values(ended)["end_lsn"]
+
+        def write() -> None:
+            pieces = on_disk.read() if on_disk else ()
+            first = (ended_table(table_of(piece), end_lsn) for piece in pieces)
+            file, _ = _write(StagedFileWriter(folder), chain(first, last))
+            if on_disk:
+                on_disk.remove()
+            hand_over(file)
+
+        self._background.submit(write)
+
+    def _take_open(self, transaction: Transaction) -> tuple[int, Iterator[pa.Table]]:
+        """Return how many rows are in memory, which are the open transaction's, and these rows."""
+        values = transaction_values(transaction)
+        rows, others = self._rows, [row | values for row in self._others.rows]
+        self._rows, self._others = RowMessages(), _OtherRows()
+        transactions = Transactions.of(len(rows.messages), transaction)
+        tables = _tables(rows, self._versions.all, transactions, others)
+        return len(rows.messages) + len(others), tables
 
     def _write_finished(self) -> None:
         """Begin to write the rows of finished transactions to the batch's file."""
@@ -434,27 +457,30 @@ class Spool:
             rows = rows.part(slice(count))
         self._batch = self._batch or _BatchFile(StagedFileWriter(self._folder))
         self._batch.row_count += count + len(others) + streamed.row_count
-        self._submit(self._batch.writer, rows, transactions, others, streamed.tables)
+        # to `all` others are added, but none changes its index
+        tables = _tables(rows, self._versions.all, transactions, others, streamed.tables)
+        self._background.submit(partial(_each, tables, self._batch.writer.write))
 
-    def _submit(
-        self,
-        file: StagedFileWriter,
-        rows: RowMessages,
-        transactions: Transactions,
-        others: list[OtherRow],
-        streamed: Sequence[pa.Table] = (),
-    ) -> None:
-        versions = self._versions.all  # to which others are added, but none changes its index
 
-        def write() -> None:
-            if rows.messages:
-                file.write(changes_table(rows, versions, transactions))
-            if others:
-                file.write(others_table(others))
-            if streamed:
-                file.write(pa.concat_tables(streamed).combine_chunks())
+def _tables(
+    rows: RowMessages,
+    versions: Sequence[RelationVersion],
+    transactions: Transactions,
+    others: Sequence[OtherRow],
+    streamed: Sequence[pa.Table] = (),
+) -> Iterator[pa.Table]:
+    """Yield rows as tables, which are decoded when they are taken."""
+    if rows.messages:
+        yield changes_table(rows, versions, transactions)
+    if others:
+        yield others_table(others)
+    if streamed:
+        yield pa.concat_tables(streamed).combine_chunks()
 
-        self._background.submit(write)
+
+def _each(tables: Iterable[pa.Table], write: Callable[[pa.Table], None]) -> None:
+    for table in tables:
+        write(table)
 
 
 def _write(writer: StagedFileWriter, tables: Iterable[pa.Table]) -> tuple[StagedFile, int]:

@@ -32,7 +32,6 @@ from pipeline.delta.filesystem import hadoop_files, hadoop_path
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError, SpoolError
 from pipeline.private_files import lock_folder, make_private_folder, remove_unless_locked
-from pipeline.protocol.lsn import LSN
 
 FOLDERS = STREAM, COPIES, RETENTION_FOLDER = "staging", "copies", "retention"
 """Where runs have their staged files, below `_pgdelta`."""
@@ -60,22 +59,6 @@ class StagedFile:
             checksum = -1
         if checksum != self.checksum:
             raise damaged_file(str(self.path))
-
-    def with_end_lsn(self, end_lsn: LSN) -> "StagedFile":
-        """Write the file of a transaction that outgrew a batch again, now that its end LSN is known.
-
-        Row group by row group, so memory stays bounded; the file without it is removed.
-        """
-        self.check()
-        writer = StagedFileWriter(self.path.parent)
-        position = CHANGES.get_field_index("end_lsn")
-        with pq.ParquetFile(self.path) as source:
-            for group in range(source.num_row_groups):
-                table = source.read_row_group(group)
-                ends = pa.repeat(pa.scalar(int(end_lsn), pa.int64()), table.num_rows)
-                writer.write(table.set_column(position, CHANGES.field(position), ends))
-        self.path.unlink()
-        return writer.close()
 
 
 def damaged_file(file: str) -> SpoolError:

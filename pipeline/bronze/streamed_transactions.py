@@ -21,15 +21,13 @@ from itertools import chain
 from pathlib import Path
 from struct import Struct
 from typing import Any
-from uuid import uuid4
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.ipc as ipc
 
 from pipeline.bronze.background_writer import BackgroundWriter
+from pipeline.bronze.pieces import Pieces, table_of
 from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.rows import (
     OtherRow,
@@ -43,7 +41,6 @@ from pipeline.bronze.rows import (
     truncation_rows,
 )
 from pipeline.bronze.schema import CHANGES, STREAMED
-from pipeline.bronze.staged_files import damaged_file
 from pipeline.protocol.events import (
     StreamAborted,
     StreamCommitted,
@@ -57,9 +54,6 @@ STREAM_BYTES = 32 << 20
 STREAM_ROWS = 131_072
 """What all open streams together may hold in memory before the largest of them are moved to disk."""
 _SUBXID = STREAMED.get_field_index("subxid")
-_COMPRESSED = ipc.IpcWriteOptions(compression="lz4")
-_SIZE = Struct("<Q")  # bytes of a piece
-_CHECKSUM = Struct("<I")  # CRC-32 of size and piece, so that zeros are no piece
 _NONCE = Struct("<Q4x")
 
 
@@ -228,8 +222,8 @@ class OpenStream:
         self._seal = seal
         self._is_pending = is_pending  # whether what decodes rows may not be known before the end
         self._settled_index: dict[int, int] = {}  # of versions that replace pending ones
-        self._file: Path | None = None  # pieces: each after its size and checksum
-        self._pieces: list[bool] = []  # sealed rows as they were sent, or decoded ones as an Arrow stream
+        self._pieces: Pieces | None = None  # on disk
+        self._is_sealed: list[bool] = []  # a piece has sealed rows as they were sent, or decoded ones
 
     @property
     def byte_count(self) -> int:
@@ -244,7 +238,7 @@ class OpenStream:
     @property
     def is_on_disk(self) -> bool:
         """Return whether a file holds rows."""
-        return self._file is not None
+        return self._pieces is not None
 
     def describe(self, index: int) -> None:
         """Make a version the one that later changes of its relation name."""
@@ -296,16 +290,15 @@ class OpenStream:
 
     def move_to_disk(self, folder: Path) -> None:
         """Begin to move what is in memory to the end of the file."""
-        self._file = self._file or folder / f"{uuid4().hex}.arrow"
-        self._pieces.append(self._is_pending)
-        self._background.submit(partial(self._append, self._file, self._pop_rows(), self._is_pending))
+        self._pieces = self._pieces or Pieces(folder, self.xid)
+        self._is_sealed.append(self._is_pending)
+        self._background.submit(partial(self._append, self._pieces, self._pop_rows(), self._is_pending))
 
-    def _append(self, path: Path, held: tuple[RowMessages, list[OtherRow]], is_pending: bool) -> None:
-        piece = memoryview(self._seal.close(held) if is_pending else _in_arrow(self._decode(*held)))
-        with path.open("ab") as file:
-            size = _SIZE.pack(len(piece))
-            file.write(size + _CHECKSUM.pack(crc32(piece, crc32(size))))
-            file.write(piece)
+    def _append(self, pieces: Pieces, held: tuple[RowMessages, list[OtherRow]], is_pending: bool) -> None:
+        if is_pending:
+            pieces.add(self._seal.close(held))
+        else:
+            pieces.add_table(self._decode(*held))
 
     def finish(self, transaction: Transaction) -> Iterator[pa.Table]:
         """Yield the rows that remain, as rows of `changes` of a transaction whose end is known."""
@@ -313,37 +306,21 @@ class OpenStream:
         memory = [self._decode(*self._pop_rows())] if self.row_count else []
         values = transaction_values(transaction)
         next_ordinals = [0, 0]  # of changes, of logical messages
-        for table in chain(self._read_file(), memory):
+        for table in chain(self._read_pieces(), memory):
             yield _number(self._without_aborted(self._settled(table)), values, next_ordinals)
         self.discard()
 
     def discard(self) -> None:
         """Drop all rows."""
         self._background.settle()
-        if self._file:
-            self._file.unlink(missing_ok=True)
-        self._file, self._pieces, self._rows, self._others = None, [], RowMessages(), []
+        if self._pieces:
+            self._pieces.remove()
+        self._pieces, self._is_sealed, self._rows, self._others = None, [], RowMessages(), []
 
-    def _read_file(self) -> Iterator[pa.Table]:
-        if self._file:
-            with pa.OSFile(str(self._file)) as file:
-                for is_sealed in self._pieces:
-                    piece = self._read_piece(file)
-                    if is_sealed:
-                        yield self._decode(*self._seal.open(memoryview(piece)))
-                        continue
-                    with ipc.open_stream(piece) as reader:
-                        yield reader.read_all()
-
-    def _read_piece(self, file: pa.OSFile) -> pa.Buffer:
-        head, checksum = file.read(_SIZE.size), file.read(_CHECKSUM.size)
-        if len(checksum) == _CHECKSUM.size:
-            [size] = _SIZE.unpack(head)
-            if size <= file.size() - file.tell():
-                piece = file.read_buffer(size)
-                if crc32(piece, crc32(head)) == _CHECKSUM.unpack(checksum)[0]:
-                    return piece
-        raise damaged_file(f"{self._file} of the open transaction {self.xid}")
+    def _read_pieces(self) -> Iterator[pa.Table]:
+        if self._pieces:
+            for is_sealed, piece in zip(self._is_sealed, self._pieces.read(), strict=True):
+                yield self._decode(*self._seal.open(memoryview(piece))) if is_sealed else table_of(piece)
 
     def _pop_rows(self) -> tuple[RowMessages, list[OtherRow]]:
         """Return what is in memory, and hold none."""
@@ -387,13 +364,6 @@ class OpenStream:
             aborted = pa.array(sorted(self._aborted), pa.int64())
             table = table.filter(pc.invert(pc.is_in(table.column(_SUBXID), value_set=aborted)))
         return table.remove_column(_SUBXID)
-
-
-def _in_arrow(table: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, STREAMED, options=_COMPRESSED) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
 
 
 def _number(table: pa.Table, values: dict[str, Any], next_ordinals: list[int]) -> pa.Table:

@@ -7,9 +7,9 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.bronze import spool as spool_module
 from pipeline.bronze import streamed_transactions as streams_module
 from pipeline.errors import SpoolError
-from pipeline.protocol.lsn import LSN
 from tests.support.bronze.events import Session, relation, rows_of
 from tests.support.bronze.streamed import commit, insert, start
 
@@ -72,6 +72,31 @@ def test_a_stream_whose_file_is_damaged_is_refused(tmp_path: Path, injury: Injur
         file.unlink()
 
 
+@pytest.mark.promise("damaged files")
+@INJURIES
+def test_a_transaction_whose_file_is_damaged_is_refused(
+    tmp_path: Path, injury: Injury, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "ROW_LIMIT", 5)
+    rng = Random(9)
+    for _ in range(40):
+        session = Session(tmp_path, ONE)
+        session.begin()
+        session.changes(12)
+        session.spool._background.flush()
+        [file] = tmp_path.glob("*.arrow")
+        data = file.read_bytes()
+        file.write_bytes(injury(data, rng.randrange(len(data)), rng))
+        if file.read_bytes() == data:
+            continue
+        session.commit()
+        with pytest.raises(SpoolError, match=r"of the open transaction 1 is not as it was written"):
+            session.seal()
+        session.spool.discard()
+        for left in tmp_path.iterdir():
+            left.unlink()
+
+
 @pytest.mark.usefixtures("small")
 def test_a_piece_that_came_from_another_place_is_refused(tmp_path: Path) -> None:
     session = an_open_stream(tmp_path)
@@ -99,8 +124,6 @@ def test_a_file_that_was_damaged_is_not_read_again_and_does_not_land(tmp_path: P
         file.path.write_bytes(injury(data, rng.randrange(4, len(data) - 4), rng))
         with pytest.raises(SpoolError, match="is not as it was written"):
             file.check()
-        with pytest.raises(SpoolError, match="is not as it was written"):
-            file.with_end_lsn(LSN(5))
         assert list(tmp_path.iterdir()) == [file.path]
     file.path.unlink()
     with pytest.raises(SpoolError, match="is not as it was written"):
