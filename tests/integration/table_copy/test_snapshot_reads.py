@@ -271,7 +271,7 @@ WIDE = ((4_000, 3_000), (100_000, 300))  # bytes of a value, which is outside of
 @pytest.mark.promise("bounded memory")
 @pytest.mark.parametrize(("size", "count"), WIDE)
 def test_rows_are_read_in_texts_of_bounded_size(database: Database, size: int, count: int) -> None:
-    """After a table with narrow rows, of which one text has many pages."""
+    """After a table with narrow rows, many pages of them in one text."""
     database.run(
         "CREATE TABLE narrow (id int PRIMARY KEY)",
         "INSERT INTO narrow SELECT generate_series(1, 200000)",
