@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cache, partial
 
 from pipeline.apply.back_off import BackOff
 from pipeline.apply.expected_versions import ExpectedVersions, TableChange, describe_change
@@ -124,6 +125,7 @@ class Planner:
         self.config = config
         self.bronze = bronze
         self.records = records
+        self.path: Callable[[TableName], str] = cache(partial(silver_path, bronze.lake, config))
         self.shared = SharedTables(bronze.lake, config, bronze.txn)
         self.relations: dict[int, SourceRelation] = {}
         self.copies_version = -1
@@ -379,10 +381,6 @@ class Planner:
         if version != self._relations_version:
             self.relations = self.bronze.source_relations()
             self._relations_version = version
-
-    def path(self, name: TableName) -> str:
-        """Return the path of a table's silver table."""
-        return silver_path(self.bronze.lake, self.config, name)
 
 
 def _has_news(

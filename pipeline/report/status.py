@@ -27,6 +27,7 @@ from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.metadata.events import HOLDING, Event, newest_events
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
+from pipeline.metadata.reconciliations import ComparedAt
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.metadata.status import FAILED, Failure, StatusTable
 from pipeline.protocol.lsn import INVALID, LSN
@@ -221,17 +222,19 @@ def read_tables(
     compared = records.compared()
     doubts = find_doubts(recorded, history, compared)
     equal = {name: each.equal for name, each in compared.items()}
+    partial_rows = membership.partial
     return tuple(
-        _with_doubt(
-            replace(table, verified=equal.get(table.name), partial=membership.partial.get(table.name)),
-            doubts.get(table.name),
-        )
+        _with_rows(table, equal.get(table.name), partial_rows.get(table.name), doubts.get(table.name))
         for table in found
     )
 
 
-def _with_doubt(table: TableStatus, doubt: Doubt | None) -> TableStatus:
-    """Return a current table as one in doubt, if it is."""
+def _with_rows(
+    table: TableStatus, verified: ComparedAt | None, part: str | None, doubt: Doubt | None
+) -> TableStatus:
+    """Return a table with what is known of its rows; a current one that is in doubt is that."""
+    if verified is not None or part is not None:
+        table = replace(table, verified=verified, partial=part)
     if doubt is None or table.state != CURRENT:
         return table
     return replace(table, state=IN_DOUBT, sentence=doubt.sentence, doubt=doubt)

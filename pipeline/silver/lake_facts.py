@@ -84,8 +84,12 @@ class LakeFacts:
         # Tables that were detached and returned lack the changes of that time.
         returning = history.returning(newest, end.lsn) if config.source.copy != "never" else set()
         copies = {name: copy for name, copy in newest.items() if name not in archived | returning}
-        captured = _captured(config, relations, end)
-        uncopied = _uncopied(config, registered, copies, history, relations)
+        followed = _followed(config, relations)
+        captured = [name for name, lsn in followed.items() if lsn <= end.lsn]
+        uncopied: set[TableName] = set()  # that wait in bronze until their first copy is complete
+        if config.source.copy != "never":
+            known = registered.keys() | copies.keys()
+            uncopied = {n for n in followed if n not in known and not history.is_dropped(n)}
         gaps: dict[TableName, Gap] = {}
         if (gap := history.last_gap(end.lsn)) is not None:
             lacking = _known_before(gap, end, registered, history, relations, captured)
@@ -202,26 +206,13 @@ def why_detached(config: Config, copies: CopyHistory, name: TableName, point: Br
     return None
 
 
-def _captured(
-    config: Config, relations: Iterable[SourceRelation], end: BronzeOffset | None
-) -> list[TableName]:
-    """Return the tables that bronze has, or has up to an offset, and the configuration follows."""
-    names = {relation.name for relation in relations if end is None or relation.lsn <= end.lsn}
-    return [name for name in sorted(names) if config.rule_for(name) is not None]
-
-
-def _uncopied(
-    config: Config,
-    registered: Iterable[TableName],
-    copies: Iterable[TableName],
-    history: CopyHistory,
-    relations: Iterable[SourceRelation],
-) -> set[TableName]:
-    """Return the tables that wait in bronze until their first copy is complete."""
-    if config.source.copy == "never":
-        return set()
-    known = {*registered, *copies}
-    return {n for n in _captured(config, relations, None) if n not in known and not history.is_dropped(n)}
+def _followed(config: Config, relations: Iterable[SourceRelation]) -> dict[TableName, LSN]:
+    """Return the tables that bronze has and the configuration follows, by name, each with its first LSN."""
+    first: dict[TableName, LSN] = {}
+    for relation in relations:
+        if relation.lsn <= first.get(relation.name, relation.lsn):
+            first[relation.name] = LSN(relation.lsn)
+    return {name: first[name] for name in sorted(first) if config.rule_for(name) is not None}
 
 
 def _known_before(
