@@ -44,11 +44,12 @@ class Pieces:
             writer.write_table(table)
         self.add(sink.getvalue())
 
-    def read(self) -> Iterator[pa.Buffer]:
-        """Yield the pieces; raise SpoolError if one is not as it was written."""
+    def take(self) -> Iterator[pa.Buffer]:
+        """Yield the pieces, then remove the file; raise SpoolError if one is not as it was written."""
         with pa.OSFile(str(self._path)) as file:
             for _ in range(self._count):
                 yield self._next(file)
+        self.remove()
 
     def remove(self) -> None:
         """Remove the file, if there is one."""

@@ -48,6 +48,7 @@ OTHER_LIMIT = 4_096
 MAX_RECORDED_IDS = 65_536  # of relation versions
 
 PreparedOutcome: TypeAlias = events.CommittedPrepared | events.RolledBackPrepared
+HandOver: TypeAlias = Callable[[StagedFile, int], None]  # of a file that is written, with its changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class StagedTransactions:
 
 @dataclass(slots=True)
 class _Finished:
-    """What the next seal hands over besides rows in memory; files may still be written."""
+    """What the next seal hands over; `row_count` is that of its files, which may still be written."""
 
     files: list[StagedFile] = field(default_factory=list)
     versions: list[RelationVersion] = field(default_factory=list)
@@ -91,6 +92,12 @@ class _Finished:
     row_count: int = 0
     transaction_count: int = 0
     change_count: int = 0
+    changes_of_streams: list[int] = field(default_factory=list)  # in files, besides `change_count`
+
+    def add_stream(self, file: StagedFile, change_count: int) -> None:
+        """Add a file of a transaction that streamed; another thread may do so."""
+        self.files.append(file)
+        self.changes_of_streams.append(change_count)
 
     def discard(self) -> None:
         """Remove the files."""
@@ -135,14 +142,6 @@ class _SmallStreams:
         self.byte_count += sum(table.nbytes for table in tables)
 
 
-@dataclass(slots=True)
-class _BatchFile:
-    """The file of finished transactions, and how many rows are in it or about to be."""
-
-    writer: StagedFileWriter
-    row_count: int = 0
-
-
 class Spool:
     """Stages the events of one run of ingest, for one thread; rows are written by another one.
 
@@ -172,7 +171,7 @@ class Spool:
         self._transactions = Transactions()  # the finished ones in _rows
         self._others = _OtherRows()
         self._streamed = _SmallStreams()
-        self._batch: _BatchFile | None = None
+        self._batch: StagedFileWriter | None = None  # of finished transactions
         self._open: Pieces | None = None  # of a transaction that outgrew a batch
         self._next = _Finished()
         self._began: events.Began | events.BeganPrepare | None = None
@@ -182,7 +181,7 @@ class Spool:
     def pending_rows(self) -> int:
         """Return how many rows and outcomes `seal` would hand over."""
         in_memory = self._finished_rows + self._others.finished + self._streamed.row_count
-        return self._next.row_count + in_memory + (self._batch.row_count if self._batch else 0)
+        return self._next.row_count + in_memory
 
     @property
     def has_commits(self) -> bool:
@@ -258,7 +257,8 @@ class Spool:
     def commit(self, committed: events.Committed) -> None:
         """Finish the open transaction: its changes are in the next seal."""
         if self._open:
-            self._finish_open(committed, self._next.files.append)
+            files = self._next.files
+            self._finish_open(committed, lambda file, _: files.append(file))
         else:
             self._others.finish(committed)
             self._transactions.append(len(self._rows.messages) - self._finished_rows, committed)
@@ -270,8 +270,7 @@ class Spool:
         """Finish the open transaction, which is prepared: the next seal hands it over apart."""
         assert isinstance(self._began, events.BeganPrepare)
         self._others.rows.append(prepared_row(self._began))
-        apart, gid, xid = self._next.prepared, prepared.gid, prepared.xid
-        self._finish_open(self._began, lambda file: apart.append(PreparedFile(gid, xid, file)))
+        self._finish_open(self._began, self._hand_over_prepared(prepared))
         self._began = None
         self._extend_to(prepared.end_lsn)
 
@@ -281,9 +280,8 @@ class Spool:
         self._record(described, committed.commit_lsn)
         tables = stream.finish(committed)
         if stream.is_on_disk:
-            file, change_count = _write(StagedFileWriter(self._folder), tables)
-            self._next.files.append(file)
-            self._next.row_count += file.data.row_count
+            change_count = 0  # known when the file is written
+            self._write_apart(tables, stream.length, self._next.add_stream)
         else:
             small = list(tables)
             change_count = sum(map(_change_count, small))
@@ -302,9 +300,7 @@ class Spool:
         self._record(described, prepared.prepare_lsn)
         stream = self.streams.end(prepared.xid, described)
         tables = chain([others_table([prepared_row(prepared)])], stream.finish(prepared))
-        file, _ = _write(StagedFileWriter(self._folder), tables)
-        self._next.prepared.append(PreparedFile(prepared.gid, prepared.xid, file))
-        self._next.row_count += file.data.row_count
+        self._write_apart(tables, stream.length + 1, self._hand_over_prepared(prepared))
         self._extend_to(prepared.end_lsn)
 
     def end_prepared(self, outcome: PreparedOutcome) -> None:
@@ -324,7 +320,7 @@ class Spool:
             self._write_finished()
             self._background.flush()
             if self._batch:
-                self._next.files.append(self._batch.writer.close())
+                self._next.files.append(self._batch.close())
                 self._batch = None
         finished, self._next = self._next, _Finished()
         staged = StagedTransactions(
@@ -335,7 +331,7 @@ class Spool:
             prepared=tuple(finished.prepared),
             outcomes=tuple(finished.outcomes),
             transaction_count=finished.transaction_count,
-            change_count=finished.change_count,
+            change_count=finished.change_count + sum(finished.changes_of_streams),
             commit_time=self._newest_commit_time(),
         )
         self.offset = staged.end_lsn
@@ -362,7 +358,7 @@ class Spool:
         """Drop what is not handed over, and take nothing more: the server sends it again."""
         self._background.close()
         if self._batch:
-            self._batch.writer.discard()
+            self._batch.discard()
         if self._open:
             self._open.remove()
         self.streams.discard()
@@ -417,23 +413,26 @@ class Spool:
         self._open.row_count += count
         self._background.submit(partial(_each, tables, self._open.add_table))
 
-    def _finish_open(self, ended: Transaction, hand_over: Callable[[StagedFile], None]) -> None:
+    def _finish_open(self, ended: Transaction, hand_over: HandOver) -> None:
         """Begin to write the open transaction, which ended, to a file of its own."""
         self._write_finished()
-        on_disk, self._open = self._open, None
-        count, last = self._take_open(ended)
-        self._next.row_count += count + (on_disk.row_count if on_disk else 0)
-        folder, end_lsn = self._folder, transaction_values(ended)["end_lsn"]
+        pieces, self._open = self._open, None
+        count, tables = self._take_open(ended)
+        if pieces is not None:
+            count += pieces.row_count
+            end_lsn = transaction_values(ended)["end_lsn"]
+            tables = chain((ended_table(table_of(piece), end_lsn) for piece in pieces.take()), tables)
+        self._write_apart(tables, count, hand_over)
 
-        def write() -> None:
-            pieces = on_disk.read() if on_disk else ()
-            first = (ended_table(table_of(piece), end_lsn) for piece in pieces)
-            file, _ = _write(StagedFileWriter(folder), chain(first, last))
-            if on_disk:
-                on_disk.remove()
-            hand_over(file)
+    def _write_apart(self, tables: Iterable[pa.Table], row_count: int, hand_over: HandOver) -> None:
+        """Begin to write rows of a transaction that ended to a file of its own."""
+        self._next.row_count += row_count
+        folder = self._folder
+        self._background.submit(lambda: hand_over(*_write(StagedFileWriter(folder), tables)))
 
-        self._background.submit(write)
+    def _hand_over_prepared(self, prepared: events.Prepared | events.StreamPrepared) -> HandOver:
+        apart, gid, xid = self._next.prepared, prepared.gid, prepared.xid
+        return lambda file, _: apart.append(PreparedFile(gid, xid, file))
 
     def _take_open(self, transaction: Transaction) -> tuple[int, Iterator[pa.Table]]:
         """Return how many rows are in memory, which are the open transaction's, and these rows."""
@@ -455,11 +454,11 @@ class Spool:
         if count < len(rows.messages):
             self._rows = rows.part(slice(count, None))
             rows = rows.part(slice(count))
-        self._batch = self._batch or _BatchFile(StagedFileWriter(self._folder))
-        self._batch.row_count += count + len(others) + streamed.row_count
+        self._batch = self._batch or StagedFileWriter(self._folder)
+        self._next.row_count += count + len(others) + streamed.row_count
         # to `all` others are added, but none changes its index
         tables = _tables(rows, self._versions.all, transactions, others, streamed.tables)
-        self._background.submit(partial(_each, tables, self._batch.writer.write))
+        self._background.submit(partial(_each, tables, self._batch.write))
 
 
 def _tables(

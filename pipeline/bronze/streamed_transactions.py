@@ -236,6 +236,11 @@ class OpenStream:
         return len(self._rows.messages) + len(self._others)
 
     @property
+    def length(self) -> int:
+        """Return how many rows arrived, with those of aborted subtransactions."""
+        return self._next_row
+
+    @property
     def is_on_disk(self) -> bool:
         """Return whether a file holds rows."""
         return self._pieces is not None
@@ -301,25 +306,30 @@ class OpenStream:
             pieces.add_table(self._decode(*held))
 
     def finish(self, transaction: Transaction) -> Iterator[pa.Table]:
-        """Yield the rows that remain, as rows of `changes` of a transaction whose end is known."""
-        self._background.flush()
+        """Yield the rows that remain, as rows of `changes` of a transaction whose end is known.
+
+        If rows are on disk, only in the background are all of them.
+        """
         memory = [self._decode(*self._pop_rows())] if self.row_count else []
         values = transaction_values(transaction)
         next_ordinals = [0, 0]  # of changes, of logical messages
-        for table in chain(self._read_pieces(), memory):
+        for table in chain(self._take_pieces(), memory):
             yield _number(self._without_aborted(self._settled(table)), values, next_ordinals)
-        self.discard()
+        self._forget()
 
     def discard(self) -> None:
         """Drop all rows."""
         self._background.settle()
+        self._forget()
+
+    def _forget(self) -> None:
         if self._pieces:
             self._pieces.remove()
         self._pieces, self._is_sealed, self._rows, self._others = None, [], RowMessages(), []
 
-    def _read_pieces(self) -> Iterator[pa.Table]:
+    def _take_pieces(self) -> Iterator[pa.Table]:
         if self._pieces:
-            for is_sealed, piece in zip(self._is_sealed, self._pieces.read(), strict=True):
+            for is_sealed, piece in zip(self._is_sealed, self._pieces.take(), strict=True):
                 yield self._decode(*self._seal.open(memoryview(piece))) if is_sealed else table_of(piece)
 
     def _pop_rows(self) -> tuple[RowMessages, list[OtherRow]]:
