@@ -58,6 +58,11 @@ class TableGlob:
         """Return whether the glob matches a table; an invalid one matches none."""
         return _matches(self.text, name)
 
+    def is_within(self, other: TableGlob) -> bool:
+        """Return whether another glob matches all that this one does, as far as their texts show."""
+        parts = _parts(self.text)
+        return parts is not None and other.matches(TableName(*parts))
+
     def matches_schema(self, schema: str) -> bool:
         """Return whether the glob matches every table of a schema, whatever its name."""
         patterns = _patterns(self.text)

@@ -11,7 +11,7 @@ from pipeline.postgres.connection import Connection, connect, limit_connect_time
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import list_publishable
 from pipeline.postgres.relation_kinds import MatchedRelations
-from pipeline.table_name import TableName
+from pipeline.table_name import TableGlob, TableName
 from pipeline.units import format_names
 
 _SIMILARITY = 0.75  # of a name that is named as the nearest one
@@ -41,25 +41,29 @@ def find_idle_rules(
     """Return a sentence for each rule that no table follows.
 
     `tables` are those that exist and may be followed, `odd` relations that are not followed. A rule that
-    names one of these is left out: a sentence about the relation says why.
+    names one of these is left out: a sentence about the relation says why. So is one that follows narrower
+    rules which match all of its tables, as a last rule for all others does.
     """
     used = {id(config.rule_for(name)) for name in tables}
-    return tuple(
-        _sentence(config, rule, tables, odd)
-        for rule in config.tables
-        if id(rule) not in used and not any(map(rule.is_exact_for, odd))
-    )
+    idle = (rule for rule in config.tables if id(rule) not in used and not any(map(rule.is_exact_for, odd)))
+    sentences = (_sentence(config, rule, tables, odd) for rule in idle)
+    return tuple(sentence for sentence in sentences if sentence is not None)
 
 
 def _sentence(
     config: Config, rule: TableRule, tables: Collection[TableName], odd: Collection[TableName]
-) -> str:
+) -> str | None:
     start = f"The rule {rule.source} of tables has no table"
-    firsts = (config.rule_for(name) for name in tables if rule.matches(name))
-    if earlier := sorted({first.source for first in firsts if first is not None}):
-        return (
-            f"{start}: earlier rules match all of its tables ({format_names(earlier)}). Move it before them."
-        )
+    earlier = [first for name in tables if rule.matches(name) and (first := config.rule_for(name))]
+    if earlier:
+        wider = [first for first in earlier if TableGlob(rule.source).is_within(TableGlob(first.source))]
+        if not wider:
+            return None
+        sources = sorted({first.source for first in wider})
+        advice = "Remove one of the two." if rule.source in sources else "Move it before them."
+        if advice.startswith("Move") and any(first.columns for first in wider):
+            advice = "Move it before them, and give it their columns too: else it shows what they protect."
+        return f"{start}: earlier rules match all of its tables ({format_names(sources)}). {advice}"
     if matched := sorted(str(name) for name in odd if rule.matches(name)):
         return f"{start}: it only matches relations that are not followed ({format_names(matched)})."
     nearest = _nearest(rule.source, [*tables, *odd])

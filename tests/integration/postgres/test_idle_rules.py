@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.tables import TableRule
+from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.errors import NOTICES
 from pipeline.ingest.job import run_ingest
 from pipeline.operate.plan import make_plan
 from pipeline.operate.plan_report import Plan, with_idle_rules
 from pipeline.postgres.checks.source_checks import run_checks
+from pipeline.postgres.idle_rules import find_idle_rules
 from pipeline.report.status import read_status
+from pipeline.table_name import TableName
 from tests.support.pages import render
 from tests.support.servers import Database
 
@@ -69,3 +71,25 @@ def test_a_rule_without_a_table_is_named_with_the_nearest_name(
     assert isinstance(plan, Plan)
     # the view that a rule names has a sentence of its own, and only that
     assert [str(name) for name in summary.unfollowed] == ["public.watched"]
+
+
+@pytest.mark.promise("protected columns")
+def test_no_rule_is_to_be_moved_before_narrower_ones(database: Database) -> None:
+    """A last rule for all other tables may have none, and it would show what others protect."""
+    names = [TableName("public", "cust"), TableName("public", "pay")]
+
+    def sentences(*rules: TableRule) -> tuple[str, ...]:
+        return find_idle_rules(replace(database.config(), tables=rules), names, ())
+
+    secret = ColumnRules(exclude=("secret",))
+    narrow = TableRule("public.cust", columns=secret), TableRule("public.pay", columns=secret)
+    for last in ("public.*", "*.*", "public.*a*"):
+        assert sentences(*narrow, TableRule(last)) == ()
+    start = "The rule public.cust of tables has no table: earlier rules match all of its tables"
+    [wide] = sentences(TableRule("public.*", columns=secret), TableRule("public.cust"))
+    assert wide == (
+        f"{start} (public.*). Move it before them, and give it their columns too: else it shows what they "
+        "protect."
+    )
+    [twice] = sentences(TableRule("public.cust"), TableRule("public.cust"), TableRule("public.pay"))
+    assert twice == f"{start} (public.cust). Remove one of the two."
