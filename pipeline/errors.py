@@ -111,6 +111,14 @@ class LakeError(PgdeltaError):
     """A failure on the Delta side: a foreign commit, storage that cannot be used."""
 
 
+class DataFileError(LakeError):
+    """A data file that is missing, or not as it was written; `path` is it."""
+
+    def __init__(self, text: object, path: str) -> None:
+        super().__init__(text)
+        self.path = path
+
+
 class DamagedLogError(LakeError):
     """A version of a table's log cannot be read from its files."""
 

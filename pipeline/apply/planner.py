@@ -8,6 +8,7 @@ is not read again until the table is written, or `POLL_SECONDS` have passed.
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cache, partial
@@ -26,7 +27,7 @@ from pipeline.config.config import Config
 from pipeline.delta.fence import raise_if_fenced
 from pipeline.delta.locks import claim_table
 from pipeline.delta.table_log import look_at
-from pipeline.errors import DamagedLogError, LakeError, report_error
+from pipeline.errors import DamagedLogError, DataFileError, LakeError, report_error
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
@@ -197,8 +198,13 @@ class Planner:
         for name in tables.keys() & (needed | replaced):
             surveys, facts = tuple(found.get(name, ())), tables[name]
             is_altered = any(each.survey.at_rest for each in surveys)
-            counts, is_replaced = _counts(surveys), name in replaced
-            facts = replace(facts, counts=counts, is_altered=is_altered, is_replaced=is_replaced)
+            facts = replace(
+                facts,
+                counts=_counts(surveys),
+                is_altered=is_altered,
+                is_replaced=name in replaced,
+                unreadable=facts.unreadable or self._why_unread(facts),
+            )
             plans[name] = TablePlan(facts, decide(facts), surveys)
         self.tables = plans
         return BatchPlan(
@@ -211,6 +217,12 @@ class Planner:
             names,
             self._commit_time(plans, known),
         )
+
+    def _why_unread(self, facts: TableFacts) -> str | None:
+        """Return why changes of a table that it still needs cannot be read, if that is so."""
+        start = LSN(max(0, facts.copy.lsn - 1)) if facts.copy else facts.offset
+        sentence = self.bronze.why_unread(facts.name, start)
+        return sentence and f"{sentence} Or run pgdelta resync for the table."
 
     def _refused_at(self, name: TableName, known: LakeFacts) -> LSN | None:
         """Return since when a table is not followed, though the stream has its changes."""
@@ -372,7 +384,10 @@ class Planner:
                 starts[name] = LSN(max(0, plan.facts.copy.lsn - 1))
             elif plan.facts.offset > manifest.lsn and plan.step not in STOPPED:
                 starts[name] = manifest.lsn
-        found = newest_commit(self.bronze, starts, end.lsn, copies) if starts or copies else None
+        found = None
+        if starts or copies:
+            with suppress(DataFileError):  # the tables that need the file name it
+                found = newest_commit(self.bronze, starts, end.lsn, copies)
         if found is not None:
             yield found
 

@@ -53,7 +53,8 @@ class RunningSurveys:
         self._known = {name: each for name, each in self._known.items() if name in kept}
         for name, each in known.items():
             surveys = merged([*each.surveys, *older.get(name, ()), *newer.get(name, ())])
-            self._known[name] = _Surveyed(starts[name], max(each.end_lsn, end.lsn), tuple(surveys))
+            if self._bronze.why_unread(name, starts[name]) is None:
+                self._known[name] = _Surveyed(starts[name], max(each.end_lsn, end.lsn), tuple(surveys))
             if surveys:
                 found[name] = surveys
         return found

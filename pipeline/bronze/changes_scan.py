@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pipeline.bronze.schema import CHANGES
-from pipeline.delta.rows import damaged_file, named_if_damaged, read_rows
+from pipeline.delta.parquet_files import named_if_damaged, open_data_file
+from pipeline.delta.rows import read_rows
 from pipeline.delta.store.mirror import fetched
 from pipeline.delta.table_log import Snapshot, data_path
-from pipeline.errors import LakeError
+from pipeline.errors import DataFileError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -70,7 +71,7 @@ class ChangesScan:
     With `name` the files of other tables may be left out, but rows of others may be given. `offsets` does so
     for several tables, each after an LSN of its own. With `xids` the files without these transactions may be
     left out, and so may those whose commits are all after `max_commit_lsn`. With `paths` only these files
-    are read.
+    are read, and none of those that are `skipped`.
     """
 
     path: str
@@ -83,13 +84,15 @@ class ChangesScan:
     offsets: Mapping[TableName, LSN] | None = None
     xids: frozenset[int] | None = None
     max_commit_lsn: LSN = MAX_LSN
+    skipped: Collection[str] = ()
 
     def files(self) -> list[str]:
         """Return the paths of the files that may have such rows, by their statistics."""
-        if self.paths is not None:
-            return list(self.paths)
-        adds = self.snapshot.files.values()
-        return [data_path(self.path, add["path"]) for add in adds if self._may_have(add)]
+        paths: Iterable[str] | None = self.paths
+        if paths is None:
+            adds = self.snapshot.files.values()
+            paths = (data_path(self.path, add["path"]) for add in adds if self._may_have(add))
+        return [path for path in paths if path not in self.skipped]
 
     def counted_rows(self, lsns: Collection[LSN]) -> tuple[int, list[str]]:
         """Return how many rows copies of the table `name` have at these LSNs, and files that are not counted.
@@ -201,19 +204,21 @@ class ChangesScan:
         if self.paths is None and any(add.get("deletionVector") for add in self.snapshot.files.values()):
             yield from self._batches_by_rows(schema)
             return
-        for path in fetched(self.files()):
+        paths = self.files()
+        downloads = fetched(paths)
+        for path in paths:
+            try:
+                next(downloads)
+            except FileNotFoundError:
+                raise missing_file(path) from None
             yield from self._batches_of(path, schema)
 
     def _batches_of(self, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-
         repeated = [name for name in schema.names if name in _REPEATED]
         try:
-            file = pq.ParquetFile(path, read_dictionary=repeated, page_checksum_verification=True)
+            file = open_data_file(path, read_dictionary=repeated)
         except FileNotFoundError:
             raise missing_file(path) from None
-        except (OSError, ValueError) as error:
-            raise damaged_file(path) from error
         with file, named_if_damaged(path):
             present = set(file.schema_arrow.names)
             wanted = [name for name in schema.names if name in present]
@@ -312,9 +317,13 @@ def _may_have_one(low: Mapping[str, Any], high: Mapping[str, Any], xids: Collect
     return any(low["xid"] <= xid <= high["xid"] for xid in xids)
 
 
-def missing_file(path: str) -> LakeError:
+def missing_file(path: str) -> DataFileError:
     """Return the error for a file that bronze's log names and that is not there."""
-    return LakeError(f"The file {path} of bronze is missing: no other program may change bronze's folders.")
+    return DataFileError(
+        f"The file {path} of bronze is missing: no other program may change bronze's folders. Restore it "
+        "from a backup.",
+        path,
+    )
 
 
 def may_have_table(low: Mapping[str, Any], high: Mapping[str, Any], name: TableName) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze import surveys
 from pipeline.bronze.bases import Bases
-from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan
+from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan, bounds_of, may_have_table
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.new_files import NewFiles, new_files_between
 from pipeline.bronze.relations import RelationLSNs
@@ -27,9 +27,9 @@ from pipeline.delta.new_rows import NewRows, add_columns
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import from_microseconds
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.delta.table_log import Snapshot, local_path
+from pipeline.delta.table_log import Snapshot, data_path, local_path
 from pipeline.delta.txn import TxnId, TxnKind
-from pipeline.errors import ConfigError, LakeError
+from pipeline.errors import ConfigError, DataFileError, LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -69,6 +69,7 @@ class Bronze:
         self._relation_rows = NewRows(self.relations)
         self._sources: dict[int, SourceRelation] = {}
         self.new_files: NewFiles | None = None
+        self._unread: dict[str, str] = {}  # files that a survey could not read, and why
         self.visible = "true"  # SQL: which changes count as a table's input
 
     def in_session(self, spark: SparkSession | SparkProvider) -> Bronze:
@@ -78,7 +79,8 @@ class Bronze:
         return found
 
     def read_new_files(self, start: BronzeOffset | None, end: BronzeOffset) -> None:
-        """Read the changes between two offsets from their files if possible."""
+        """Read the changes between two offsets from their files if possible; try all files again."""
+        self._unread = {}
         self.new_files = new_files_between(self.changes, self.txn, start, end) if start else None
 
     def ensure(self) -> None:
@@ -249,11 +251,12 @@ class Bronze:
     ) -> dict[TableName, list[TableSurvey]]:
         """Return what each table has between its offset and the end, one entry per relation version.
 
-        `offsets` are those of the tables that are not at the default one.
+        `offsets` are those of the tables that are not at the default one. A file that cannot be read is left
+        out: `why_unread` says of which tables it may have changes.
         """
         lowest = min([default_offset, *offsets.values()])
         sql = surveys.survey_sql(surveys.is_after(default_offset, offsets))
-        found = surveys.surveys_of(self.select(sql, surveys.SURVEY_COLUMNS, lowest, end.lsn))
+        found = surveys.surveys_of(self._select_readable(sql, lowest, end.lsn))
         return self._lsns.add_rests(found, end.lsn, offsets, default_offset)
 
     def survey_tables(
@@ -261,13 +264,42 @@ class Bronze:
     ) -> dict[TableName, list[TableSurvey]]:
         """Return what some tables have between their own offsets and an LSN, one entry per relation version.
 
-        Reads only the files that may have changes of these tables, by their statistics.
+        Reads only the files that may have changes of these tables, by their statistics, and leaves out as
+        `survey` does.
         """
         offsets = {name: self.start_of(name, InputStart(lsn)) for name, lsn in offsets.items()}
         sql = surveys.survey_sql(surveys.is_after(MAX_LSN, offsets))
         lowest = min(offsets.values())
-        rows = self.select(sql, surveys.SURVEY_COLUMNS, lowest, end_lsn, offsets=offsets)
+        rows = self._select_readable(sql, lowest, end_lsn, offsets)
         return self._lsns.add_rests(surveys.surveys_of(rows), end_lsn, offsets)
+
+    def why_unread(self, name: TableName, start_lsn: LSN) -> str | None:
+        """Return why a file that may have changes of a table after an LSN was left out of a survey, if so."""
+        path = self.changes.local_path
+        if not self._unread or path is None:
+            return None
+        for add in self.changes.snapshot().files.values():
+            low, high = bounds_of(add)
+            if high.get("end_lsn", MAX_LSN) > start_lsn and may_have_table(low, high, name):
+                sentence = self._unread.get(data_path(path, add["path"]))
+                if sentence is not None:
+                    return sentence
+        return None
+
+    def _select_readable(
+        self, sql: str, start_lsn: LSN, end_lsn: LSN, offsets: Mapping[TableName, LSN] | None = None
+    ) -> list[Any]:
+        """Return the rows of a query for surveys, from the files that can be read."""
+        while True:
+            try:
+                return self.select(
+                    sql, surveys.SURVEY_COLUMNS, start_lsn, end_lsn, offsets=offsets, skipped=self._unread
+                )
+            except DataFileError as error:
+                if error.path in self._unread:
+                    raise
+                self._unread[error.path] = str(error)
+                self.new_files = self.new_files and self.new_files.without(error.path)
 
     def survey_table(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Survey]:
         """Return the surveys of one table's input up to an LSN; that of a copy's rows is first."""
@@ -326,19 +358,21 @@ class Bronze:
         offsets: Mapping[TableName, LSN] | None = None,
         commit_lsn: str = "commit_lsn",
         version: int | None = None,
+        skipped: Collection[str] = (),
     ) -> list[Any]:
         """Return the rows of a query about the changes that end in (start_lsn, end_lsn], by DuckDB or Spark.
 
         In the SQL, `{changes}` are these changes and `{key}` is their sequence key, of `commit_lsn`. Changes
         of other tables than `name` may be left out, and so may those that `offsets` excludes: of other tables
-        than it has, and up to its LSN for each. The version of bronze is the newest by default. Returns
-        nothing, not even the row of an aggregate, if there are no files to read.
+        than it has, and up to its LSN for each. The version of bronze is the newest by default. No file that
+        is `skipped` is read. Returns nothing, not even the row of an aggregate, if there is no file to read.
         """
         path = self.changes.local_path
         if path is not None:
             scan = ChangesScan(
                 path, self.changes.snapshot(version), ops, start_lsn, end_lsn, name, None, offsets
             )
+            scan = replace(scan, skipped=skipped)
             if self.new_files and self.new_files.covers(start_lsn, end_lsn):
                 scan = replace(scan, paths=tuple(local_path(each) for each in self.new_files.paths))
             if scan.is_empty():

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.bronze.changes_scan import missing_file
 from pipeline.bronze.schema import CHANGES
@@ -24,7 +23,7 @@ from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.delta.data_files import ROW_GROUP, DataFile
 from pipeline.delta.merge import FileLayout
 from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order, plan_in_order
-from pipeline.delta.rows import damaged_file
+from pipeline.delta.parquet_files import named_if_damaged, open_data_file
 from pipeline.delta.table_log import Snapshot, data_file
 
 _STREAM = ""  # what a file of the stream holds; others hold a table copy's rows, or both
@@ -108,12 +107,10 @@ class _Bounded:
 def _kind(path: str, file: _Bounded) -> str | None:
     """Return `_STREAM` or the table of copied rows; None for a file that is not merged."""
     try:
-        with pq.ParquetFile(path) as parquet:
+        with open_data_file(path) as parquet, named_if_damaged(path):
             ops = pc.unique(parquet.read(["op"]).column("op")).to_pylist()
     except FileNotFoundError:
         raise missing_file(path) from None
-    except (OSError, ValueError) as error:
-        raise damaged_file(path) from error
     if "R" not in ops:
         return _STREAM
     return file.table() if ops == ["R"] else None

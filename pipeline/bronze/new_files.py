@@ -5,13 +5,14 @@ Reads the commits of Delta's log instead of all files of the newest version, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pipeline.bronze.schema import CHANGES, spark_ddl
 from pipeline.delta.log import json_object
 from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import local_path
 from pipeline.delta.txn import TxnId
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
@@ -37,6 +38,10 @@ class NewFiles:
     def covers(self, start_lsn: LSN, end_lsn: LSN) -> bool:
         """Return whether these files hold all rows of (start_lsn, end_lsn]."""
         return bool(self.paths) and self.start_lsn <= start_lsn and end_lsn <= self.end_lsn
+
+    def without(self, path: str) -> NewFiles:
+        """Return the same but for a file at a path on this machine."""
+        return replace(self, paths=tuple(each for each in self.paths if local_path(each) != path))
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the files' rows."""

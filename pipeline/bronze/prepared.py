@@ -14,7 +14,6 @@ from operator import or_
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES, STATISTICS_PROPERTY, spark_ddl, storable
 from pipeline.bronze.spool import PreparedFile, PreparedOutcome
@@ -22,8 +21,8 @@ from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.log_retention import short_log
+from pipeline.delta.parquet_files import named_if_damaged, open_data_file
 from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.rows import named_if_damaged
 from pipeline.delta.spark.frames import local_frame
 from pipeline.delta.sql import from_microseconds, literal
 from pipeline.delta.table import LakeTable
@@ -169,7 +168,7 @@ def _row_groups(table: LakeTable) -> Iterator[tuple[pa.Table, Callable[[], pa.Ta
         yield rows.select(["gid", "xid"]), lambda: rows
         return
     for path in paths:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file, named_if_damaged(path):
+        with open_data_file(path) as file, named_if_damaged(path):
             for group in range(file.num_row_groups):
                 keys = file.read_row_group(group, columns=["gid", "xid"])
                 yield keys, partial(file.read_row_group, group)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES
 from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.native_commit import Operation, remove_action
-from pipeline.delta.rows import named_if_damaged
+from pipeline.delta.parquet_files import named_if_damaged, open_data_file
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS
@@ -29,7 +28,7 @@ def read_changes(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     Columns that it does not have are NULL.
     """
     schema = pa.schema([CHANGES.field(name) for name in columns])
-    with named_if_damaged(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with open_data_file(path) as file, named_if_damaged(path):
         present = set(file.schema_arrow.names)
         for group in range(file.num_row_groups):
             read = file.read_row_group(group, columns=[name for name in columns if name in present])

@@ -24,6 +24,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from pipeline.delta.log import now_milliseconds
+from pipeline.delta.parquet_files import named_if_damaged, open_data_file
 from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided
 from pipeline.delta.schema import TableSchema, arrow_type
 
@@ -76,8 +77,8 @@ def read_data_file(
 ) -> pa.Table:
     """Return those of the columns that a Parquet file has; raise TooLargeError if they need more memory.
 
-    A small file may have many equal values, of any length. Raises FileNotFoundError. With `groups` the rows
-    are those of these row groups.
+    A small file may have many equal values, of any length. With `groups` the rows are those of these row
+    groups. Raises as `data_file_batches` does.
     """
     size, batches = 0, []
     for batch in data_file_batches(path, columns, groups):
@@ -94,11 +95,10 @@ def data_file_batches(
 ) -> Iterator[pa.Table]:
     """Yield those of the columns that a Parquet file has, some rows at a time, of some row groups or all.
 
-    Yields one table if the file has none of the columns, or no rows. Raises FileNotFoundError.
+    Yields one table if the file has none of the columns, or no rows. Raises FileNotFoundError, or
+    DataFileError for a file that is damaged.
     """
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
+    with open_data_file(path, coerce_int96_timestamp_unit="us") as file, named_if_damaged(path):
         whole = file.schema_arrow  # computed each time that it is asked for
         names = set(whole.names)
         schema = pa.schema([whole.field(name) for name in columns if name in names])

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from pipeline.delta.parquet_files import named_if_damaged, open_data_file
 from pipeline.delta.partitions import partition_of, partition_value, physical_partition_columns
 from pipeline.delta.schema import PHYSICAL_NAME, arrow_field
 from pipeline.delta.store.mirror import files_of
@@ -132,18 +132,14 @@ class _DataFile:
     def __init__(
         self, path: str, action: Mapping[str, Any], snapshot: Snapshot, mask: pa.Array | None = None
     ) -> None:
-        import pyarrow.parquet as pq
-
         self._is_small = action.get("size", _SMALL) < _SMALL
         try:
-            self._file = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=not self._is_small)
+            self._file = open_data_file(path, pre_buffer=not self._is_small)
         except FileNotFoundError:
             raise LakeError(
                 f"The file {path} of version {snapshot.version} is missing: VACUUM removes what is older "
                 "than delta.deletedFileRetentionDuration."
             ) from None
-        except (OSError, ValueError) as error:
-            raise damaged_file(path) from error
         self._path = path
         self._mask = mask
         if mask is not None:
@@ -202,20 +198,6 @@ class _DataFile:
             else:
                 columns.append(pa.nulls(count, field.type))
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
-
-def damaged_file(path: str) -> LakeError:
-    """Return the error for a file that is not as it was written."""
-    return LakeError(f"The file {path} is damaged. Restore it from a backup, and check the disk.")
-
-
-@contextmanager
-def named_if_damaged(path: str) -> Iterator[None]:
-    """Raise LakeError with the name of a file whose pages cannot be read or have other checksums."""
-    try:
-        yield
-    except OSError as error:
-        raise damaged_file(path) from error
 
 
 def _conform(column: Any, kind: pa.DataType) -> Any:

@@ -241,6 +241,7 @@ class CopyCoordinator:
             for name, of_table in surveys.items()
             if any(each.survey.key_tuples and each.survey.unchanged_toast for each in of_table)
         } & ends.keys()
+        inexact |= {name for name, end in ends.items() if self._bronze.why_unread(name, end)}
         requests = [CopyRequest.of(name, _KEYS_CHANGED) for name in sorted(inexact)]
         self._bronze.copies.request(requests)
         for request in requests:

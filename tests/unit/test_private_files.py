@@ -24,9 +24,7 @@ from tests.support.sources import FILES, tree_of
 
 # Calls that make something with the mode that the umask leaves, and why that is right there.
 BY_UMASK = {
-    "pipeline/bronze/streamed_transactions.py": {
-        "path.open('ab')"
-    },  # in the staging folder, which is private
+    "pipeline/bronze/pieces.py": {"self._path.open('ab')"},  # in the staging folder, which is private
     # the lake's
     "pipeline/bronze/staged_files.py": {"runs.mkdir(parents=True, exist_ok=True)"},
     # the lake's too: whoever may write its tables takes turns

@@ -193,6 +193,7 @@ class SnapshotCloner:
         """Survey the tables' changes; return the tables that show more than the snapshot sees, with why."""
         offsets = {table.name: table.offset for table in pinned}
         self._changed = {*self._bronze.survey(BronzeOffset(-1, self.end_lsn), self.end_lsn, offsets)}
+        self._changed |= {name for name, offset in offsets.items() if self._bronze.why_unread(name, offset)}
         self._changes.begin_batch(max(offsets.values(), default=INVALID))
         snapshot = SnapshotChunks(self._snapshot.lsn, self._snapshot.running, 0, ())
         invisible = find_invisible_commits(self._bronze.changes, {table.name: [snapshot] for table in pinned})

@@ -20,12 +20,16 @@ from pipeline.delta.partitions import has_plain_files
 from pipeline.delta.rows import arrow_schema, file_rows, read_rows
 from pipeline.delta.store.mirror import fetch_all
 from pipeline.delta.table_log import Snapshot, data_path
-from pipeline.errors import LakeError
+from pipeline.errors import DataFileError, LakeError
 from pipeline.silver.fold.row_changes import Numbers
+from pipeline.silver.write.native_files import damaged_sentence
 from pipeline.silver.write.overlay import Overlay
 
 _BATCH_ROWS, _BATCH_BYTES = 32_768, 16 << 20
-_FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+_FORMAT = ds.ParquetFileFormat(
+    coerce_int96_timestamp_unit="us",
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+)
 
 
 class SilverRows(ds.Dataset):  # type: ignore[misc]
@@ -134,7 +138,7 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Keep what goes wrong; raise LakeError for a file that is missing."""
+        """Keep what goes wrong; raise LakeError for a file that is missing or damaged."""
         try:
             yield
         except FileNotFoundError as error:
@@ -146,8 +150,10 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
             )
             raise self.failures[-1] from error
         except Exception as error:
+            if _is_of_damage(error):
+                error = LakeError(damaged_sentence(f"A file of the table in {self.path}"))
             self.failures.append(error)
-            raise
+            raise error
 
     def _conformed(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         return rows.select(columns).cast(pa.schema([self._schema.field(name) for name in columns]))
@@ -160,6 +166,13 @@ class SilverRows(ds.Dataset):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<rows of {self.path}, version {self.snapshot.version}>"
+
+
+def _is_of_damage(error: Exception) -> bool:
+    """Return whether a file cannot be read because it is not as it was written."""
+    if isinstance(error, pa.ArrowInvalid):
+        return "Parquet" in str(error)
+    return isinstance(error, (OSError, DataFileError)) and not isinstance(error, PermissionError)
 
 
 def _has_vectors(files: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline.delta.data_files import data_file_batches, read_data_file
 from pipeline.delta.partitions import Partition, partition_value
-from pipeline.errors import LakeError
+from pipeline.errors import DataFileError, LakeError
 
 MAX_BYTES_IN_MEMORY = 512 << 20  # of the values of a file, or of all that are compared
 
@@ -20,20 +21,32 @@ class NotNative(Exception):
 
 def read_file(path: str, schema: pa.Schema, partition: Partition) -> pa.Table:
     """Return columns of a Parquet file and of its partition; those that neither has are NULL."""
-    try:
+    with _named(path):
         found = read_data_file(path, _names_in_file(schema, partition), MAX_BYTES_IN_MEMORY)
-    except FileNotFoundError:
-        raise missing_file(path) from None
     return _with_partition(found, schema, partition)
 
 
 def file_batches(path: str, schema: pa.Schema, partition: Partition) -> Iterator[pa.Table]:
     """Yield the rows of `read_file`, some at a time."""
-    try:
+    with _named(path):
         for found in data_file_batches(path, _names_in_file(schema, partition)):
             yield _with_partition(found, schema, partition)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Raise LakeError, with what to do, for a file of silver that is missing or damaged."""
+    try:
+        yield
     except FileNotFoundError:
         raise missing_file(path) from None
+    except DataFileError as error:
+        raise LakeError(damaged_sentence(f"The file {path} of a silver table")) from error
+
+
+def damaged_sentence(what: str) -> str:
+    """Return the sentence for what of silver is not as it was written."""
+    return f"{what} is damaged. Check the disk, and run pgdelta resync for the table, which copies it again."
 
 
 def _names_in_file(schema: pa.Schema, partition: Partition) -> list[str]:

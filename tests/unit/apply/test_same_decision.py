@@ -87,6 +87,7 @@ class World:
             copies=SimpleNamespace(read=lambda: self.history, request=self.request),
             bases=SimpleNamespace(read=lambda: BaseHistory({})),
             changes=SimpleNamespace(exists=lambda: True),
+            why_unread=lambda name, start_lsn: None,
             captured_offset=lambda: self.end,
             read_new_files=lambda since, end: None,
             survey=lambda end, lsn, starts: {},

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.log import BronzeOffset
+from pipeline.bronze.table_input import InputStart
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 from tests.support.native_lakes import NativeLake
 from tests.support.paths import ROOT
 from tests.support.processes import run_command
@@ -175,5 +178,11 @@ def test_a_file_of_bronze_that_cannot_be_read_is_named(tmp_path: Path, is_damage
         path.write_bytes(content)
     else:
         path.unlink()
+    end = BronzeOffset(lake.bronze.changes.version(), LSN(2008))
+    assert lake.bronze.survey(end, LSN(1008), {}) == {}
+    why = lake.bronze.why_unread(lake.names[0], LSN(1008))
+    assert re.match(rf"The file .*{file} .*is (damaged|missing)", why or "")
+    assert lake.bronze.why_unread(lake.names[0], LSN(2008)) is None
+    assert lake.bronze.why_unread(TableName("public", "other"), LSN(1008)) is None
     with pytest.raises(LakeError, match=rf"The file .*{file} .*is (damaged|missing)"):
-        lake.bronze.survey(BronzeOffset(lake.bronze.changes.version(), LSN(2008)), LSN(1008), {})
+        lake.bronze.survey_table(lake.names[0], InputStart(LSN(1008)), LSN(2008))
