@@ -1,70 +1,24 @@
-"""Check whether the source can continue from the offset that bronze holds, and stop or record a gap if not.
+"""Begin a lake, or continue it from the offset that bronze holds; a gap stops the run, or is recorded.
 
-System identifier, database, timeline with its history, the slot's LSN and the end of the WAL are compared. A
-gap stops the run, or, by policy, is recorded: then every table keeps its state until a copy that was read
-after the gap replaces it.
+`postgres/same_source.py` compares system identifier, database, timeline, WAL and slot with bronze. After a
+gap that is recorded, by policy, every table keeps its state until a later copy replaces it.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from pipeline.bronze.copies import gap_row
 from pipeline.bronze.copy_states import CopyHistory, CopyRequest
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.errors import GapError
-from pipeline.postgres.connection import Connection, ServerIdentity, read_timeline_ends
+from pipeline.postgres.connection import Connection
 from pipeline.postgres.open_transactions import read_prepared_transactions
 from pipeline.postgres.publication import list_published
-from pipeline.postgres.replication.slot import Slot, ensure_slot, moved_slot_error, read_slot, renew_slot
+from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot, renew_slot
 from pipeline.postgres.watched_tables import read_watched_tables
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.catalog_watch import record_publication
 from pipeline.table_name import TableName
-
-_MOVE_ADVICE = (
-    "If the database now runs on this server, run pgdelta move-source. Otherwise correct source.conninfo."
-)
-
-
-def refuse_other_source(
-    recorded: dict[str, Any], identity: ServerIdentity, key: str = "source.conninfo"
-) -> None:
-    """Raise GapError if this is not the database that bronze was filled from; `key` names it."""
-    if identity.is_of(recorded):
-        return
-    for name, now in (("system_identifier", identity.system_identifier), ("database", identity.database)):
-        if name in recorded and recorded[name] != now:
-            raise GapError(
-                f"Bronze was filled from another source: its {name} is {recorded[name]}, and this server has "
-                f"{now}. Correct {key}; or run pgdelta move-source, if the database moved to this server."
-            )
-
-
-def check_server(config: Config, recorded: dict[str, Any], identity: ServerIdentity, offset: LSN) -> None:
-    """Raise GapError if bronze was filled from another server, or from a state that this one never had."""
-    refuse_other_source(recorded, identity)
-    timeline = recorded.get("timeline", identity.timeline)
-    if timeline != identity.timeline:
-        end = read_timeline_ends(config.source.conninfo, identity.timeline).get(timeline)
-        if end is None or offset > end:
-            history = "is not in its history" if end is None else f"ended at {end} in its history"
-            raise GapError(
-                f"Bronze is complete up to {offset} of timeline {timeline}. This server is on timeline "
-                f"{identity.timeline}, and timeline {timeline} {history}: bronze holds what this server "
-                f"never had. {_MOVE_ADVICE}"
-            )
-    if identity.wal_flush_lsn < offset:
-        raise GapError(
-            f"The server's WAL ends at {identity.wal_flush_lsn}, before the offset {offset} of bronze: the "
-            f"server was restored to an earlier state. {_MOVE_ADVICE}"
-        )
-
-
-def check_slot(slot: Slot, offset: LSN) -> None:
-    """Raise SlotGapError if the slot is ahead of the offset."""
-    if slot.confirmed_flush_lsn > offset:
-        raise moved_slot_error(slot.name, slot.confirmed_flush_lsn, offset)
 
 
 def refuse_begun_move(history: CopyHistory, offset: LSN) -> None:

@@ -20,8 +20,6 @@ from pipeline.delta.lake_format import require_known_format
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, SlotBusyError, SlotGapError, SourceError
 from pipeline.ingest.continuity import (
-    check_server,
-    check_slot,
     may_skip_prepared,
     refuse_begun_move,
     refuse_skipped_prepared,
@@ -33,6 +31,7 @@ from pipeline.postgres.connection import Connection, ServerIdentity, connect, id
 from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot
 from pipeline.postgres.replication.slot_lock import BUSY_SECONDS, lock_slot
 from pipeline.postgres.replication.slot_mark import SlotMark, is_mark_due
+from pipeline.postgres.same_source import check_server, check_slot
 from pipeline.protocol.lsn import LSN
 
 # source.lost_slot → what ingest does about a gap

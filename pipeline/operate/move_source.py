@@ -28,12 +28,7 @@ from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import GapError, RestoredSourceError, SlotWaitStopped, SourceError
 from pipeline.ingest import job as ingesting
-from pipeline.ingest.continuity import (
-    check_server,
-    followed_tables,
-    may_skip_prepared,
-    refuse_unknown_prepared,
-)
+from pipeline.ingest.continuity import followed_tables, may_skip_prepared, refuse_unknown_prepared
 from pipeline.ingest.repeated_transactions import check_repeated
 from pipeline.metadata.catalog import CatalogState, CatalogTable
 from pipeline.operate.run import RunSummary, run_both
@@ -51,6 +46,7 @@ from pipeline.postgres.open_transactions import write_wal_past_now
 from pipeline.postgres.publication import describe_published, ensure_publication, list_published
 from pipeline.postgres.replication.slot import drop_slot, read_slot, renew_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
+from pipeline.postgres.same_source import check_server
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName

@@ -174,7 +174,7 @@ def _lost_slot(facts: AlertFacts) -> Found:
 
 
 def _restored_source(facts: AlertFacts) -> Found:
-    if (sentence := facts.status.restored) is not None:
+    if (sentence := facts.status.refusal) is not None:
         yield None, sentence
 
 

@@ -43,7 +43,6 @@ from pipeline.report.status_page import (
     TableStatus,
     lag_bytes,
     lag_seconds,
-    restored_sentence,
     wal_rate,
 )
 from pipeline.report.table_details import SourceColumnType, StatusDetails, TableDetails, list_columns
@@ -128,6 +127,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
 
         try:
             source = read_source_status(config)
+            source = replace(source, refusal=_why_refused(config, bronze, source, point))
         except SourceError as error:
             unreachable = str(error)
     manifest = Manifests(bronze.lake).last() or Manifest(INVALID)
@@ -142,7 +142,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     activity = read_activity(bronze, point, applied, now) if point else Activity()
     catalog = CatalogEntries(bronze.lake).read_all()
     end = source.wal_lsn if source else captured
-    restored = restored_sentence(source, captured) if source else None
+    refusal = source.refusal if source else None
     return Status(
         config.pipeline,
         captured,
@@ -150,8 +150,8 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
         manifest.commit_time,
         tuple(
             replace(
-                _behind(table, restored)
-                if restored
+                _behind(table, refusal)
+                if refusal
                 else with_lag(table, manifest, activity.commit_times, end, now),
                 operations=activity.operations.get(table.name, {}),
                 catalog=tuple(catalog.get(table.name, ())),
@@ -168,8 +168,20 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     )
 
 
+def _why_refused(
+    config: Config, bronze: Bronze, source: SourceStatus, before: BronzeOffset | None
+) -> str | None:
+    """Return why ingest would not continue with a source; `before` is what bronze had before it was read."""
+    after = bronze.captured_offset()
+    if before is None or after is None or source.identity is None:
+        return None
+    from pipeline.postgres.same_source import why_refused
+
+    return why_refused(config, bronze.metadata(), source.identity, before.lsn, source.slot, after.lsn)
+
+
 def _behind(table: TableStatus, sentence: str) -> TableStatus:
-    """Return a table whose source was restored: how far it is from the source is not known."""
+    """Return a table of another source, or a restored one: how far it is from the source is not known."""
     return replace(table, state=BEHIND, sentence=sentence) if table.state in (CURRENT, IN_DOUBT) else table
 
 

@@ -159,9 +159,9 @@ class Status:
     interval: ScheduledInterval | None = None
 
     @property
-    def restored(self) -> str | None:
-        """The sentence of a source whose WAL ends before bronze's offset, None for any other."""
-        return None if self.source is None else restored_sentence(self.source, self.captured)
+    def refusal(self) -> str | None:
+        """Why ingest would not continue with the source: another one, or one that was restored."""
+        return None if self.source is None else self.source.refusal
 
     @property
     def is_held(self) -> bool:
@@ -177,7 +177,7 @@ class Status:
             "lag_behind": "source" if self.source else "bronze",
             "tables": [table.as_json() for table in self.tables],
             "source": self._source_json(),
-            "source_failure": self.unreachable or self.restored,
+            "source_failure": self.unreachable or self.refusal,
             "maintenance": [maintained_json(self.maintenance[name]) for name in sorted(self.maintenance)],
             "schedule": self._schedule_json(),
         }
@@ -261,8 +261,8 @@ class Status:
             yield from map(plain, slot_lines(self.source, self.slot_name, self.rate))
             yield from map(plain, lines_by_reason("not followed", self.source.passed_over))
             yield from map(plain, self.source.idle_rules)
-            if self.restored is not None:
-                yield Text.assemble(("restored: ", "red"), plain(self.restored))
+            if self.refusal is not None:
+                yield Text.assemble(("source: ", "red"), plain(self.refusal))
         else:
             yield plain(f"source: {self.unreachable or 'not read.'} Lag is measured against bronze.")
         if self.interval is not None and self.schedule.windows:
@@ -423,16 +423,6 @@ def lag_seconds(applied: LSN, end: LSN, commit_time: datetime | None, now: datet
     if applied >= end:
         return 0.0
     return None if commit_time is None else max(0.0, (now - commit_time).total_seconds())
-
-
-def restored_sentence(source: SourceStatus, captured: LSN) -> str | None:
-    """Return the sentence about a source whose WAL ends before bronze's offset, None for any other."""
-    if source.wal_lsn >= captured:
-        return None
-    return (
-        f"The source's WAL ends at {source.wal_lsn}, before bronze's offset {captured}: the server was"
-        " restored to an earlier state. Run pgdelta move-source, or correct source.conninfo."
-    )
 
 
 def wal_rate(since: Mark | None, source: SourceStatus) -> float | None:

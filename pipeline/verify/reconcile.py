@@ -32,7 +32,6 @@ from pipeline.config.config import Config
 from pipeline.delta.locks import find_running_apply, refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import NOTICES, LakeError, TableLockedError, report_error
-from pipeline.ingest.continuity import refuse_other_source
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.reconciliations import (
@@ -50,6 +49,7 @@ from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import list_published
+from pipeline.postgres.same_source import refuse_other_source
 from pipeline.postgres.snapshot.comparable_forms import HashedKind
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
 from pipeline.postgres.snapshot.hashed_rows import ValueCount

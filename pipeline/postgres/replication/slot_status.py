@@ -22,7 +22,9 @@ from pipeline.config.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import (
     Connection,
+    ServerIdentity,
     connect,
+    identify,
     limit_connect_time,
     limit_statement_time,
     read_flush_lsn,
@@ -55,7 +57,8 @@ class SourceStatus:
     the configuration and are not published, each with a sentence. `holder` is what keeps the slot's
     restart_lsn back, None if that retains little. A slot that has no reader for `idle_timeout` is lost.
     `partial` says which rows of a table silver lacks; `passed_over` are relations that a wildcard matches and
-    that are not followed, and why; `idle_rules` has a sentence for each rule that no table follows.
+    that are not followed, and why; `idle_rules` has a sentence for each rule that no table follows. `refusal`
+    is why ingest would not continue from bronze with this server and slot.
     """
 
     now: datetime
@@ -68,6 +71,8 @@ class SourceStatus:
     partial: Mapping[TableName, str] = field(default_factory=dict)
     passed_over: Mapping[TableName, str] = field(default_factory=dict)
     idle_rules: tuple[str, ...] = ()
+    identity: ServerIdentity | None = None
+    refusal: str | None = None
 
     @property
     def retained_size(self) -> int | None:
@@ -149,6 +154,7 @@ def _read_status(connection: Connection, config: Config, seconds: float) -> Sour
         partial=relations.notes(published),
         passed_over={name: str(why) for name, why in unfollowed.passed_over.items()},
         idle_rules=read_idle_rules(connection, config, relations, published),
+        identity=identify(connection),
     )
 
 

@@ -232,8 +232,8 @@ def _slot_rows(source: SourceStatus, status: Status) -> Iterator[tuple[str, str]
     yield "restart_lsn", _lsn(slot.restart_lsn or "not set")
     yield "confirmed_flush_lsn", _lsn(slot.confirmed_flush_lsn or "not set")
     yield "WAL ends at", _lsn(source.wal_lsn)
-    if status.restored is not None:
-        yield "state", status.restored
+    if status.refusal is not None:
+        yield "state", status.refusal
     if slot.is_lost:
         yield "state", lines[-1]
         return

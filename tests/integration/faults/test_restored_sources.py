@@ -102,10 +102,10 @@ def test_a_restored_source_is_found_and_compared(
             life.ingest()
         status = read_status(life.config)
         assert [(each.state, each.lag_bytes) for each in status.tables] == [("behind", None)]
-        assert "the server was restored to an earlier state" in (status.restored or "")
+        assert "the server was restored to an earlier state" in (status.refusal or "")
         life.run("INSERT INTO a VALUES (100, 'new')")
         advance_wal(life.database, status.captured)
-        assert read_status(life.config).restored is None
+        assert read_status(life.config).refusal is None
         with pytest.raises(RestoredSourceError, match=FORKED):
             life.ingest()
         if way == "move-source":

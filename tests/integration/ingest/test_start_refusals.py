@@ -26,8 +26,10 @@ from pipeline.ingest.repeated_transactions import Transaction
 from pipeline.operate.machine_checks import run_all_checks
 from pipeline.postgres.connection import connect, identify
 from pipeline.postgres.embedded import EmbeddedServer
+from pipeline.postgres.replication import slot_status
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import LSN
+from pipeline.report.status import read_status
 from tests.support.paths import ROOT
 from tests.support.servers import Database, new_database, serve
 
@@ -66,7 +68,7 @@ class Shop:
 
     def server_is(self, **changes: Any) -> None:
         """Let the server be another one than it is."""
-        for module in (job, start_conditions):
+        for module in (job, start_conditions, slot_status):
             self.patch.setattr(module, "identify", lambda each: replace(identify(each), **changes))
 
     @contextmanager
@@ -199,7 +201,7 @@ def other_server(shop: Shop) -> Iterator[Config]:
 def other_history(shop: Shop) -> Iterator[Config]:
     config = shop.started()
     shop.server_is(timeline=2)
-    shop.patch.setattr("pipeline.ingest.continuity.read_timeline_ends", lambda *_: {})
+    shop.patch.setattr("pipeline.postgres.same_source.read_timeline_ends", lambda *_: {})
     yield config
 
 
@@ -349,6 +351,8 @@ def test_check_fails_with_what_the_run_is_refused_for(name: str, shop: Shop) -> 
         assert refusal.line in failed
         with pytest.raises(PgdeltaError) as refused:
             refusal.start(config)
+        if refusal.line == "same source" or refusal.cause is slot_ahead:
+            assert read_status(config).refusal == str(refused.value)
         if refusal.passes:
             assert "is refused" in failed[refusal.line]
         if refusal.remedy:

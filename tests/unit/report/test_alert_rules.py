@@ -79,7 +79,7 @@ CASES: dict[str, Callable[[], AlertFacts]] = {
     "slot_missing": lambda: facts(quiet(source=replace(shop_source(), slot=None))),
     "slot_lost": lambda: facts(slot(wal_status="lost", invalidation_reason="wal_removed")),
     "slot_limit": lambda: facts(quiet(source=shop_source(safe=100 * MIB))),
-    "source_restored": lambda: facts(quiet(source=replace(shop_source(), wal_lsn=INVALID))),
+    "source_restored": lambda: facts(quiet(source=replace(shop_source(), refusal="It is another one."))),
     "slot_idle": lambda: facts(idle(minutes=50)),
     "slot_unread": lambda: facts(slot(active_pid=None), captured_at=ago(hours=2)),
     "slot_held": lambda: facts(quiet(source=replace(shop_source(), holder=HOLDER))),
