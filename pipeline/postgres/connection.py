@@ -278,6 +278,8 @@ def read_flush_lsn(connection: Connection) -> LSN:
 
 def read_timeline_ends(conninfo: str, timeline: int) -> dict[int, LSN]:
     """Return the LSNs at which the timelines before this one ended, from the server's history file."""
+    if timeline == 1:  # the first one, which has no such file
+        return {}
     with connect_replication(conninfo) as connection:
         result = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
         if result.status != ExecStatus.TUPLES_OK:

@@ -19,6 +19,7 @@ from pipeline.verify.audit import run_audit
 from tests.support.lives import FILL, TABLE
 from tests.support.moves import STEPS, advance_wal, database_of, dump_into, killed, moved, upgrade
 from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.postgres.standbys import promote, standby_of
 from tests.support.servers import Database, MakeServer
 
 A, B, C = (TableName("public", name) for name in ("a", "b", "c"))
@@ -92,6 +93,30 @@ def test_a_server_that_a_dump_filled_is_followed(
         life.assert_equal("a")
         assert run_audit(life.config).exit_code(strict=False) == 0
         assert not run_move_source(life.config).steps
+
+
+@pytest.mark.promise("moved sources")
+def test_a_move_back_to_the_server_of_the_first_timeline(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    """The first server was still running after its standby was promoted."""
+    first = begin(make_server, make_pipeline, None)
+    with standby_of(first.database.server) as standby:
+        promote(standby)
+        second = Database(standby, "shop", standby.conninfo_of("shop"))
+        with moved(first, second) as life:
+            advance_wal(second, first.database.flush_lsn())
+            assert run_move_source(life.config).exit_code(strict=True) == 0
+            life.catch_up("INSERT INTO c VALUES (9000, 'second')", "DELETE FROM b WHERE id = 8")
+            advance_wal(first.database, second.flush_lsn())
+    first.run("INSERT INTO c VALUES (9001, 'first')")
+    with pytest.raises(
+        GapError, match=r"This server is on timeline 1, and timeline 2 is not in its history: .* move-source"
+    ):
+        first.ingest()
+    found = run_move_source(first.config)
+    assert found.steps == [MoveStep.SWITCH, MoveStep.COMPARE]
+    assert_moved(first, found)
 
 
 @pytest.mark.spark
