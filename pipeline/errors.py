@@ -64,11 +64,15 @@ class SlotGapError(GapError):
     """A gap that a new slot and a resync of all tables can close."""
 
 
-class RestoredSourceError(SlotGapError):
+class UnusableSlotError(SlotGapError):
+    """A gap past which the slot cannot be read, or must not be: the slot has to be dropped."""
+
+
+class RestoredSourceError(UnusableSlotError):
     """A server that was restored to an earlier state and has other transactions since; so has its slot."""
 
 
-class PublicationGapError(SlotGapError):
+class PublicationGapError(UnusableSlotError):
     """Changes of a time at which the publication did not exist: the slot cannot be decoded past them."""
 
 

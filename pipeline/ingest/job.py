@@ -19,11 +19,10 @@ from pipeline.delta.lake_format import record_format
 from pipeline.delta.table import Lake
 from pipeline.errors import (
     NOTICES,
-    PublicationGapError,
-    RestoredSourceError,
     SlotGapError,
     SlotWaitStopped,
     UndecodableError,
+    UnusableSlotError,
 )
 from pipeline.ingest.capture import Capture
 from pipeline.ingest.continuity import cross_gap, first_slot
@@ -66,11 +65,15 @@ def run_ingest(
 ) -> IngestSummary:
     """Capture everything committed up to the WAL end at the start, or continue until `stop`.
 
+    A gap at which the stream ends is closed by another session, as source.lost_slot says. The next one is an
+    error in a run up to the WAL end, and in any run if nothing was captured in between.
+
     On a file system of this machine no Spark is used.
     """
     stop = stop or threading.Event()
     summary = IngestSummary(config.pipeline, config.source.slot)
-    gap: PublicationGapError | None = None
+    gap: UnusableSlotError | None = None
+    commits_before_gap: int | None = None
     while True:
         try:
             _run(config, trigger, stop, spark, progress, summary, gap)
@@ -84,10 +87,14 @@ def run_ingest(
             without = replace(protocol, streaming="off")
             config, gap = replace(config, source=replace(config.source, protocol=without)), None
             continue
-        except PublicationGapError as found:  # the stream ended at it; the next session begins after it
-            if config.source.lost_slot == "stop":
+        except SlotGapError as found:  # the stream ended at it; the next session begins after it
+            is_next = commits_before_gap is not None
+            is_futile = is_next and (trigger == "available-now" or summary.commits == commits_before_gap)
+            if config.source.lost_slot == "stop" or is_futile:
                 raise
-            gap = found
+            # The slot itself shows any other gap to the next session.
+            gap = found if isinstance(found, UnusableSlotError) else None
+            commits_before_gap = summary.commits
             continue
         return summary
 
@@ -99,9 +106,9 @@ def _run(
     spark: SparkSession | None,
     progress: IngestProgress | None,
     summary: IngestSummary,
-    gap: PublicationGapError | None,
+    gap: UnusableSlotError | None,
 ) -> None:
-    """Run once; with a `gap`, the slot cannot be decoded and is replaced first."""
+    """Run once; with a `gap`, the slot is replaced first."""
     lake = Lake.for_writing(config.storage, spark, application=f"pgdelta ingest {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
@@ -164,7 +171,7 @@ def _open_bronze(
     bronze: Bronze,
     captured: BronzeOffset | None,
     identity: ServerIdentity,
-    gap: PublicationGapError | None,
+    gap: UnusableSlotError | None,
     stop: threading.Event,
 ) -> tuple[BronzeWriter, LSN]:
     """Return the writer of bronze and the offset from which the stream continues.
@@ -201,7 +208,7 @@ def _continue(
     captured: BronzeOffset,
     recorded: dict[str, Any],
     identity: ServerIdentity,
-    gap: PublicationGapError | None,
+    gap: UnusableSlotError | None,
     stop: threading.Event,
 ) -> LSN:
     """Return the offset from which the stream goes on: bronze's, or that of a new slot after a gap."""
@@ -216,7 +223,7 @@ def _continue(
     except SlotGapError as found:
         if config.source.lost_slot == "stop":
             raise
-        if isinstance(found, (RestoredSourceError, PublicationGapError)):
+        if isinstance(found, UnusableSlotError):
             drop_slot(connection, config.source.slot)
         return cross_gap(connection, config, writer, captured.lsn, str(found), stop.is_set)
     return captured.lsn

@@ -27,6 +27,8 @@ from tests.support.postgres.templates import start_server
 from tests.support.threads import wait_until
 
 _numbers = itertools.count(1)
+LITTLE_WAL = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+"""Settings of a server that soon removes what its slots have not read."""
 WRITERS: tuple[WriterSetting, ...] = ("auto", "spark", "native")
 
 

@@ -29,6 +29,7 @@ from pipeline.errors import (
     SlotWaitStopped,
     SourceError,
     UndecodableError,
+    UnusableSlotError,
 )
 from pipeline.postgres.connection import Connection, describe, reading
 from pipeline.postgres.replication.options import PLUGIN, negotiate
@@ -402,7 +403,7 @@ def slot_error(name: str, error: psycopg.Error | str, diagnostic: Diagnostic | N
     ):
         return unpublished_error(name, message)
     if (sqlstate == _UNDEFINED_FILE and _WAL_FILE.search(message)) or any(part in message for part in _LOST):
-        return GapError(f"{describe_lost_slot(name, message)} {RESYNC_ADVICE}")
+        return UnusableSlotError(f"{describe_lost_slot(name, message)} {RESYNC_ADVICE}")
     if "could not map file" in message:
         reason = (
             f"The slot {name} cannot be decoded ({message}): a table was created or truncated in a savepoint"

@@ -1,22 +1,31 @@
 """A gap of the stream stops the run, or is closed by copies."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from pipeline.config.config import Protocol
 from pipeline.config.tables import Guards, TableRule
 from pipeline.errors import GapError
+from pipeline.operate.move_source import wal_file_after
 from pipeline.operate.rebuild import run_rebuild
+from pipeline.postgres.embedded import run_as
+from pipeline.postgres.replication.slot import slot_error
 from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import MakePipeline, Pipeline
-from tests.support.servers import Database, MakeServer
+from tests.support.postgres.streams import both_routes
+from tests.support.running import continuous
+from tests.support.servers import LITTLE_WAL, Database, MakeServer
+from tests.support.threads import wait_until
 
 
-def crossing(pipeline: Pipeline) -> Pipeline:
+def crossing(pipeline: Pipeline, lost_slot: Literal["compare", "resync"] = "resync") -> Pipeline:
     """Return the same pipeline, which closes gaps by copies."""
-    source = replace(pipeline.config.source, lost_slot="resync")
+    source = replace(pipeline.config.source, lost_slot=lost_slot)
     return replace(pipeline, config=replace(pipeline.config, source=source))
 
 
@@ -48,6 +57,95 @@ def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -
     assert len(gaps) == 1
     assert gaps[0].from_lsn <= gaps[0].lsn
     healed.catch_up("DELETE FROM a WHERE id = 101")
+    life.assert_equal("a")
+
+
+@contextmanager
+def without_old_wal(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """Remove the server's WAL, which its catalog does not show, and give the pipeline with a new session."""
+    server = pipeline.database.server
+    wal_file = wal_file_after(pipeline.database.flush_lsn(), 16 << 20, 1)
+    pipeline.source.close()
+    server.stop()
+    run_as(server.account, [str(server.binaries / "pg_resetwal"), "-l", wal_file, "-D", str(server.data)])
+    server.start()
+    with pipeline.database.connect() as connection:
+        yield replace(pipeline, source=connection)
+
+
+@pytest.mark.promise("gaps are never silent")
+@pytest.mark.parametrize(("route", "lost_slot"), [("walsender", "compare"), ("sql", "resync")])
+def test_a_gap_that_only_the_stream_shows_is_closed(
+    make_server: MakeServer,
+    make_pipeline: MakePipeline,
+    route: str,
+    lost_slot: Literal["compare", "resync"],
+) -> None:
+    first = make_pipeline(
+        database=Database.of(make_server()), route=route, copy="initial", create_publication="all"
+    )
+    first.catch_up(TABLE.format("a"), FILL.format("a", 1, 50))
+    first.run("DELETE FROM a WHERE id < 5")
+    with without_old_wal(first) as life:
+        life.run("INSERT INTO a VALUES (101, 'behind the gap')")
+        assert life.database.run("SELECT wal_status FROM pg_replication_slots") != [("lost",)]
+        with pytest.raises(
+            GapError, match=r"^The slot \w+ is lost .*already been removed.*source\.lost_slot"
+        ):
+            life.ingest()
+        healed = crossing(life, lost_slot)
+        healed.ingest()
+        healed.apply()
+        healed.catch_up()
+        life.assert_equal("a")
+        [gap] = life.frame("bronze", "copies").where("state = 'gap'").collect()
+        assert "is lost" in gap.sentence
+        healed.catch_up("DELETE FROM a WHERE id = 101")
+        life.assert_equal("a")
+
+
+@pytest.mark.promise("gaps are never silent")
+def test_a_gap_that_begins_while_the_slot_is_read_is_closed(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    database = Database.of(make_server(LITTLE_WAL))
+    life = crossing(make_pipeline(database=database, route="sql", copy="initial", create_publication="all"))
+    life.catch_up(TABLE.format("a"), FILL.format("a", 1, 50))
+    with continuous(life) as running:
+        life.run("INSERT INTO a VALUES (100, 'captured')")
+        wait_until(lambda: running.captured == 1)
+        with database.connect() as other, other.transaction():
+            other.execute("INSERT INTO a VALUES (101, 'open')")  # the slot keeps the WAL from here on
+            for number in range(4):
+                life.run(f"UPDATE a SET v = 'w' WHERE id = {number}", "SELECT pg_switch_wal()", "CHECKPOINT")
+        wait_until(lambda: life.frame("bronze", "copies").where("state = 'gap'").count())
+        life.run("INSERT INTO a VALUES (102, 'behind the gap')")
+        wait_until(lambda: running.copied)
+    assert running.error is None
+    life.catch_up()
+    life.assert_equal("a")
+
+
+@pytest.mark.promise("gaps are never silent")
+@both_routes
+@pytest.mark.parametrize("trigger", ["available-now", "continuous"])
+def test_a_slot_that_is_lost_at_once_ends_the_run(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch, route: Literal["walsender", "sql"], trigger: str
+) -> None:
+    starts: list[str] = []
+
+    def start(conninfo: str, slot: str, *_: object, **__: object) -> None:
+        starts.append(slot)
+        raise slot_error(slot, "requested WAL segment 000000010000000000000001 has already been removed")
+
+    healed = crossing(life)
+    healed = replace(healed, config=replace(healed.config, source=replace(healed.config.source, route=route)))
+    with monkeypatch.context() as patch:
+        patch.setattr(f"pipeline.ingest.job.start_{'sql_stream' if route == 'sql' else route}", start)
+        with pytest.raises(GapError, match=r"The slot \w+ is lost"):
+            healed.ingest(trigger=trigger)
+    assert len(starts) == 2
+    healed.catch_up("DELETE FROM a WHERE id < 5")
     life.assert_equal("a")
 
 

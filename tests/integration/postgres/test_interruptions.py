@@ -27,11 +27,9 @@ from tests.support.postgres.streams import (
     start,
 )
 from tests.support.proxy import Proxy, frame
-from tests.support.servers import Database, MakeServer
+from tests.support.servers import LITTLE_WAL, Database, MakeServer
 
 pytestmark = pytest.mark.postgres
-
-LITTLE_WAL = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
 
 
 def outgrow(database: Database) -> None:

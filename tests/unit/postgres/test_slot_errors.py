@@ -4,7 +4,7 @@ import pytest
 from psycopg.errors import Diagnostic
 from psycopg.pq import DiagnosticField
 
-from pipeline.errors import GapError
+from pipeline.errors import UnusableSlotError
 from pipeline.postgres.replication.slot import notice_error, slot_error
 
 
@@ -49,4 +49,4 @@ def test_errors_are_classified_by_sqlstate(text: str, sqlstate: str, context: st
     error = slot_error("shop", text, diagnostic(text, sqlstate, context))
     assert sentence in str(error)
     assert text in str(error) or sentence == "REPLICATION"
-    assert isinstance(error, GapError) == (sentence in ("is lost", "without the publication"))
+    assert isinstance(error, UnusableSlotError) == (sentence in ("is lost", "without the publication"))
