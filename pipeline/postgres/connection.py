@@ -100,7 +100,6 @@ SESSION_OPTIONS: Mapping[str, str] = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "lc_monetary": "C",
-    "search_path": "",
     "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",  # else expressions of the catalog are printed in other ways
     "default_transaction_read_only": "off",
@@ -427,7 +426,9 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
 
 
 def _pin_settings(connection: Connection) -> None:
-    # One statement without parameters: a walsender accepts neither several nor the extended protocol.
+    # First without an operator, because the database's search_path may find another one than the server's.
+    connection.execute("SELECT pg_catalog.set_config('search_path', '', false)")
+    # Single statements without parameters: a walsender accepts neither several nor the extended protocol.
     values = sql.SQL(", ").join(
         sql.SQL("({}, {})").format(sql.Literal(name), sql.Literal(value))
         for name, value in SESSION_OPTIONS.items()

@@ -14,7 +14,7 @@ from pipeline.config.config import Config
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.checks.source_checks import run_checks
-from pipeline.postgres.connection import connect
+from pipeline.postgres.connection import connect, connect_replication
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.postgres.publication import describe_published, ensure_publication
 from pipeline.postgres.replication.slot import ensure_slot
@@ -27,6 +27,7 @@ from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Relation
 from pipeline.protocol.pg_types import PgType
 from pipeline.table_name import TableName
+from tests.support.pipelines import MakePipeline
 from tests.support.postgres.streams import both_routes, kinds, read_through, start
 from tests.support.servers import Database
 
@@ -173,6 +174,41 @@ def test_a_row_filter_is_used_as_the_server_writes_it(database: Database) -> Non
         with HashedTable(conninfo, keeper.snapshot, database.name, name) as source:
             sums = SourceRows(source, HashedColumns((("id", TEXT), ("name", TEXT)), (0,))).sums(1)
             assert sum(found.rows for found in sums.values()) == 1
+
+
+EVIL = """
+CREATE FUNCTION evil.{name}(a text, b text) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog AS
+$$ BEGIN INSERT INTO evil.hits VALUES (1); RETURN false; END $$
+"""
+
+
+@pytest.mark.promise("names are never SQL")
+@both_routes
+def test_operators_of_the_search_path_are_never_run(
+    target: Database, make_pipeline: MakePipeline, route: str
+) -> None:
+    shop = make_pipeline(database=target, route=route, copy="initial")
+    target.run(
+        "CREATE SCHEMA evil", "CREATE TABLE evil.hits (n int)", "CREATE TABLE item (id int PRIMARY KEY)"
+    )
+    for name, operator in (("eq", "="), ("ne", "<>"), ("concat", "||")):
+        operands = f"LEFTARG = text, RIGHTARG = text, PROCEDURE = evil.{name}"
+        target.run(EVIL.format(name=name), f"CREATE OPERATOR evil.{operator} ({operands})")
+    target.run(
+        f"ALTER DATABASE {target.name} SET search_path = evil, pg_catalog, public",
+        f"ALTER DATABASE {target.name} SET bytea_output = 'escape'",
+    )
+    assert target.run("SELECT 'a'::text = 'a'::text", "TABLE evil.hits") == [(1,)]
+    target.run("TRUNCATE evil.hits")
+    for opened in (connect, connect_replication):
+        with opened(target.conninfo) as connection:
+            for setting, pinned in {"search_path": "", "bytea_output": "hex", "TimeZone": "UTC"}.items():
+                assert connection.execute(f"SHOW {setting}".encode()).fetchone() == (pinned,)
+    shop.ingest("INSERT INTO item VALUES (1)")
+    assert not [check for check in run_checks(shop.config) if not check.ok]
+    shop.ingest("INSERT INTO item VALUES (2)")
+    assert target.run("TABLE evil.hits") == []
+    assert shop.frame("bronze", "changes").count() == 3  # with the row of victim
 
 
 @pytest.mark.parametrize("setting", ["standard_conforming_strings = off", "backslash_quote = on"])
