@@ -46,6 +46,7 @@ from pipeline.metadata.reconciliations import (
     Reconciliations,
 )
 from pipeline.metadata.registry import Records
+from pipeline.metadata.status import StatusTable
 from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import list_published
@@ -268,6 +269,7 @@ class Reconciler:
         records = Records(self.lake)
         manifest = Manifests(self.lake).last()
         shown = manifest.by_name if manifest else {}
+        failures = StatusTable(self.lake).failures()
         registered = records.tables.read()
         captured, history = self._bronze.captured_offset(), self._bronze.copies.read()
         detached = detached_tables(self._config, history, registered, captured) if captured else {}
@@ -280,7 +282,9 @@ class Reconciler:
                     raise NoStableVersion(_NO_SILVER)
                 pinned.append(pin_table(self._bronze, registered[name], shown.get(name)))
             except NoStableVersion as error:
-                unsettled[name] = str(error)
+                failure, applied = failures.get(name), shown[name].applied_lsn if name in shown else INVALID
+                is_failed = failure is not None and failure.applied == applied
+                unsettled[name] = failure.sentence if failure and is_failed else str(error)
                 self._unstable.add(name)
             except Exception as error:  # one that cannot be read stops no other
                 self._conclude(Reconciliation(name, UNPROVEN, sentence=report_error(error)))

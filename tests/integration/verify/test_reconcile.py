@@ -25,6 +25,7 @@ from pipeline.silver.read.as_of import as_of
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from pipeline.verify import reconcile
+from pipeline.verify.prove import run_prove
 from pipeline.verify.reconcile import compare_at_rest, run_reconcile
 from pipeline.verify.reconcile_report import Reconciled
 from tests.support.injuries import injure
@@ -331,3 +332,20 @@ def test_a_held_table_is_not_waited_for_and_says_why_it_is_held(
     assert (found.verdict, found.sentence, pauses) == (UNPROVEN, held, [])
     (shown,) = read_status(pipeline.config, is_offline=True).tables
     assert (shown.state, shown.sentence) == ("held", held)
+
+
+@pytest.mark.promise("reconcile")
+def test_a_table_whose_first_write_failed_says_why(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.ingest(
+        "CREATE TABLE k (d date PRIMARY KEY, n int)",
+        "INSERT INTO k VALUES ('infinity', 1), ('2020-01-01', 2)",
+    )
+    pipeline.apply(records_status=True)
+    [table] = read_status(pipeline.config).tables
+    assert table.state == "failed"
+    assert str(table.sentence).startswith("Table public.k: 1 row has a key that its silver type cannot hold.")
+    found = compared(pipeline, runs=True)["k"]
+    assert (found.verdict, found.sentence) == (UNPROVEN, table.sentence)
+    [proved] = run_prove(pipeline.config, wait=5, runs=True).verdicts
+    assert (proved.verdict, proved.sentence) == (UNPROVEN, table.sentence)
