@@ -41,6 +41,7 @@ class Leaf:
     oid: int
     filenode: int
     pages: int
+    has_toast: bool = True  # values outside of its pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ ORDER BY a.attnum
 # session's snapshot: a table that was rewritten since has another one now.
 _LEAVES = f"""
 SELECT n.nspname::text, leaf.relname::text, leaf.oid::bigint, leaf.relfilenode::bigint,
-       coalesce(pg_catalog.pg_relation_size(leaf.oid), 0) / pg_catalog.current_setting('block_size')::bigint
+       coalesce(pg_catalog.pg_relation_size(leaf.oid), 0) / pg_catalog.current_setting('block_size')::bigint,
+       coalesce(pg_catalog.pg_relation_size(leaf.reltoastrelid), 0) > 0
 FROM pg_catalog.pg_class c
 CROSS JOIN LATERAL {FAMILY} AS member
 JOIN pg_catalog.pg_class leaf ON leaf.oid = member.oid AND leaf.relkind = 'r' AND leaf.relpersistence = 'p'

@@ -3,8 +3,8 @@
 A reader reads pages of a leaf (ranges of ctid). The server concatenates many rows to one text, with a control
 character after every value, which takes less than a third of the time of single rows on both sides. If a
 value contains one of these characters, which the counts show, or the text is too long, rows are read one by
-one, and so are rows that are selected by key. How many pages one text may have is found for each leaf: values
-outside of a page, in its TOAST table, may make the text of a page any size.
+one, and so are rows that are selected by key. How many pages one text may have is found for each leaf. Values
+in a TOAST table may make the text of a page any size: their sizes are added up first, which reads no value.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from pipeline.postgres.snapshot.export import (
     reading_error,
 )
 from pipeline.postgres.snapshot.moved_rows import refuse_moved
+from pipeline.protocol.pg_types import PgType
 
 VALUE_END, ROW_END, NULL_MARK = "\x1f", "\x1e", "\x1d"
 BLOCK_BYTES = 4 << 20  # approximate size of one text
 _MAX_PAGES = 8192
 _MAX_GROWTH = 8  # of the pages from one text to the next
-_WIDE_PAGE_BYTES = 2 * BLOCK_BYTES  # the rows of such a page, and of those after it, are read one by one
+_MAX_VALUE_BYTES = 2 * BLOCK_BYTES  # of the values of one text, as far as the server knows without them
 _CONCATENATED = 30  # values, three arguments each: PostgreSQL allows 100 arguments
+_WITH_RAW_SIZE = (PgType.TEXT, PgType.VARCHAR, PgType.BYTEA)
 _MAX_PAGE_ROWS = 291  # in a page of 8 KiB
 
 
@@ -78,7 +80,6 @@ class CopyReader:
             limit_statement_time(self._connection, statement_seconds)
         self._leaf_oid = 0  # of which pages were read last
         self._pages = 1  # of its next text
-        self._is_wide = False  # whether the text of one of its pages was too long
 
     def close(self) -> None:
         """End the session."""
@@ -119,11 +120,11 @@ class CopyReader:
     def _blocks(self, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
         leaf, first = pages.leaf, pages.first
         if leaf.oid != self._leaf_oid:
-            self._leaf_oid, self._pages, self._is_wide = leaf.oid, 1, False
+            self._leaf_oid, self._pages = leaf.oid, 1
+        if table.keys is not None:
+            yield from self._one_by_one(table, leaf, first, pages.end)
+            first = pages.end
         while first < pages.end:
-            if table.keys is not None or self._is_wide:
-                yield from self._one_by_one(table, leaf, first, pages.end)
-                break
             stop = min(pages.end, first + self._pages)
             block = self._aggregate(table, leaf, first, stop)
             if block is None and stop - first > 1:
@@ -142,7 +143,6 @@ class CopyReader:
         """Let the next text have about BLOCK_BYTES, given the last one."""
         fitting = pages * BLOCK_BYTES // max(byte_count, 1)
         self._pages = max(1, min(fitting, max(_MAX_GROWTH * pages, self._pages), _MAX_PAGES))
-        self._is_wide = pages == 1 and byte_count > _WIDE_PAGE_BYTES
 
     def _aggregate(self, table: PublishedTable, leaf: Leaf, first: int, stop: int) -> Block | None:
         """Return the rows of pages as one text; None if that is ambiguous or too long."""
@@ -155,7 +155,9 @@ class CopyReader:
         except (sqlstate.ProgramLimitExceeded, sqlstate.OutOfMemory):
             return None
         assert result is not None
-        row_count, null_count, text = result
+        row_count, null_count, text, byte_count = result
+        if byte_count > _MAX_VALUE_BYTES:
+            return None
         data = text.encode() if isinstance(text, str) else bytes(text or b"")
         is_plain = (
             data.count(ROW_END.encode()) == row_count
@@ -180,10 +182,11 @@ class CopyReader:
 
 
 def aggregate_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> bytes:
-    """Return the query for (number of rows, number of NULLs, text) of pages [first, stop), in UTF-8.
+    """Return the query for (rows, NULLs, text, bytes of values) of pages [first, stop), in UTF-8.
 
-    `concat` uses the output functions, as the stream does; a cast to text does not always. IS DISTINCT FROM,
-    because a composite of NULLs IS NULL although it is not.
+    There is no text if the values have more than `_MAX_VALUE_BYTES`. `concat` uses the output functions, as
+    the stream does; a cast to text does not always. IS DISTINCT FROM, because a composite of NULLs IS NULL
+    although it is not.
     """
     columns = [sql.Identifier(column.name) for column in table.relation.columns]
     parts: list[sql.Composable] = []
@@ -200,15 +203,32 @@ def aggregate_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, se
         sql.SQL("pg_catalog.num_nulls({})").format(sql.SQL(", ").join(nullable[i : i + 90]))
         for i in range(0, len(nullable), 90)
     ]
+    rows = _from(table, leaf, first, stop, server_version)
+    sizes: sql.Composable = sql.SQL("SELECT 0::bigint AS bytes")
+    limit: sql.Composable = sql.SQL("")
+    if leaf.has_toast:
+        sizes = sql.SQL("SELECT ({})::bigint AS bytes FROM ").format(_value_bytes(table)) + rows
+        limit = sql.SQL(" AND (SELECT bytes FROM sizes) <= {}").format(sql.Literal(_MAX_VALUE_BYTES))
     query = sql.SQL(
-        "SELECT pg_catalog.count(*), coalesce(pg_catalog.sum({}), 0)::bigint,"
-        " pg_catalog.string_agg({}, '') FROM {}"
+        "WITH sizes AS ({}) SELECT pg_catalog.count(*), coalesce(pg_catalog.sum({}), 0)::bigint,"
+        " pg_catalog.string_agg({}, ''), (SELECT bytes FROM sizes) FROM {}"
     ).format(
+        sizes,
         sql.SQL(" + ").join(counts) if counts else sql.SQL("0"),
         sql.SQL(" || ").join([*texts, sql.SQL("{}::text").format(sql.Literal(ROW_END))]),
-        _from(table, leaf, first, stop, server_version),
+        rows + limit,
     )
     return query.as_bytes()  # without the session, whose encoding may be ASCII
+
+
+def _value_bytes(table: PublishedTable) -> sql.Composed:
+    """Return SQL for the bytes of all values, of texts without compression; it reads nothing from TOAST."""
+    sums: list[sql.Composable] = []
+    for column in table.relation.columns:
+        name = "octet_length" if column.type_oid in _WITH_RAW_SIZE else "pg_column_size"
+        size = sql.SQL("pg_catalog.{}({})").format(sql.SQL(name), sql.Identifier(column.name))
+        sums.append(sql.SQL("coalesce(pg_catalog.sum({}), 0)").format(size))
+    return sql.SQL(" + ").join(sums or [sql.SQL("0")])
 
 
 def rows_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> bytes:
