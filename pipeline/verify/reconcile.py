@@ -84,6 +84,7 @@ _NOT_PUBLISHED = (
     "It is not published any more, so silver shows it as it was. Run an ingest, which records why."
 )
 _GENERATED = "it is generated and not published, so silver does not have it"
+_GENERATED_BEFORE = "it is generated and not published any more, so silver keeps it as it was"
 _NOT_FOLLOWED = "It is not followed any more, so silver shows it as it was."
 _NO_SILVER = "Silver has no table of it yet."
 _STOPPED = "The run was stopped before it was compared."
@@ -361,7 +362,7 @@ class Reconciler:
             self.requests.append(plan_repair(pinned.name, found, compared))
         return replace(
             _verdict(pinned.name, found, compared),
-            left_out={**compared.skipped, **dict.fromkeys(self._generated.get(pinned.name, ()), _GENERATED)},
+            left_out={**compared.skipped, **self._why_not_compared(pinned)},
             lsn=silver.end_lsn,
             silver_version=pinned.version,
             applied_lsn=pinned.offset,
@@ -372,6 +373,12 @@ class Reconciler:
             relation_id=pinned.registered.relation_id,
             seconds=time.monotonic() - started,
         )
+
+    def _why_not_compared(self, pinned: PinnedVersion) -> dict[str, str]:
+        """Return why generated columns of a table that are not published are not compared."""
+        kept = {column.name for column in pinned.registered.columns}
+        names = self._generated.get(pinned.name, ())
+        return {name: _GENERATED_BEFORE if name in kept else _GENERATED for name in names}
 
     def _conclude(self, verdict: Reconciliation) -> None:
         if verdict.sentence != _STOPPED:  # else it is due as before

@@ -349,3 +349,21 @@ def test_a_table_whose_first_write_failed_says_why(make_pipeline: MakePipeline) 
     assert (found.verdict, found.sentence) == (UNPROVEN, table.sentence)
     [proved] = run_prove(pipeline.config, wait=5, runs=True).verdicts
     assert (proved.verdict, proved.sentence) == (UNPROVEN, table.sentence)
+
+
+@pytest.mark.promise("any schema change")
+def test_a_generated_column_that_is_not_published_any_more_is_named(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    publication = pipeline.config.source.publication
+    pipeline.ingest(f"ALTER PUBLICATION {publication} SET (publish_generated_columns = stored)")
+    twice = "int GENERATED ALWAYS AS (id * 2)"
+    pipeline.catch_up(f"CREATE TABLE t (id int PRIMARY KEY, v {twice} VIRTUAL, s {twice} STORED)")
+    pipeline.catch_up("INSERT INTO t VALUES (1)")
+    pipeline.catch_up(f"ALTER PUBLICATION {publication} SET (publish_generated_columns = none)")
+    pipeline.catch_up("INSERT INTO t VALUES (2)")
+    found = compared(pipeline, runs=True)["t"]
+    assert found.verdict == EQUAL
+    assert found.left_out == {
+        "v": "it is generated and not published, so silver does not have it",
+        "s": "it is generated and not published any more, so silver keeps it as it was",
+    }
