@@ -221,8 +221,7 @@ class Planner:
     def _why_unread(self, facts: TableFacts) -> str | None:
         """Return why changes of a table that it still needs cannot be read, if that is so."""
         start = LSN(max(0, facts.copy.lsn - 1)) if facts.copy else facts.offset
-        sentence = self.bronze.why_unread(facts.name, start)
-        return sentence and f"{sentence} Or run pgdelta resync for the table."
+        return self.bronze.why_unread(facts.name, start)
 
     def _refused_at(self, name: TableName, known: LakeFacts) -> LSN | None:
         """Return since when a table is not followed, though the stream has its changes."""

@@ -13,7 +13,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 from pipeline.bronze.changes_scan import (
     MAX_LSN,
     ChangesScan,
+    advised,
     bounds_in_group,
     bounds_of,
     has_only_copied_rows,
@@ -34,8 +35,10 @@ from pipeline.bronze.log import Bronze, log_op, selected_ops
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.delta.data_files import TooLargeError, read_data_file
+from pipeline.delta.parquet_files import open_data_file
 from pipeline.delta.store.mirror import fetch, fetch_all
 from pipeline.delta.table_log import Snapshot, data_path, local_path
+from pipeline.errors import DataFileError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -345,14 +348,21 @@ def row_changes(
     )
 
 
+@contextmanager
+def _advised(path: str) -> Iterator[None]:
+    """Raise DataFileError, with what to do for a table, for a file that is missing or damaged."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise advised(missing_file(path)) from None
+    except DataFileError as error:
+        raise advised(error) from error
+
+
 def _parts_of(path: str) -> list[FilePart]:
     """Return the parts of a file, none much larger than `_MAX_BYTES_OF_PART`; a row group is not divided."""
-    import pyarrow.parquet as pq
-
-    try:
-        metadata = pq.read_metadata(fetch(path))
-    except FileNotFoundError:
-        raise missing_file(path) from None
+    with _advised(path), open_data_file(fetch(path)) as file:
+        metadata = file.metadata
     parts: list[FilePart] = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -367,10 +377,8 @@ def _parts_of(path: str) -> list[FilePart]:
 def _read(part: FilePart, columns: Sequence[str]) -> pa.Table:
     import pyarrow.compute as pc
 
-    try:
+    with _advised(part.path):
         rows = read_data_file(fetch(part.path), columns, _MAX_BYTES_IN_MEMORY, part.groups)
-    except FileNotFoundError:
-        raise missing_file(part.path) from None
     is_message = pc.equal(rows.column("op"), "M")
     return rows.filter(pc.invert(is_message)) if pc.any(is_message).as_py() else rows  # it copies all texts
 

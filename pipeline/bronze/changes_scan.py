@@ -326,6 +326,11 @@ def missing_file(path: str) -> DataFileError:
     )
 
 
+def advised(error: DataFileError) -> DataFileError:
+    """Return the error for a table that needs the file."""
+    return DataFileError(f"{error} Or run pgdelta resync for the table.", error.path)
+
+
 def may_have_table(low: Mapping[str, Any], high: Mapping[str, Any], name: TableName) -> bool:
     """Return whether a file with these statistics may have rows of a table."""
     for column, value in (("schema_name", name.schema), ("table_name", name.table)):

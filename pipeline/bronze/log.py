@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze import surveys
 from pipeline.bronze.bases import Bases
-from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan, bounds_of, may_have_table
+from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan, advised, bounds_of, may_have_table
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.new_files import NewFiles, new_files_between
 from pipeline.bronze.relations import RelationLSNs
@@ -69,7 +69,7 @@ class Bronze:
         self._relation_rows = NewRows(self.relations)
         self._sources: dict[int, SourceRelation] = {}
         self.new_files: NewFiles | None = None
-        self._unread: dict[str, str] = {}  # files that a survey could not read, and why
+        self._unread: dict[str, DataFileError] = {}  # files that a survey could not read
         self.visible = "true"  # SQL: which changes count as a table's input
 
     def in_session(self, spark: SparkSession | SparkProvider) -> Bronze:
@@ -281,9 +281,9 @@ class Bronze:
         for add in self.changes.snapshot().files.values():
             low, high = bounds_of(add)
             if high.get("end_lsn", MAX_LSN) > start_lsn and may_have_table(low, high, name):
-                sentence = self._unread.get(data_path(path, add["path"]))
-                if sentence is not None:
-                    return sentence
+                error = self._unread.get(data_path(path, add["path"]))
+                if error is not None:
+                    return str(advised(error))
         return None
 
     def _select_readable(
@@ -298,7 +298,7 @@ class Bronze:
             except DataFileError as error:
                 if error.path in self._unread:
                     raise
-                self._unread[error.path] = str(error)
+                self._unread[error.path] = error
                 self.new_files = self.new_files and self.new_files.without(error.path)
 
     def survey_table(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Survey]:

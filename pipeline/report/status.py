@@ -6,6 +6,7 @@ Nothing is changed. The source is read if it answers within seconds; the lake is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -22,7 +23,7 @@ from pipeline.delta.log import user_metadata_of
 from pipeline.delta.store.looks import one_look
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
-from pipeline.errors import SourceError
+from pipeline.errors import DataFileError, SourceError
 from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.metadata.events import HOLDING, Event, newest_events
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
@@ -139,7 +140,10 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     captured = point.lsn if point else INVALID
     now = source.now if source else datetime.now(timezone.utc)
     applied = {table.applied for table in tables}
-    activity = read_activity(bronze, point, applied, now) if point else Activity()
+    activity = Activity()
+    if point:
+        with suppress(DataFileError):  # the tables that need the file name it
+            activity = read_activity(bronze, point, applied, now)
     catalog = CatalogEntries(bronze.lake).read_all()
     end = source.wal_lsn if source else captured
     refusal = source.refusal if source else None

@@ -58,7 +58,7 @@ class SourceStatus:
     restart_lsn back, None if that retains little. A slot that has no reader for `idle_timeout` is lost.
     `partial` says which rows of a table silver lacks; `passed_over` are relations that a wildcard matches and
     that are not followed, and why; `idle_rules` has a sentence for each rule that no table follows. `refusal`
-    is why ingest would not continue from bronze with this server and slot.
+    is why ingest would not continue from bronze with this server and slot, by their states alone.
     """
 
     now: datetime

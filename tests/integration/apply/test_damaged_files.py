@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.bronze.changes_scan import bounds_of
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.tables import TableRule
@@ -12,6 +13,8 @@ from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.progress import ApplySummary
 from pipeline.reading.live import open_live
+from pipeline.report.status import read_status
+from pipeline.report.status_page import CURRENT
 from pipeline.table_name import TableName
 from tests.support.native_pipelines import NativePipeline
 from tests.support.servers import Database
@@ -83,9 +86,36 @@ def test_a_file_of_bronze_stops_only_the_tables_in_it(
         assert file.name in failure
         assert failure.endswith("Or run pgdelta resync for the table.")
         assert pipeline.rows("a", "id", "v") == sorted(((i, f"v{i}") for i in range(1, 501)), key=repr)
+        assert {t.name.table: t.state for t in read_status(pipeline.config).tables}["b"] == CURRENT
     copy_again(pipeline, "a")
     summary = pipeline.catch_up("UPDATE a SET v = 'newest' WHERE id < 5", "DELETE FROM b WHERE id = 3")
     assert not failures_of(summary)
+    for table in "ab":
+        assert_equal(pipeline, table)
+
+
+@pytest.mark.promise("one bad table", "damaged files")
+@INJURIES
+def test_a_file_of_copied_rows_stops_only_its_table(
+    database: Database, tmp_path: Path, injury: Injury
+) -> None:
+    for table in "ab":
+        database.run(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v text)",
+            f"INSERT INTO {table} SELECT i, 'v' || i FROM generate_series(1, 500) i",
+        )
+    pipeline = NativePipeline.make(database, tmp_path, TableRule("public.*"), copy="initial")
+    changes = Bronze(Lake(pipeline.config.storage), pipeline.config.pipeline).changes
+    [file] = [
+        path for path, add in changes.snapshot().files.items() if bounds_of(add)[0]["table_name"] == "a"
+    ]
+    injury(changes.folder / file)
+    summary = pipeline.catch_up()
+    assert_equal(pipeline, "b")
+    [failure] = failures_of(summary)
+    assert file in failure
+    assert failure.endswith("Or run pgdelta resync for the table.")
+    copy_again(pipeline, "a")
     for table in "ab":
         assert_equal(pipeline, table)
 
