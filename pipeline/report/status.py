@@ -20,7 +20,7 @@ from pipeline.bronze.source_relations import Relations
 from pipeline.config.config import Config
 from pipeline.config.schedule import interval_at
 from pipeline.delta.log import user_metadata_of
-from pipeline.delta.store.looks import one_look
+from pipeline.delta.store.looks import look_again, one_look
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
 from pipeline.errors import DataFileError, SourceError
@@ -176,12 +176,15 @@ def _why_refused(
     config: Config, bronze: Bronze, source: SourceStatus, before: BronzeOffset | None
 ) -> str | None:
     """Return why ingest would not continue with a source; `before` is what bronze had before it was read."""
-    after = bronze.captured_offset()
-    if before is None or after is None or source.identity is None:
+    if before is None or source.identity is None:
         return None
     from pipeline.postgres.same_source import why_refused
 
-    return why_refused(config, bronze.metadata(), source.identity, before.lsn, source.slot, after.lsn)
+    slot_offset = before.lsn
+    if source.slot is not None and source.slot.confirmed_flush_lsn > slot_offset:
+        look_again(bronze.changes.local_path)  # ingest commits before it moves the slot
+        slot_offset = bronze.require_offset().lsn
+    return why_refused(config, bronze.metadata(), source.identity, before.lsn, source.slot, slot_offset)
 
 
 def _behind(table: TableStatus, sentence: str) -> TableStatus:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.apply.applier import Applier
+from pipeline.config.config import Config
 from pipeline.config.storage import Storage
 from pipeline.delta.retry import SameWriteError
 from pipeline.delta.rows import _vector_masks
@@ -16,8 +17,12 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import TableLog, look_at
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.errors import LakeError
+from pipeline.postgres.connection import ServerIdentity
+from pipeline.postgres.replication.slot_status import SourceStatus
 from pipeline.protocol.lsn import LSN
+from pipeline.report.status import read_status
 from tests.support.native_lakes import NativeLake, make_config
+from tests.support.statuses import shop_source
 from tests.support.stores.s3 import BUCKET, S3Server, s3_process
 
 TABLES = 12
@@ -99,6 +104,33 @@ def test_a_commit_of_another_process_after_the_listing_is_found(storage: Storage
         assert table.version() == 1
         table.append_rows([{"id": 1}], DDL, TableCommit(txn, LSN(7)))  # recorded already
         assert (table.version(), table.rows().num_rows) == (1, 0)
+
+
+@pytest.mark.promise("slot status")
+def test_status_refuses_no_source_whose_slot_went_on_meanwhile(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ingest, another process, commits and acknowledges after status has read bronze."""
+    config = replace(make_config(storage.root, tmp_path), storage=storage)
+    lake = NativeLake(tmp_path, 1, config=config)
+    newer = LSN(lake.offset + 1000)
+    identity = ServerIdentity("7", 1, "d", 1, 180000, newer, "UTF8")
+    slot = shop_source().slot
+    assert slot is not None
+    source = replace(shop_source(), slot=replace(slot, confirmed_flush_lsn=newer), identity=identity)
+    store, version = mirror_of(storage).store, lake.bronze.changes.version() + 1
+    commits = [f'{{"txn":{{"appId":"{lake.bronze.txn}","version":{int(newer)}}}}}\n']
+
+    def read(_: Config) -> SourceStatus:
+        for line in commits:
+            store.create(f"bronze/changes/_delta_log/{version:020}.json", line.encode())
+        return source
+
+    monkeypatch.setattr("pipeline.postgres.replication.slot_status.read_source_status", read)
+    assert read_status(config).refusal is None
+    commits.clear()
+    source = replace(source, slot=replace(slot, confirmed_flush_lsn=LSN(newer + 1)))
+    assert "ahead of bronze" in (read_status(config).refusal or "")
 
 
 def test_a_log_in_the_place_of_another_is_noticed(storage: Storage) -> None:
