@@ -383,12 +383,10 @@ class Planner:
                 starts[name] = LSN(max(0, plan.facts.copy.lsn - 1))
             elif plan.facts.offset > manifest.lsn and plan.step not in STOPPED:
                 starts[name] = manifest.lsn
-        found = None
-        if starts or copies:
-            with suppress(DataFileError):  # the tables that need the file name it
-                found = newest_commit(self.bronze, starts, end.lsn, copies)
-        if found is not None:
-            yield found
+        with suppress(DataFileError):  # the tables that need the file name it
+            found = newest_commit(self.bronze, starts, end.lsn, copies)
+            if found is not None:
+                yield found
 
     def _read_relations(self) -> None:
         version = self.bronze.relations.version()

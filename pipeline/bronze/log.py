@@ -252,7 +252,7 @@ class Bronze:
         """Return what each table has between its offset and the end, one entry per relation version.
 
         `offsets` are those of the tables that are not at the default one. A file that cannot be read is left
-        out: `why_unread` says of which tables it may have changes.
+        out: `why_unread` says whether a table may have changes in it.
         """
         lowest = min([default_offset, *offsets.values()])
         sql = surveys.survey_sql(surveys.is_after(default_offset, offsets))
@@ -370,9 +370,15 @@ class Bronze:
         path = self.changes.local_path
         if path is not None:
             scan = ChangesScan(
-                path, self.changes.snapshot(version), ops, start_lsn, end_lsn, name, None, offsets
+                path,
+                self.changes.snapshot(version),
+                ops,
+                start_lsn,
+                end_lsn,
+                name,
+                offsets=offsets,
+                skipped=skipped,
             )
-            scan = replace(scan, skipped=skipped)
             if self.new_files and self.new_files.covers(start_lsn, end_lsn):
                 scan = replace(scan, paths=tuple(local_path(each) for each in self.new_files.paths))
             if scan.is_empty():

@@ -78,7 +78,7 @@ class CopyReader:
         use_raw_encoding(self._connection)
         if statement_seconds is not None:
             limit_statement_time(self._connection, statement_seconds)
-        self._leaf_oid = 0  # of which pages were read last
+        self._leaf_oid = 0  # of the leaf that was read last
         self._pages = 1  # of its next text
 
     def close(self) -> None:
