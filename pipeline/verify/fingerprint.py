@@ -158,8 +158,7 @@ class Fingerprinter:
             protected=registered.protected,
             partition_by=snapshot.partition_columns,
         )
-        if not compared.silver:
-            raise LakeError("No column can be compared.")
+        compared.require_any()
         return _PlannedTable(registered, snapshot, compared, table.offset(self._bronze.txn) or INVALID)
 
     def fingerprint(self, name: TableName, files: FileFingerprints) -> FingerprintedTable:

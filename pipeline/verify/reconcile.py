@@ -346,8 +346,7 @@ class Reconciler:
         )
         columns, version = of_silver.registered.columns, of_silver.version
         compared = reads.plan(read, columns, fields_of(version), version.partition_columns)
-        if not compared.silver:
-            raise LakeError("No column can be compared.")
+        compared.require_any()
         if self._counts_values:
             self.values[pinned.name] = reads.count_values(pinned.name, compared.shape)
         of_source = reads.side(read, compared.shape)

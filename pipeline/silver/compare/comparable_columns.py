@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.bronze.source_relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
+from pipeline.errors import LakeError
 from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.comparable_forms import Form
@@ -35,6 +36,12 @@ class ComparableColumns:
         """Return the names of the columns as the source has them; a sidecar has its name in silver."""
         pairs = zip(self.shape.columns, self.silver, strict=True)
         return tuple(silver.name if form.is_misfit else name for (name, form), silver in pairs)
+
+    def require_any(self) -> None:
+        """Raise LakeError, which says why, if no column is compared."""
+        if not self.silver:
+            reasons = "; ".join(dict.fromkeys(self.skipped.values())) or "the table has none"
+            raise LakeError(f"No column can be compared: {reasons}.")
 
 
 def plan_comparison(

@@ -2,7 +2,10 @@
 
 from datetime import datetime, timezone
 
+import pytest
+
 from pipeline.config.tables import TableRule
+from pipeline.errors import LakeError
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
 from pipeline.postgres.snapshot.comparable_forms import PLAIN, TEXT, Form, HashedKind
@@ -85,6 +88,13 @@ def test_what_cannot_be_compared_is_named() -> None:
     assert "yet" in compared.skipped["note"]
     assert "VARIANT" in compared.skipped["price"]
     assert plan(is_ascii=True).skipped.keys() == {"note"}
+    compared.require_any()
+
+
+def test_where_nothing_is_compared_the_error_says_why() -> None:
+    texts = plan({"id": ("id", "STRING")}, is_ascii=True, columns=[("id", TEXT_OID, True)])
+    with pytest.raises(LakeError, match="No column can be compared: the database has no encoding of its te"):
+        texts.require_any()
 
 
 def test_policies_of_misfits_are_part_of_the_form() -> None:
