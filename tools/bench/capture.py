@@ -41,7 +41,6 @@ CREATE TABLE customers (id int PRIMARY KEY, name text, visits int DEFAULT 0, see
 INSERT INTO customers (id, name) SELECT g, 'customer ' || g FROM generate_series(1, 100000) g;
 CREATE PUBLICATION bench FOR ALL TABLES;
 """
-ROWS_A_TRANSACTION = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class GeneratorError(AssertionError):
 
 @dataclass
 class Living:
-    """A program that lives in a database of its own; `excused` counts the tables that an event excused."""
+    """A program that lives in a database of its own."""
 
     database: Database
     folder: Path
@@ -79,8 +79,6 @@ class Living:
     route: Route
     is_continuous: bool = False
     rewrites: str = ""
-    excused: int = 0
-    judged: int = 0
     _known: set[tuple[str, ...]] = field(default_factory=set)
     _renamed: set[str] = field(default_factory=set)  # tables of which an analyst renamed a column
     _applied: ApplySummary = field(default_factory=lambda: ApplySummary(""))
@@ -189,14 +187,12 @@ class Living:
     def _settle(self, when: str) -> None:
         """Let both jobs come to rest, judge, do what events say, and judge again."""
         faults = self._rest(RUNS)
-        self.judged += len(self._published())
         excuses = self._excuses()
         silent = {name: found for name, found in faults.items() if name not in excuses}
         assert not silent, _report(f"{when}: silver differs and nothing says so", silent, self._states())
         vague = {n: said for n, said in excuses.items() if not (REMEDY.search(said) or said in self._kept())}
         assert not vague, f"{when}: no remedy is named: {vague}"
         assert not (unnamed := self._unnamed()), f"{when}: not published, and nothing says so: {unnamed}"
-        self.excused += len(faults)
         for name in sorted(excuses):
             print(f"  {when}: {name} {'differs' if name in faults else 'is equal'}: {excuses[name]}")
         if faults:  # some copies were requested by the jobs
