@@ -351,6 +351,15 @@ def test_a_table_whose_first_write_failed_says_why(make_pipeline: MakePipeline) 
     assert (proved.verdict, proved.sentence) == (UNPROVEN, table.sentence)
 
 
+@pytest.mark.promise("reconcile")
+def test_a_table_of_as_many_columns_as_postgres_has(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    others = ", ".join(f"c{number} int" for number in range(1599))
+    pipeline.catch_up(f"CREATE TABLE t (id int PRIMARY KEY, {others})", "INSERT INTO t VALUES (1, 2)")
+    found = compared(pipeline, runs=True)["t"]
+    assert (found.verdict, found.sentence, found.silver_rows) == (EQUAL, None, 1)
+
+
 @pytest.mark.promise("any schema change")
 def test_a_generated_column_that_is_not_published_any_more_is_named(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
