@@ -4,7 +4,6 @@ The silver table stays in place or, with `silver.detached_tables: archive`, is m
 both cases no manifest contains it any more, because apply does not update it. Rows are never deleted.
 """
 
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import replace
@@ -13,13 +12,13 @@ from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.delta.fence import raise_if_fenced
-from pipeline.delta.filesystem import folders_in, is_part_of, is_within
+from pipeline.delta.filesystem import is_part_of, is_within
 from pipeline.delta.store.mirror import mirror_at
-from pipeline.delta.table import LakeTable, path_segment
 from pipeline.delta.table_log import local_path
 from pipeline.errors import report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.metadata.silver_paths import archive_numbers, archived_table
 from pipeline.progress import TableState
 from pipeline.silver.lake_facts import why_detached
 from pipeline.table_name import TableName
@@ -101,9 +100,10 @@ class Archive:
         point: BronzeOffset,
     ) -> None:
         """Move a table's folder to the archive, or continue that, and record its path."""
-        table = self._records.lake.table_at(registered[name].path)
-        numbers = self._numbers(registered, name)
-        to = self._archived(name, numbers[-1] if numbers else -1)
+        lake = self._records.lake
+        table = lake.table_at(registered[name].path)
+        numbers = archive_numbers(lake, name, {table.path for table in registered.values()})
+        to = archived_table(lake, name, numbers[-1] if numbers else -1)
 
         def record(done: str) -> None:
             self._records.tables.register(registered[name].detached(to.path))
@@ -112,7 +112,7 @@ class Archive:
 
         if table.exists():
             if numbers and not is_part_of(to.path, table.path):
-                to = self._archived(name, max(int(point.lsn), numbers[-1] + 1))
+                to = archived_table(lake, name, max(int(point.lsn), numbers[-1] + 1))
             table.move(to.path, lambda: record(f"was moved to {to.path}"))
         else:  # the run that moved it may have ended before it recorded that
             record(f"was moved to {to.path}" if to.exists() else "does not exist any more")
@@ -128,22 +128,6 @@ class Archive:
         is_copied = is_part_of(folder, registered.path)
         if is_copied and all(table.path != folder for table in self._records.tables.read().values()):
             lake.table_at(folder).remove()
-
-    def _archived(self, name: TableName, number: int) -> LakeTable:
-        """Return the table in the archive with a number, -1 for the first one."""
-        return self._records.lake.table(
-            "archive", name.schema, name.table if number < 0 else f"{name.table}.{number}"
-        )
-
-    def _numbers(self, registered: Mapping[TableName, RegisteredTable], name: TableName) -> list[int]:
-        """Return the numbers of the folders that the archive has of a table, in the order of their moves."""
-        lake = self._records.lake
-        others = {table.path for table in registered.values()}
-        pattern = re.compile(rf"{re.escape(path_segment(name.table))}(?:\.(\d+))?")
-        folders = folders_in(lake.sessions, lake.path("archive", name.schema))
-        found = [match for folder in folders if (match := pattern.fullmatch(folder))]
-        numbers = [int(match[1]) if match[1] else -1 for match in found]
-        return sorted(each for each in numbers if self._archived(name, each).path not in others)
 
 
 def detached_tables(

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.delta.ended_history import why_not_endable
-from pipeline.delta.filesystem import folders_in
 from pipeline.delta.partitions import partition_value
-from pipeline.delta.table import Lake, LakeTable, path_segment
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import RegisteredTable
+from pipeline.metadata.silver_paths import archive_numbers, archived_table
 from pipeline.partition_folders import values_in
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.reading.key_types import texts_of
@@ -117,21 +117,17 @@ def find_silver_tables(
             f"Table {forgotten.name} has no silver table, so pgdelta forget cannot tell whether the source "
             "still has the row. Nothing was erased."
         )
-    _check_archive(lake, forgotten, {table.table.folder for table in found})
+    _check_archive(lake, forgotten, {table.path for table in registered.values()})
     return found
 
 
-def _check_archive(lake: Lake, forgotten: ForgottenTable, known: AbstractSet[Path]) -> None:
+def _check_archive(lake: Lake, forgotten: ForgottenTable, registered: AbstractSet[str]) -> None:
     for name in forgotten.names:
-        segment = path_segment(name.table)
-        folder = lake.path("archive", name.schema)
-        for found in folders_in(lake.sessions, folder):
-            is_of_table = found == segment or found.startswith(f"{segment}.")
-            if is_of_table and lake.table_at(f"{folder}/{found}").folder not in known:
-                raise LakeError(
-                    f"{folder}/{found} has the rows of a former table {name}, which pgdelta forget does not "
-                    "change. Remove the folder, then run pgdelta forget again."
-                )
+        for number in archive_numbers(lake, name, registered):
+            raise LakeError(
+                f"{archived_table(lake, name, number).path} has the rows of a former table {name}, which "
+                "pgdelta forget does not change. Remove the folder, then run pgdelta forget again."
+            )
 
 
 def check_tables(bronze: Bronze, silver: Sequence[SilverKeys], own: Sequence[LakeTable]) -> None:

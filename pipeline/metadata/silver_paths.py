@@ -4,9 +4,13 @@ A lake may be moved or copied, and what it recorded has the paths of its former 
 current paths; nothing else may follow the recorded ones, which may lead into another lake.
 """
 
+import re
+from collections.abc import Collection
 from typing import Any
 
+from pipeline.delta.filesystem import folders_in
 from pipeline.delta.names import path_segment
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.table_name import TableName
 
 IN_LAKE = "_parts"
@@ -32,6 +36,23 @@ def resolve_path(path: str, name: TableName, root: str) -> str:
     if segments[-2] in (IN_LAKE, *OF_UNION):
         kept = segments[-4:]
     return "/".join([root, *kept]) if kept[0] in ("silver", "archive") else path
+
+
+def archived_table(lake: Lake, name: TableName, number: int) -> LakeTable:
+    """Return the table in the archive with a number, -1 for the first one."""
+    return lake.table("archive", name.schema, name.table if number < 0 else f"{name.table}.{number}")
+
+
+def archive_numbers(lake: Lake, name: TableName, registered: Collection[str]) -> list[int]:
+    """Return the numbers of the folders that the archive has of a table, in the order of their moves.
+
+    `registered` are the paths of tables, whose folders are not counted: one may have such a name.
+    """
+    pattern = re.compile(rf"{re.escape(path_segment(name.table))}(?:\.(\d+))?")
+    folders = folders_in(lake.sessions, lake.path("archive", name.schema))
+    found = [match for folder in folders if (match := pattern.fullmatch(folder))]
+    numbers = [int(match[1]) if match[1] else -1 for match in found]
+    return sorted(each for each in numbers if archived_table(lake, name, each).path not in registered)
 
 
 def at_current_path(row: dict[str, Any], root: str) -> dict[str, Any]:

@@ -310,6 +310,27 @@ def test_rows_under_a_former_name_that_another_table_has_are_not_erased(small: P
     assert rows.count() == 3
 
 
+def test_only_the_archive_of_a_former_table_is_refused(
+    make_pipeline: MakePipeline,
+) -> None:
+    made = make_pipeline(create_publication="all", copy="initial")
+    pipeline = with_rules(made, TableRule("public.*", detached_tables="archive"))
+    pipeline.catch_up(
+        "CREATE TABLE person (id int PRIMARY KEY)",
+        "INSERT INTO person VALUES (1), (2)",
+        'CREATE TABLE "person.5" (id int PRIMARY KEY)',
+        'INSERT INTO "person.5" VALUES (5)',
+    )
+    pipeline.catch_up('DROP TABLE "person.5"', "DELETE FROM person WHERE id = 1")
+    former = pipeline.path("archive", "public", "person.6")
+    former.mkdir()
+    with refused(pipeline, "person.6 has the rows of a former table public.person"):
+        forget_keys(pipeline, ("1",))
+    former.rmdir()
+    forget_keys(pipeline, ("1",))
+    assert DeltaTable(str(pipeline.path("archive", "public", "person.5"))).to_pyarrow_table().num_rows == 1
+
+
 def test_files_of_writers_that_died_are_removed_and_those_of_others_stay(small: Pipeline) -> None:
     small.catch_up("DELETE FROM person WHERE id = 1.5")
     changes = small.path("bronze", "changes")
