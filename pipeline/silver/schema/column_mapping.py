@@ -256,6 +256,17 @@ def plan_renames(recorded: SilverColumns, aligned: AlignedVersions) -> list[Rena
     return _in_order(renames, {name.lower() for name in recorded.numbers})
 
 
+def taken_name(renames: Sequence[RenameColumn], silver: Iterable[str]) -> tuple[str, str] | None:
+    """Return a column that another writer added, and the one that needs its name; None if there is none.
+
+    `silver` are the table's names. Renames are planned for the registered columns, and free their names.
+    """
+    renamed = {rename.name for rename in renames}
+    others = {name.lower(): name for name in silver if name not in renamed}
+    taken = ((others.get(rename.to.lower()), rename.name) for rename in renames)
+    return next(((theirs, name) for theirs, name in taken if theirs is not None), None)
+
+
 def _free_name(name: str, number: int, used: Iterable[str]) -> str:
     """Return a name, with `__<number>` appended as often as needed to differ from the used ones."""
     names = {other.lower() for other in used}

@@ -196,7 +196,7 @@ def _takes_sidecar(change: _Change) -> Hold | None:
 # The first one that holds stops the table, whether silver has it or not …
 _NEVER: tuple[_Condition, ...] = (
     lambda c: _lacks_key(c.relation, c.rule) if c.rule.needs_key and not c.relation.key else None,
-    lambda c: _collision(c.relation, c.silver, c.texts),
+    lambda c: _collision(c.relation, c.silver, c.texts, c.before),
     lambda c: _merged_keys([c.relation, *c.later][-1], c.rule),
     lambda c: _needs_mapping(c.relation) if c.rule.readers == "widest" else None,
 )
@@ -245,8 +245,19 @@ def _widening(change: _Change, column: SourceColumn) -> WidenColumn | _Stop | No
         return NeedsRebuild(f"Column {fault}.")
     if rule.type_changes == "resync":
         return _await_copy(relation, fault)
+    if change.before is not None and column.name not in change.before.numbers:
+        return column_of_others(relation, column.name, column.name)
     action = f"Set type_changes to rebuild or resync, or run {relation.name.command('rebuild')}."
     return _hold(relation, f"column {fault}", action)
+
+
+def column_of_others(relation: SourceRelation, theirs: str, name: str) -> Hold:
+    """Return the Hold for a column of another writer whose name a column of the source needs."""
+    return _hold(
+        relation,
+        f"silver has a column {theirs} that another writer added, and needs that name for column {name}",
+        f"Rename or drop it in silver, or run {relation.name.command('resync')}, which drops it.",
+    )
 
 
 def _additions(change: _Change, column: SourceColumn) -> list[SchemaOperation]:
@@ -378,7 +389,12 @@ def rule_for_rebuild(relations: Sequence[SourceRelation], rule: TableRule) -> Ta
     return replace(rule, types=types, type_changes="hold")
 
 
-def _collision(relation: SourceRelation, silver: Mapping[str, str], texts: Mapping[str, str]) -> Hold | None:
+def _collision(
+    relation: SourceRelation,
+    silver: Mapping[str, str],
+    texts: Mapping[str, str],
+    before: SilverColumns | None,
+) -> Hold | None:
     """Return a Hold if two columns would have one name; Delta ignores case in names."""
     for name, source in texts.items():
         if any(column.name.lower() == name.lower() for column in relation.columns):
@@ -388,6 +404,8 @@ def _collision(relation: SourceRelation, silver: Mapping[str, str], texts: Mappi
     for column in relation.columns:
         other = names.setdefault(column.name.lower(), column.name)
         if other != column.name:
+            if before is not None and other in silver and other not in before.numbers:
+                return column_of_others(relation, other, column.name)
             reason = f"columns {other} and {column.name} differ only in case, which Delta cannot hold"
             return _hold(relation, reason, "Rename one of the two at the source.")
     return None

@@ -38,6 +38,7 @@ from pipeline.silver.schema.column_mapping import (
     plan_leftovers,
     plan_metadata_renames,
     plan_renames,
+    taken_name,
     with_sidecars,
 )
 from pipeline.silver.schema.foreign_commits import refuse_removed_columns
@@ -50,6 +51,7 @@ from pipeline.silver.schema.rule_names import (
     unknown_columns,
 )
 from pipeline.silver.schema.schema_evolution import (
+    column_of_others,
     columns_after,
     keeps_former_rows,
     plan_evolution,
@@ -156,15 +158,16 @@ class SchemaWriter:
         operations: list[tuple[LSN, SchemaOperation]] = [(LSN(last.last[0]), each) for each in first]
         columns = columns_after(silver, renames) if silver is not None else None
         planned = _Planned(recorded, columns, metadata_names, operations)
+        is_another = registered is not None and silver is not None and registered.relation_id != newest
+        if is_another and self._rule.keeps_past:
+            planned.stop = LSN(versions[0].first[0]), keeps_former_rows(self._name, self._rule)
+        elif taken := taken_name(renames, silver or {}):
+            planned.stop = LSN(last.first[0]), column_of_others(aligned.relations[-1], *taken)
         self._plan_versions(planned, versions, aligned, rule, registered if exists else None)
         if planned.stop is None and leaves_features(self._table.snapshot(), rule, self._writer):
             planned.operations.append((LSN(last.first[0]), LeaveFeatures()))
         if planned.stop is None:
             planned.operations += self._plan_wanted(planned, newest, relations, LSN(last.first[0]))
-        is_another = registered is not None and silver is not None and registered.relation_id != newest
-        if is_another and self._rule.keeps_past:
-            planned.stop = LSN(versions[0].first[0]), keeps_former_rows(self._name, self._rule)
-            planned.operations = [planned.stop]
         renamed = {rename.name: rename.to for rename in metadata_renames}
         recorded = planned.recorded or SilverColumns(newest, {})
         return Evolution(
@@ -188,6 +191,9 @@ class SchemaWriter:
         registered: RegisteredTable | None,
     ) -> None:
         """Plan the operations of each version in order, up to one that stops the table."""
+        if planned.stop:
+            planned.operations = [planned.stop]
+            return
         was_certain = True
         later, created = list(aligned.relations), set[str]()
         for survey, relation, is_certain in zip(versions, aligned.relations, aligned.certain, strict=True):
@@ -309,7 +315,7 @@ class SchemaWriter:
         """
         if evolution.recreated_at is not None:
             sentence = "The table was created again under its name."
-            self._record("evolved", evolution.recreated_at, sentence)
+            self._record(evolution.recreated_at, "evolved", sentence)
         rewritten = [planned for planned in evolution.operations if planned.is_rewritten]
         for planned in evolution.operations:
             if not planned.is_rewritten:
@@ -317,7 +323,7 @@ class SchemaWriter:
                 continue
             if planned is rewritten[0]:
                 registered = self._rewrite(rewritten, evolution, registered)
-            self._record_operation(planned)
+            self._record(planned.lsn, planned.operation.kind, planned.operation.sentence)
         physical = self._table.physical_names()
         names = tuple(physical[name] for name, _ in evolution.metadata.pairs())
         return columns_to_register(evolution, physical), names, registered
@@ -414,11 +420,7 @@ class SchemaWriter:
         if self._writer != "spark":
             planned = self._perform_natively(planned)
         self._perform_by_spark(planned)
-        self._record_operation(planned)
-
-    def _record_operation(self, planned: PlannedOperation) -> None:
-        if planned.operation.sentence:
-            self._record(planned.operation.kind, planned.lsn, planned.operation.sentence)
+        self._record(planned.lsn, planned.operation.kind, planned.operation.sentence)
 
     def _perform_natively(self, planned: PlannedOperation) -> PlannedOperation:
         """Carry out an operation without Spark, as far as that is possible; return what is left to Spark."""
@@ -489,8 +491,9 @@ class SchemaWriter:
         recorded = recorded_columns(self._table, self._name, registered).numbers if registered else ()
         return find_metadata_columns([*physical], recorded, source_names, self._own_names)
 
-    def _record(self, kind: str, lsn: LSN, sentence: str) -> None:
-        self._records.events.record([Event(*self._name, lsn, kind, sentence)])
+    def _record(self, lsn: LSN, kind: str, sentence: str | None) -> None:
+        if sentence:
+            self._records.events.record([Event(*self._name, lsn, kind, sentence)])
 
 
 def _names(aligned: AlignedVersions) -> set[str]:

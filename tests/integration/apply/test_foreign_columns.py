@@ -137,6 +137,47 @@ def test_other_changes_of_columns_are_harmless(database: Database, tmp_path: Pat
     assert shop.columns("wider")["last"] == "BIGINT"
 
 
+@pytest.mark.promise("foreign changes")
+def test_a_column_of_another_writer_keeps_its_name(database: Database, tmp_path: Path) -> None:
+    """The source gives a column the name of one that another writer added: the table is held, as it was."""
+    added = {"renamed": "w", "cased": "W", "typed": "w", "moved": "last__4", "bared": "w"}
+    source = dict.fromkeys(added, "RENAME a TO w") | {
+        "typed": "ADD w int",
+        "moved": "DROP last, ADD last int",
+    }
+    source["bared"] = 'ADD "W" int'
+    shop = make_shop(database, tmp_path, *added)
+    for table, column in added.items():
+        field = SchemaField(column, "string")
+        alter(silver(shop, table), "ADD COLUMNS", lambda d, field=field: d.with_column(field))
+    shop.ingest(*(f"UPDATE {table} SET last = 11 WHERE id = 1" for table in added))
+    shop.ingest(*(f"ALTER TABLE {table} {action}" for table, action in source.items()))
+    shop.ingest(*(f"INSERT INTO {table} (id) VALUES (4)" for table in added))
+    needing = {"renamed": "a", "cased": "a", "typed": "w", "moved": "last", "bared": "W"}
+    for _ in range(2):
+        held = {each.table: state.held for each, state in shop.apply().tables.items()}
+        assert held == {
+            table: f"Table public.{table} is held: silver has a column {column} that another writer added, "
+            f"and needs that name for column {needing[table]}. Rename or drop it in silver, or run pgdelta "
+            f"resync --table public.{table}, which drops it. Until then silver keeps the table as it was "
+            "before this change, and bronze keeps the changes that follow."
+            for table, column in added.items()
+        }
+    for table in added:  # with what came before
+        assert sorted(shop.rows(table, "id", "last")) == [(1, 11), (2, 20)]
+    drop(silver(shop, "renamed"), "w")
+    rename(silver(shop, "cased"), "W", "own")
+    rename(silver(shop, "moved"), "last__4", "own")
+    run_resync(shop.config, ["public.typed", "public.bared"])
+    succeeded(shop.catch_up("UPDATE renamed SET w = 'c' WHERE id = 1"))
+    for table, action in source.items():
+        column = "w" if action.startswith("RENAME") else "last"
+        with shop.database.connect() as connection:
+            rows = connection.execute(f"SELECT id, {column} FROM {table} ORDER BY id".encode()).fetchall()
+        assert sorted(shop.rows(table, "id", column)) == rows, table
+    assert {"own"} <= shop.columns("cased").keys() & shop.columns("moved").keys()
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.promise("foreign changes")
