@@ -400,8 +400,8 @@ class ApplySummary:
             lines = [*(lines if changes else ()), self._rebuilt_line(self.rebuilt)]
         if misfits:
             lines.append(
-                f"misfits: {format_count(misfits, 'value')} did not fit the silver type. Silver has what the "
-                "column's policy makes of them, _pgdelta/misfits has the text."
+                f"misfits: {format_count(misfits, 'value')} did not fit the silver type, or were not sent. "
+                "Silver has what the column's policy makes of them, _pgdelta/misfits has the text."
             )
         for name, state in sorted(self.tables.items()):
             if state.held:

@@ -49,6 +49,7 @@ def survey_sql(condition: str = "true") -> str:
             -- a partition with REPLICA IDENTITY FULL sends the key in the complete old row
             count_if(op = 'U' AND old_kind IS NOT NULL),
             count_if(op = 'U' AND coalesce(old_kind, '') <> 'O'),
+            count_if(op = 'I' AND unsent IS NOT NULL),
             array_distinct(flatten(collect_set(unsent))),
             max(unix_micros(commit_time))
         FROM (SELECT *, {{key}} AS sequence_key FROM {{changes}} WHERE {condition})
@@ -133,7 +134,7 @@ def surveys_of(rows: Iterable[Sequence[Any]]) -> dict[TableName, list[TableSurve
     """Return the surveys that a query found."""
     tables: dict[TableName, list[TableSurvey]] = {}
     for schema, table, version, first, last, truncate, *counts, unsent, micros in rows:
-        inserts, updates, deletes, truncates, key_tuples, without_old_row = counts
+        inserts, updates, deletes, truncates, key_tuples, without_old_row, partial_inserts = counts
         survey = Survey(
             version=version,
             first=sequence_key(first),
@@ -144,6 +145,7 @@ def surveys_of(rows: Iterable[Sequence[Any]]) -> dict[TableName, list[TableSurve
             deletes=deletes,
             key_tuples=key_tuples,
             without_old_row=without_old_row,
+            partial_inserts=partial_inserts,
             unchanged_toast=frozenset(unsent or ()),
         )
         by_op = {"I": inserts, "U": updates, "D": deletes, "T": truncates}

@@ -42,6 +42,7 @@ class Survey:
     deletes: int = 0
     key_tuples: int = 0  # updates that carry the old key: it may have changed
     without_old_row: int = 0  # updates that do not carry the old row
+    partial_inserts: int = 0  # without unchanged TOAST: an update brought the row into the row filter
     unchanged_toast: frozenset[int] = frozenset()  # 0-based columns that some change did not send
     at_rest: bool = False
 
@@ -63,6 +64,7 @@ class Survey:
             deletes=self.deletes + other.deletes,
             key_tuples=self.key_tuples + other.key_tuples,
             without_old_row=self.without_old_row + other.without_old_row,
+            partial_inserts=self.partial_inserts + other.partial_inserts,
             unchanged_toast=self.unchanged_toast | other.unchanged_toast,
             at_rest=self.at_rest and other.at_rest,
         )

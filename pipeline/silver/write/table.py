@@ -121,6 +121,7 @@ class SilverTable:
         plan = self.batch.plan(surveys, relations, registered, start, end_lsn)
         ends = self.batch.part_ends(plan)
         if not ends:
+            self._note_partial_inserts(plan)
             return self._or_held(lambda: self.batch.execute(plan))
         written = WriteResult(start.offset)
         self.batch.registered = registered
@@ -130,6 +131,18 @@ class SilverTable:
                 break
             start = InputStart(end)
         return written
+
+    def _note_partial_inserts(self, plan: RangePlan) -> None:
+        """Record that rows came into the row filter without all of their values."""
+        sentence = (
+            "Updates brought rows into the publication's row filter, and the server does not send unchanged "
+            "TOAST values with them: they are NULL in silver, unless a later change sent them. Run "
+            f"{self.name.command('reconcile')} --repair. With REPLICA IDENTITY FULL the server sends them."
+        )
+        lsns = (LSN(survey.first[0]) for survey in plan.surveys if survey.partial_inserts)
+        events = [Event(*self.name, lsn, "resync", sentence) for lsn in lsns]
+        if events:
+            self._records.events.record(events)
 
     def _or_held(self, write: Callable[[], WriteResult]) -> WriteResult:
         """Return the result of a write; hold the table at its offset if a change was sent without its key."""

@@ -2,8 +2,10 @@
 
 import pytest
 
+from pipeline.metadata.reconciliations import EQUAL
 from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
+from pipeline.verify.reconcile import run_reconcile
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database
@@ -206,6 +208,26 @@ def test_a_row_that_a_filter_lets_in_late_never_gets_a_silent_null(make_pipeline
         if silver[i].body != body:
             assert silver[i].body is None
             assert any(column == "body" and str(i) in (key or "") for column, key in recorded), (i, recorded)
+
+
+@pytest.mark.promise("unchanged TOAST")
+def test_rows_that_come_into_a_filter_without_all_values_have_an_event(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial")
+    fill = f"SELECT g, 'x', {LARGE} || g FROM generate_series(1, 12) g"
+    for table in ("a", "b"):
+        pipeline.run(f"CREATE TABLE {table} (id int PRIMARY KEY, st text, big text)")
+        pipeline.run(f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL", f"INSERT INTO {table} {fill}")
+    pipeline.run("ALTER TABLE b REPLICA IDENTITY FULL")
+    pipeline.ingest(publication(pipeline, "TABLE a WHERE (id > 10), b WHERE (id > 10)"))
+    pipeline.catch_up("UPDATE a SET id = 20 WHERE id = 1", "UPDATE b SET id = 20 WHERE id = 1")
+    assert [row.big for row in pipeline.frame("silver", "public", "a").where("id = 20").collect()] == [None]
+    [(_, sentence)] = [event for event in pipeline.events("a") if event[0] == "resync"]
+    assert "Run pgdelta reconcile --table public.a --repair." in sentence
+    assert not [event for event in pipeline.events("b") if event[0] == "resync"]
+    assert run_reconcile(pipeline.config, ["public.a"], runs=True, repairs=True).exit_code(strict=False) == 1
+    pipeline.catch_up()
+    found = run_reconcile(pipeline.config, runs=True)
+    assert {str(each.name): each.verdict for each in found.verdicts} == {"public.a": EQUAL, "public.b": EQUAL}
 
 
 def test_generated_columns_come_where_they_are_published(make_pipeline: MakePipeline) -> None:
