@@ -74,6 +74,11 @@ _RULES = (
         f"property to false, {_AGAIN}.",
     ),
     (
+        r"\[DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION\]",
+        "The silver table has delta.enableChangeDataFeed, which does not allow this write after columns were "
+        f"renamed or dropped. Set the property to false, {_AGAIN}.",
+    ),
+    (
         r"\[DELTA_UNIVERSAL_FORMAT_VIOLATION\]",
         "The silver table has delta.universalFormat.enabledFormats, which does not allow this write. Unset "
         f"the property, {_AGAIN}.",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pipeline.delta.definition import Definition
 from pipeline.delta.features import Feature
 from pipeline.delta.native_commit import Operation, commit_version, remove_action
+from pipeline.delta.schema import SchemaField
 from pipeline.delta.table import LakeTable
 
 Change = Callable[[Definition], Definition]
@@ -16,6 +17,12 @@ def alter(table: LakeTable, operation: str, change: Change) -> int:
     before = Definition.of(snapshot)
     after = change(before.enabled(Feature.COLUMN_MAPPING))
     return commit_version(table.folder, snapshot.version, after.actions(before), Operation(operation))
+
+
+def add(table: LakeTable, column: str) -> int:
+    """Add a column of texts as ALTER TABLE … ADD COLUMNS does; return the version."""
+    field = SchemaField(column, "string")
+    return alter(table, "ADD COLUMNS", lambda definition: definition.with_column(field))
 
 
 def drop(table: LakeTable, *columns: str) -> int:

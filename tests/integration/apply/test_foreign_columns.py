@@ -8,7 +8,6 @@ import pytest
 from pipeline.bronze.log import Bronze
 from pipeline.config.tables import TableRule
 from pipeline.delta.features import Feature
-from pipeline.delta.schema import SchemaField
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.reconciliations import UNPROVEN
@@ -21,7 +20,7 @@ from pipeline.reading.live import LiveReader
 from pipeline.silver.compare.clone import pin_table
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
-from tests.support.foreign_commits import alter, delete_rows, drop, rename, restore
+from tests.support.foreign_commits import add, alter, delete_rows, drop, rename, restore
 from tests.support.native_pipelines import NativePipeline
 from tests.support.pipelines import MakePipeline, succeeded, with_writer
 from tests.support.servers import Database
@@ -123,7 +122,7 @@ def test_other_changes_of_columns_are_harmless(database: Database, tmp_path: Pat
     for number in range(2):  # also after a RESTORE
         if number:
             restore(silver(shop, "noted"), version)
-        alter(silver(shop, "noted"), "ADD COLUMNS", lambda d: d.with_column(SchemaField("note", "string")))
+        add(silver(shop, "noted"), "note")
     tables = ["renamed", "wider", "moved", "noted"]
     change(shop, *tables)
     succeeded(shop.apply())
@@ -148,8 +147,7 @@ def test_a_column_of_another_writer_keeps_its_name(database: Database, tmp_path:
     source["bared"] = 'ADD "W" int'
     shop = make_shop(database, tmp_path, *added)
     for table, column in added.items():
-        field = SchemaField(column, "string")
-        alter(silver(shop, table), "ADD COLUMNS", lambda d, field=field: d.with_column(field))
+        add(silver(shop, table), column)
     shop.ingest(*(f"UPDATE {table} SET last = 11 WHERE id = 1" for table in added))
     shop.ingest(*(f"ALTER TABLE {table} {action}" for table, action in source.items()))
     shop.ingest(*(f"INSERT INTO {table} (id) VALUES (4)" for table in added))

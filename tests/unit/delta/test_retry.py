@@ -105,6 +105,9 @@ RULES = {
     "[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: last name. \n": (
         "Rows of the source have NULL, or no value, in column last name of the silver table"
     ),
+    '[DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION] Operation "WRITE" is not allowed when': (
+        "The silver table has delta.enableChangeDataFeed, which does not allow this write after columns were"
+    ),
     "[DELTA_IDENTITY_COLUMNS_UPDATE_NOT_SUPPORTED] UPDATE on IDENTITY column nr is not supported.": (
         "Column nr of the silver table is an IDENTITY column"
     ),
