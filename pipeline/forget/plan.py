@@ -123,9 +123,9 @@ def find_silver_tables(
 
 def _check_archive(lake: Lake, forgotten: ForgottenTable, registered: AbstractSet[str]) -> None:
     for name in forgotten.names:
-        for number in archive_numbers(lake, name, registered):
+        if numbers := archive_numbers(lake, name, registered):
             raise LakeError(
-                f"{archived_table(lake, name, number).path} has the rows of a former table {name}, which "
+                f"{archived_table(lake, name, numbers[0]).path} has the rows of a former table {name}, which "
                 "pgdelta forget does not change. Remove the folder, then run pgdelta forget again."
             )
 
