@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import re
+import threading
 import traceback
 
 #: Receives the stack traces of errors after which a run continues; `--debug` shows them.
@@ -22,7 +23,11 @@ NOTICES = logging.getLogger("pgdelta.notices")
 NOTICES.setLevel(logging.INFO)
 NOTICES.propagate = False
 
+#: Set while the process ends because it was told to.
+STOPPING = threading.Event()
+
 _DEBUG = "Run again with --debug for the stack trace."
+_STOPPED = "Spark's JVM was stopped together with this command. Nothing is lost: run again."
 _FREE_SPACE = "Nothing is lost. Free some space and run again."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -155,10 +160,14 @@ def _describe(error: BaseException) -> str:
     if (family == "py4j" and "Py4JJavaError" not in type(error).__name__) or (
         isinstance(error, ConnectionError) and any(_GATEWAY in frame.filename for frame in frames)
     ):
+        if STOPPING.is_set():
+            return _STOPPED
         return f"Lost the connection to Spark's JVM, which was probably killed or ran out of memory. {_DEBUG}"
     if family in ("pyspark", "py4j"):
         if _NO_SPACE in str(error):
             return f"Spark could not write: {_NO_SPACE}. {_FREE_SPACE}"
+        if STOPPING.is_set() and "SparkContext" in str(error):
+            return _STOPPED
         return f"Spark failed: {_spark_sentence(error)}. {_DEBUG}"
     if isinstance(error, OSError) and error.strerror:
         file = f"{error.filename}: " if error.filename else ""

@@ -21,7 +21,7 @@ from enum import Enum
 from types import FrameType
 
 from pipeline.delta.spark.launcher import end_with_launcher, forward_signals
-from pipeline.errors import NOTICES, TRACES, PgdeltaError, describe_error, one_line
+from pipeline.errors import NOTICES, STOPPING, TRACES, PgdeltaError, describe_error, one_line
 
 # A stop must end within 60 s. A commit that is interrupted then has not happened.
 _GRACE_SECONDS = 50.0
@@ -116,6 +116,7 @@ def main_guard(
         TRACES.removeHandler(traces)
         TRACES.setLevel(logging.NOTSET)
         NOTICES.removeHandler(notices)
+        STOPPING.clear()
         for number, handler in previous.items():
             signal.signal(number, handler)
         threading.excepthook = hook
@@ -159,6 +160,7 @@ class _Stop:
         now = time.monotonic()
         if self._requested_at is None:
             self._requested_at = now
+            STOPPING.set()
             self.event.set()
         elif now - self._requested_at > 1.0:
             # one Ctrl-C can arrive twice, from the terminal and through Spark's JVM: hence the second between

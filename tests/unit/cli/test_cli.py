@@ -23,7 +23,7 @@ from pipeline import __version__
 from pipeline.cli import main
 from pipeline.cli.command import PipelineCommand
 from pipeline.cli.options import parse_address
-from pipeline.cli.signals import main_guard
+from pipeline.cli.signals import CommandKind, main_guard
 from pipeline.errors import ConfigError, GapError, LakeError, describe_error, report_error
 from pipeline.postgres.embedded import find_free_port
 from tests.support.paths import ROOT
@@ -451,6 +451,24 @@ def test_a_lost_gateway_and_a_full_disk_are_each_reported_as_such() -> None:
     text = "[TASK_WRITE_FAILED] x\n\tCaused by: java.io.IOException: No space left on device"
     sentence = describe_error(spark_error("SparkException", text))
     assert sentence.endswith("No space left on device. Nothing is lost. Free some space and run again.")
+
+
+def test_a_jvm_that_a_signal_ended_with_the_command_was_not_killed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lost = spark_error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol")
+    ended = spark_error("SparkException", "Job 3 cancelled because SparkContext was shut down")
+
+    def work(stop: threading.Event) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(30)
+        assert describe_error(ended) == describe_error(lost)
+        raise lost
+
+    assert main_guard(work, kind=CommandKind.ONCE) == 1
+    expected = "Spark's JVM was stopped together with this command. Nothing is lost: run again."
+    assert capsys.readouterr().err == f"pgdelta: {expected}\n"
+    assert describe_error(lost).startswith("Lost the connection to Spark's JVM")
 
 
 WORK = """
