@@ -38,6 +38,10 @@ _MAX_BYTES = 256 << 20  # of rows in memory
 _PARAMETERS = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": "false"}
 
 
+class OtherTypeError(LakeError):
+    """A file with a type that only Spark reads as that of its table's column."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileLayout:
     """How the files of a table are written: their columns, their writer, and the order of rows in them.
@@ -274,7 +278,7 @@ def conform(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
             if pa.types.is_timestamp(column.type) != pa.types.is_timestamp(each.type) or (
                 pa.types.is_timestamp(each.type) and (column.type.tz is None) != (each.type.tz is None)
             ):
-                raise LakeError(
+                raise OtherTypeError(
                     f"The file {path} has {column.type} in a column where its table has {each.type}. Run "
                     "pgdelta optimize, which merges the table by Spark."
                 )

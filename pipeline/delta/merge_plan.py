@@ -18,12 +18,14 @@ _MAX_AHEAD = 2  # a file waits while it is larger than so many times all that wo
 class MergeLimits:
     """When files are merged: at least `few_files` files below `small_file` bytes.
 
-    A merged file has about `merged_file` bytes at most.
+    A merged file has about `merged_file` bytes at most. One that `waits` is not merged again until enough was
+    added.
     """
 
     few_files: int = 20
     small_file: int = 16 << 20
     merged_file: int = 64 << 20
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def plan_in_order(files: Iterable[SizedFile], limits: MergeLimits) -> Groups:
     groups: Groups = []
     for is_small, run in groupby(files, lambda file: _is_small(file, limits)):
         if is_small:
-            groups += _groups(_without_large_ahead(list(run)), limits)
+            groups += _groups(_without_large_ahead(list(run), limits), limits)
     return groups
 
 
@@ -55,7 +57,7 @@ def plan_in_any_order(files: Iterable[SizedFile], limits: MergeLimits) -> Groups
     """Return the groups that are merged of files whose order does not matter, in the order given."""
     small = [file for file in files if _is_small(file, limits)]
     by_size = sorted(small, key=lambda file: file.size, reverse=True)
-    chosen = {file.key for file in _without_large_ahead(by_size)}
+    chosen = {file.key for file in _without_large_ahead(by_size, limits)}
     return _groups([file for file in small if file.key in chosen], limits)
 
 
@@ -63,8 +65,10 @@ def _is_small(file: SizedFile, limits: MergeLimits) -> bool:
     return file.movable and file.size < limits.small_file
 
 
-def _without_large_ahead(run: Sequence[SizedFile]) -> Sequence[SizedFile]:
+def _without_large_ahead(run: Sequence[SizedFile], limits: MergeLimits) -> Sequence[SizedFile]:
     """Return a run without the files at its head that wait until more is behind them."""
+    if not limits.waits:
+        return run
     rest = sum(file.size for file in run)
     for number, file in enumerate(run):
         rest -= file.size

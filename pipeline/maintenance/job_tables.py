@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from pipeline.config.config import Config
 from pipeline.config.jobs import Maintenance
 from pipeline.delta.log_retention import DAY
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.metadata.registry import Records
+from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import match_tables
 
 OWN_TABLES = (
@@ -94,22 +96,17 @@ def silver_candidates(lake: Lake, entries: Iterable[ManifestEntry]) -> Iterator[
         yield DueTable(str(entry.name), entry.name, table, False, partial(int, entry.version))
 
 
-def own_tables(lake: Lake) -> Iterator[tuple[str, LakeTable]]:
-    """Yield the tables of bronze and under `_pgdelta` by name, whether they exist or not."""
-    for segments in OWN_TABLES:
-        yield "/".join(segments), lake.table(*segments)
+def tables_of(lake: Lake, config: Config, globs: Sequence[str] | None) -> list[tuple[str, LakeTable, bool]]:
+    """Return tables by name: the lake's own, unless globs choose some of silver, then those of silver.
 
-
-def silver_tables(lake: Lake, globs: Sequence[str] | None = None) -> Iterator[tuple[str, LakeTable]]:
-    """Yield the registered silver tables by name, or those that globs name."""
+    The last value says whether it is one of the lake's own, which need not exist. Raise ConfigError if globs
+    name no table.
+    """
+    found = [] if globs else [("/".join(names), lake.table(*names), True) for names in OWN_TABLES]
     matches = match_tables(globs)
     for name, registered in sorted(Records(lake).tables.read().items()):
         if matches(name):
-            yield str(name), lake.table_at(registered.path)
-
-
-def tables_of(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, LakeTable]]:
-    """Yield the tables by name: the lake's own, unless globs choose some of silver, then those of silver."""
-    if not globs:
-        yield from own_tables(lake)
-    yield from silver_tables(lake, globs)
+            found.append((str(name), lake.table_at(registered.path), False))
+    if not found:
+        raise no_match(lake, config, globs)
+    return found

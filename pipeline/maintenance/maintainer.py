@@ -7,7 +7,7 @@ is part of the result.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from pipeline.delta.log_retention import (
     LogRetention,
     short_log,
 )
-from pipeline.delta.merge import merge_groups, plain_layout, plan_table
+from pipeline.delta.merge import OtherTypeError, by_partition, merge_groups, plain_layout, plan_table
 from pipeline.delta.merge_plan import MergeLimits
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.store.mirror import remove_files
@@ -46,6 +46,7 @@ from pipeline.silver.write.writer_choice import unsupported_feature
 
 _CHANGES = "bronze/changes"
 _MERGED_FILE = 4  # times the size below which a file is small
+_SPARK_FILE = 1 << 30  # bytes up to which OPTIMIZE merges files
 _METADATA = json.dumps({OURS: 1, "operation": "maintain"})
 
 
@@ -82,8 +83,10 @@ class MaintainedTable:
 class Maintainer:
     """Maintains tables by the rules of a configuration.
 
-    `order_of` returns the columns by which files of a silver table are sorted.
-    `committing` is held while files are exchanged for merged ones; it raises BusyError if that has to wait.
+    With `merges_only` small files are merged, whatever their number, and old ones removed by the rules; files
+    are not sorted, and logs and properties stay. `order_of` returns the columns by which files of a silver
+    table are sorted. `committing` is held while files are exchanged for merged ones; it raises BusyError if
+    that has to wait.
     """
 
     rules: Maintenance
@@ -91,8 +94,17 @@ class Maintainer:
     clock: Callable[[], float]
     dry_run: bool = False
     by_spark: bool = False
+    merges_only: bool = False
     order_of: Callable[[str], SortOrder] = lambda _: SortOrder()
     committing: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+
+    def maintain_all(self, tables: Iterable[tuple[str, LakeTable, bool]]) -> Iterator[MaintainedTable]:
+        """Maintain tables that exist, each with its name and whether it is the lake's own, until a stop."""
+        for name, table, is_own in tables:
+            if self.should_stop():
+                break
+            if (found := self.maintain(name, table, is_own=is_own)) is not None:
+                yield found
 
     def maintain(self, name: str, table: LakeTable, *, is_own: bool) -> MaintainedTable | None:
         """Maintain a table; return None if there is none. Raises BusyError if a job writes it."""
@@ -103,7 +115,12 @@ class Maintainer:
             reason = _why_spark(table, snapshot)
             if reason is not None:
                 return self._by_spark(name, table, reason)
-            return self._natively(name, table, is_own=is_own)
+            try:
+                return self._natively(name, table, is_own=is_own)
+            except OtherTypeError as error:
+                if not self.by_spark:
+                    raise
+                return self._by_spark(name, table, str(error))
         except BusyError:
             raise
         except Exception as error:
@@ -112,12 +129,12 @@ class Maintainer:
     def _by_spark(self, name: str, table: LakeTable, reason: str) -> MaintainedTable:
         if self.dry_run or not self.by_spark:
             return MaintainedTable(name, needs_spark=reason)
-        added, removed = retry_conflicts(table.compact)
+        added, removed = retry_conflicts(table.compact) if _may_compact(table.snapshot()) else (0, 0)
         vacuums = refresh_shared(table) and self.rules.vacuum
-        return MaintainedTable(name, removed, added, vacuum(table) if vacuums else 0)
+        return MaintainedTable(name, removed, added, removed_files=vacuum(table) if vacuums else 0)
 
     def _natively(self, name: str, table: LakeTable, *, is_own: bool) -> MaintainedTable:
-        if is_own and not self.dry_run:
+        if is_own and not self.dry_run and not self.merges_only:
             retry_conflicts(lambda: self._set_retention(table))
         done = MaintainedTable(name, files_before=table.snapshot().file_count)
 
@@ -130,9 +147,10 @@ class Maintainer:
             done = self._sort(done, table)
 
         retry_conflicts(merge)
-        if not is_own:
-            retry_conflicts(sort)
-        done = replace(done, removed_log_files=self._clean_log(table, is_own=is_own))
+        if not self.merges_only:
+            if not is_own:
+                retry_conflicts(sort)
+            done = replace(done, removed_log_files=self._clean_log(table, is_own=is_own))
         may_remove = self.dry_run or refresh_shared(table)
         if may_remove and self.rules.vacuum and not self.should_stop():
             done = replace(done, removed_files=self._vacuum(table))
@@ -187,11 +205,12 @@ class Maintainer:
 
     def _limits(self, silver_bytes: int | None) -> MergeLimits:
         """Return when files are merged; those of silver become no larger than apply leaves them."""
-        few, small = self.rules.small_files, self.rules.small_file_size
-        if silver_bytes is None:
-            return MergeLimits(few, small, _MERGED_FILE * small)
-        size = file_size(silver_bytes)
-        return MergeLimits(few, min(small, small_size(silver_bytes)), min(_MERGED_FILE * small, size))
+        small = self.rules.small_file_size
+        merged = _MERGED_FILE * small
+        if silver_bytes is not None:
+            small, merged = min(small, small_size(silver_bytes)), min(merged, file_size(silver_bytes))
+        few = 2 if self.merges_only else self.rules.small_files
+        return MergeLimits(few, small, merged, waits=not self.merges_only)
 
     def _set_retention(self, table: LakeTable) -> None:
         """Set how long an own table keeps old versions, unless its owner has set that."""
@@ -228,6 +247,14 @@ def _unsortable(table: str, names: Sequence[str]) -> str:
         f"Files of {table} are not sorted: cluster_by names {what} {', '.join(names)}, and silver lacks that "
         "column, or its files lack exact statistics of it. Correct cluster_by in the rule of the table."
     )
+
+
+def _may_compact(snapshot: Snapshot) -> bool:
+    """Return whether OPTIMIZE may find files to merge: two of a partition, or one with a deletion vector."""
+    if any(add.get("deletionVector") for add in snapshot.files.values()):
+        return True
+    sizes = (sorted(int(add["size"]) for add in files.values())[:2] for files in by_partition(snapshot))
+    return any(len(two) == 2 and sum(two) <= _SPARK_FILE for two in sizes)
 
 
 def _why_spark(table: LakeTable, snapshot: Snapshot) -> str | None:

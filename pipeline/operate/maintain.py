@@ -22,12 +22,11 @@ from pipeline.config.config import Config
 from pipeline.delta.sql import from_seconds
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, report_error
-from pipeline.maintenance.job_tables import own_tables, silver_tables
+from pipeline.maintenance.job_tables import tables_of
 from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
 from pipeline.maintenance.sort_orders import SortOrders
 from pipeline.operate.retention import Compaction, compact_bronze
 from pipeline.operate.retention_plan import Retentions
-from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.units import format_count
@@ -143,19 +142,11 @@ def run_maintenance(
         by_spark=by_spark,
         order_of=orders.of,
     )
-    tables = [(name, table, True) for name, table in own_tables(lake)] if not globs else []
-    tables += [(name, table, False) for name, table in silver_tables(lake, globs)]
-    if globs and not tables:
-        raise no_match(lake, config, globs)
     done: list[MaintainedTable] = []
-    for name, table, is_own in tables:
-        if stop.is_set():
-            break
-        found = maintainer.maintain(name, table, is_own=is_own)
-        if found is not None:
-            done.append(found)
-            if progress is not None:
-                progress(found)
+    for found in maintainer.maintain_all(tables_of(lake, config, globs)):
+        done.append(found)
+        if progress is not None:
+            progress(found)
     return MaintenanceSummary(config.pipeline, tuple(done), dry_run, compaction, failure)
 
 

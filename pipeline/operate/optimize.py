@@ -1,23 +1,24 @@
 """Merge small files, and remove files that no version needs any more, in all tables of the lake.
 
+Spark starts only for a table that only Spark maintains, and only if it has something to merge or remove.
+
 Safe while jobs run: commits exclude each other, no row changes, and whoever commits second repeats the
 commit. A failure of one table does not stop the others.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Console
 
 from pipeline.config.config import Config
-from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.table import Lake, LakeTable
-from pipeline.errors import report_error
+from pipeline.config.jobs import Maintenance
+from pipeline.delta.table import Lake
 from pipeline.maintenance.job_tables import tables_of
-from pipeline.silver.read.missing_tables import no_match
-from pipeline.silver.write.shared_tables import refresh_shared, vacuum
+from pipeline.maintenance.maintainer import Maintainer
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.units import format_count
 
@@ -87,33 +88,19 @@ def run_optimize(
     """Merge the small files of all tables of the lake, or of the silver tables that globs name.
 
     With `vacuums` files that left a table longer ago than its retention are removed too. After `stop` no
-    other table is begun. Raise ConfigError if no table matches.
+    other table and no other merge is begun. Raise ConfigError if no table matches.
     """
     stop = stop or threading.Event()
     lake = Lake.for_writing(config.storage, application=f"pgdelta optimize {config.pipeline}")
-    _ = lake.spark  # a session that cannot start is the command's failure, not each table's
+    size = config.maintenance.small_file_size or Maintenance().small_file_size
+    rules = replace(config.maintenance, small_file_size=size, vacuum=vacuums)
+    maintainer = Maintainer(rules, stop.is_set, time.time, by_spark=True, merges_only=True)
     done = []
-    tables = list(tables_of(lake, globs))
-    if globs and not tables:
-        raise no_match(lake, config, globs)
-    for name, table in tables:
-        if stop.is_set():
-            break
-        found = _optimize(name, table, vacuums)
-        if found is not None:
-            done.append(found)
-            if progress is not None:
-                progress(found)
+    for found in maintainer.maintain_all(tables_of(lake, config, globs)):
+        table = OptimizedTable(
+            found.table, found.merged_into, found.merged, found.removed_files, found.failure
+        )
+        done.append(table)
+        if progress is not None:
+            progress(table)
     return OptimizeSummary(config.pipeline, tuple(done))
-
-
-def _optimize(name: str, table: LakeTable, vacuums: bool) -> OptimizedTable | None:
-    """Merge a table's small files; return None if there is no table."""
-    try:
-        if not table.exists():
-            return None
-        added, removed = retry_conflicts(table.compact)
-        vacuums = refresh_shared(table) and vacuums
-        return OptimizedTable(name, added, removed, vacuum(table) if vacuums else 0)
-    except Exception as error:
-        return OptimizedTable(name, failure=report_error(error))

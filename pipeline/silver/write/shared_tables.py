@@ -118,13 +118,14 @@ def unneeded_files(table: LakeTable, now: float) -> list[Path]:
 
 
 def vacuum(table: LakeTable) -> int:
-    """Remove the files that no version of a silver table within its retention needs; return how many.
+    """Remove the files that no version of a table that Spark writes needs; return how many.
 
-    Spark does it, except for the table of a source: Spark does not know the shared table.
+    Spark does it if there are some, except for the table of a source: Spark does not know the shared table.
     """
-    if shared_path(table.path) is None:
+    found = unneeded_files(table, time.time()) if table.local_path is not None else None
+    if shared_path(table.path) is None and found != []:
         return table.vacuum()
-    return remove_files(unneeded_files(table, time.time()))
+    return remove_files(found or [])
 
 
 class SharedTable:

@@ -1,9 +1,13 @@
 """Which small files are merged: neighbours, in groups of limited size, and none again and again."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order, plan_in_order
+from pipeline.delta.merge_plan import Groups, MergeLimits, SizedFile, plan_in_any_order, plan_in_order
 
 KB, MB = 1 << 10, 1 << 20
 LIMITS = MergeLimits(few_files=4, small_file=16 * MB, merged_file=64 * MB)
@@ -35,6 +39,18 @@ def test_a_merged_file_waits_until_enough_is_behind_it() -> None:
     assert plan_in_order(files(8 * MB, *[KB] * 4), LIMITS) == [("1", "2", "3", "4")]
     assert plan_in_order(files(8 * MB, *[MB] * 4), LIMITS) == [("0", "1", "2", "3", "4")]
     assert plan_in_any_order(files(*[KB] * 4, 8 * MB), LIMITS) == [("0", "1", "2", "3")]
+
+
+@pytest.mark.parametrize("plan", [plan_in_order, plan_in_any_order])
+def test_without_waiting_all_small_files_are_merged_and_then_none(
+    plan: Callable[[Iterable[SizedFile], MergeLimits], Groups],
+) -> None:
+    limits = replace(LIMITS, few_files=2, waits=False)
+    assert plan(files(8 * MB, KB), limits) == [("0", "1")]
+    sizes = [15 * MB, KB] * 20
+    groups = plan(files(*sizes), limits)
+    assert sorted(int(key) for group in groups for key in group) == list(range(40))
+    assert plan(files(*(sum(sizes[int(key)] for key in group) for group in groups)), limits) == []
 
 
 @given(st.lists(st.integers(1, 20 * MB), max_size=60), st.sets(st.integers(0, 59)), st.booleans())

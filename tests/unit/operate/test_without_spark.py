@@ -43,6 +43,7 @@ NOT_NEEDED = {
     "audit": (*_NEVER, _BINARY, "psycopg", "asyncio"),
     "resync": (*_NEVER, _BINARY, "duckdb"),
     "maintain": ("pandas",),
+    "optimize": ("pandas",),
     "apply": (*_RUN, "psycopg", "asyncio"),
 }
 QUIET = ("duckdb",)
@@ -149,6 +150,27 @@ def test_maintain(lake: NativeLake) -> None:
     done = {table["table"]: table for table in as_json(lake, "maintain")["tables"]}
     assert {"bronze/changes", "_pgdelta/manifests", "public.t0000"} <= done.keys()
     assert not any(table["needs_spark"] or table["failure"] for table in done.values())
+    assert as_json(lake, "audit")["whole"]
+
+
+@pytest.mark.costly
+@pytest.mark.promise("merged files")
+def test_optimize(tmp_path: Path) -> None:
+    lake = NativeLake(tmp_path / "lake", 2)
+    for lsn in (2000, 3000):
+        lake.insert(lake.names, lsn)
+    tables = {table["table"]: table for table in as_json(lake, "optimize", "--vacuum")["tables"]}
+    assert tables["bronze/changes"] == {
+        "table": "bronze/changes",
+        "added": 1,
+        "removed": 2,
+        "vacuumed": 0,
+        "failure": None,
+    }
+    assert {"_pgdelta/manifests", "public.t0000", "public.t0001"} <= tables.keys()
+    assert not any(table["failure"] for table in tables.values())
+    count = len(tables)
+    assert run(lake, "optimize").strip() == f"optimize p: {count} tables, {count} unchanged"
     assert as_json(lake, "audit")["whole"]
 
 

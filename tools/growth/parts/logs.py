@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from pipeline.apply.applier import Applier
-from pipeline.maintenance.job_tables import own_tables, silver_tables
+from pipeline.maintenance.job_tables import tables_of
 from pipeline.maintenance.maintainer import Maintainer
 from tests.support.native_lakes import NativeLake
 from tools.growth.aged_log import age_appends, age_replacements
@@ -76,11 +76,9 @@ def make_lake(folder: Path, scale: float, *, is_aged: bool, is_kept: bool) -> Na
     if is_kept:
         rules = replace(lake.config.maintenance, vacuum=False, small_file_size=0)
         maintainer = Maintainer(rules, threading.Event().is_set, time.time)
-        for own, tables in ((True, own_tables), (False, silver_tables)):
-            for name, table in tables(lake.lake):
-                done = maintainer.maintain(name, table, is_own=own)
-                if done is not None and done.failure is not None:
-                    raise RuntimeError(f"{name}: {done.failure}")
+        for done in maintainer.maintain_all(tables_of(lake.lake, lake.config, None)):
+            if done.failure is not None:
+                raise RuntimeError(f"{done.table}: {done.failure}")
     return lake
 
 
