@@ -197,6 +197,7 @@ def _spark_sentence(error: BaseException) -> str:
     lines = (line.strip() for line in text.splitlines())
     line = next((line for line in lines if line and not line.startswith("at ")), type(error).__name__)
     # analysis errors and those of Delta quote names and paths, errors at run time quote values
-    if type(error).__name__ == "AnalysisException" or "[DELTA_" in line or "[PATH_" in line:
+    quotes_names = "[DELTA_" in line and "InvariantViolation" not in line
+    if type(error).__name__ == "AnalysisException" or quotes_names or "[PATH_" in line:
         return line.rstrip(".;")
     return _SPARK_VALUE.sub("…", line).rstrip(".;")

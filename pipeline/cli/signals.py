@@ -67,8 +67,9 @@ def main_guard(
     if debug:
         os.environ.setdefault("PGDELTA_SPARK_LOG", "warn")
     else:
-        # py4j reports a JVM that is gone through the root logger, with a stack trace
-        for name in ("py4j", "pyspark", None):
+        # py4j reports a JVM that is gone through the root logger, with a stack trace; pyspark logs each query
+        # that Spark refuses
+        for name in ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger", None):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     traces = logging.StreamHandler() if debug else logging.NullHandler()
     TRACES.addHandler(traces)

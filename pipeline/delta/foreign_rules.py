@@ -34,6 +34,11 @@ _RULES = (
         f"constraint, {_AGAIN}.",
     ),
     (
+        r"\[DELTA_EXCEED_CHAR_VARCHAR_LIMIT\][\s\S]*Failed check: \(\((.+?) IS NULL\)",
+        r"The source has texts that are too long for column \1 of the silver table, which another writer "
+        rf"made CHAR or VARCHAR. Drop the column, {_AGAIN}; {_REBUILD}.",
+    ),
+    (
         r"\[DELTA_CANNOT_MODIFY_APPEND_ONLY\]",
         "The silver table has the property delta.appendOnly, and the source has updated or deleted rows. "
         f"Unset the property, {_AGAIN}.",

@@ -19,9 +19,9 @@ def alter(table: LakeTable, operation: str, change: Change) -> int:
     return commit_version(table.folder, snapshot.version, after.actions(before), Operation(operation))
 
 
-def add(table: LakeTable, column: str) -> int:
-    """Add a column of texts as ALTER TABLE … ADD COLUMNS does; return the version."""
-    field = SchemaField(column, "string")
+def add(table: LakeTable, column: str, kind: str = "string") -> int:
+    """Add a column as ALTER TABLE … ADD COLUMNS does; return the version."""
+    field = SchemaField(column, kind)
     return alter(table, "ADD COLUMNS", lambda definition: definition.with_column(field))
 
 

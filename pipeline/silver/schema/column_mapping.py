@@ -92,6 +92,11 @@ class AlignedVersions:
     dropped: Mapping[int, str]
     lookalikes: Set[int] = frozenset()
 
+    @property
+    def column_names(self) -> set[str]:
+        """The names of the columns of all versions."""
+        return {column.name for relation in self.relations for column in relation.columns}
+
 
 def align_versions(recorded: SilverColumns | None, relations: Sequence[SourceRelation]) -> AlignedVersions:
     """Return the versions of one table, in order, under the names that silver has after the last one.
@@ -222,8 +227,13 @@ def _has_numbers(relation: SourceRelation, numbers: Iterable[int | None]) -> boo
     return {column.attribute_number for column in relation.columns}.issuperset(numbers)
 
 
-def plan_renames(recorded: SilverColumns, aligned: AlignedVersions) -> list[RenameColumn]:
-    """Plan the renames of silver's columns that precede all other operations."""
+def plan_renames(
+    recorded: SilverColumns, aligned: AlignedVersions, silver: Collection[str] = ()
+) -> list[RenameColumn]:
+    """Plan the renames of silver's columns that precede all other operations.
+
+    `silver` are the names of the table's columns, also of those that are not registered.
+    """
     last = aligned.relations[-1]
     if recorded.relation_id != last.oid:
         return []
@@ -247,13 +257,13 @@ def plan_renames(recorded: SilverColumns, aligned: AlignedVersions) -> list[Rena
     targets = {rename.to.lower() for rename in renames.values()}
     for name in recorded.numbers:
         if name not in renames and name.lower() in targets:
-            to = _free_name(name, _NO_NUMBER, [*used, *recorded.numbers, *targets])
+            to = _free_name(name, _NO_NUMBER, [*used, *recorded.numbers, *targets, *silver])
             sentence = (
                 f"Another column is named {name} now. Which column had that name before is unknown, because "
                 f"the catalog was ahead of the stream. Its values are in {to}."
             )
             renames[name] = RenameColumn(name, to, sentence, "diverged")
-    return _in_order(renames, {name.lower() for name in recorded.numbers})
+    return _in_order(renames, {name.lower() for name in recorded.numbers}, silver)
 
 
 def taken_name(renames: Sequence[RenameColumn], silver: Iterable[str]) -> tuple[str, str] | None:
@@ -261,10 +271,13 @@ def taken_name(renames: Sequence[RenameColumn], silver: Iterable[str]) -> tuple[
 
     `silver` are the table's names. Renames are planned for the registered columns, and free their names.
     """
-    renamed = {rename.name for rename in renames}
-    others = {name.lower(): name for name in silver if name not in renamed}
-    taken = ((others.get(rename.to.lower()), rename.name) for rename in renames)
-    return next(((theirs, name) for theirs, name in taken if theirs is not None), None)
+    present = {name.lower(): name for name in silver}
+    for rename in renames:
+        present.pop(rename.name.lower(), None)
+        if (theirs := present.get(rename.to.lower())) is not None:
+            return theirs, rename.name
+        present[rename.to.lower()] = rename.to
+    return None
 
 
 def _free_name(name: str, number: int, used: Iterable[str]) -> str:
@@ -275,10 +288,13 @@ def _free_name(name: str, number: int, used: Iterable[str]) -> str:
     return name
 
 
-def _in_order(renames: dict[str, RenameColumn], present: set[str]) -> list[RenameColumn]:
+def _in_order(
+    renames: dict[str, RenameColumn], present: set[str], silver: Collection[str]
+) -> list[RenameColumn]:
     """Order renames so that each target is free at its turn; an intermediate name breaks a cycle.
 
-    `present` are the table's names in lower case: Delta ignores case in names.
+    `present` are the registered names in lower case, since Delta ignores case in names. No intermediate name
+    is one of `silver`.
     """
     operations: list[RenameColumn] = []
     while renames:
@@ -288,7 +304,7 @@ def _in_order(renames: dict[str, RenameColumn], present: set[str]) -> list[Renam
         else:
             name = next(iter(renames))
             rename = renames.pop(name)
-            used = present | {other.to for other in renames.values()} | {rename.to}
+            used = present | {other.to for other in renames.values()} | {rename.to, *silver}
             operation = RenameColumn(name, _free_name(name, _NO_NUMBER, used))
             renames[operation.to] = replace(rename, name=operation.to)
         operations.append(operation)
@@ -387,9 +403,9 @@ def with_sidecars(
     for rename in renames:
         both.append(rename)
         before, to = rename.name + SUFFIX, rename.to + SUFFIX
-        if before in present and before not in numbers and to not in present:
+        if before in present and before not in numbers:
             both.append(RenameColumn(before, to))
-            present ^= {before, to}
+            present = present - {before} | {to}
     targets = {rename.to.lower() for rename in renames}
     first = [each for each in both if each not in renames and each.name.lower() in targets]
     return [*first, *(each for each in both if each not in first)]
@@ -406,7 +422,7 @@ def plan_leftovers(
 
     `numbers` are the registered columns of the source; `renames` are those of columns and their sidecars.
     """
-    names = {column.name for relation in aligned.relations for column in relation.columns}
+    names = aligned.column_names
     taken = {name.lower() for name in names}
     needed = {name.lower() for relation in aligned.relations for name in sidecars(relation, rule)}
     kept = {*numbers, *(rename.name for rename in renames)}

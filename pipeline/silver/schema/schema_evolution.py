@@ -193,10 +193,22 @@ def _takes_sidecar(change: _Change) -> Hold | None:
     return None
 
 
+def _taken_sidecar(change: _Change) -> Hold | None:
+    """Return a Hold if a column of another writer has the name of one for texts, and cannot hold them."""
+    names = {name.lower(): name for name in change.silver}
+    known = change.before.numbers if change.before is not None else ()
+    for name in change.texts:
+        theirs = names.get(name.lower(), name)
+        if theirs not in known and (theirs != name or change.silver.get(name, STRING.ddl) != STRING.ddl):
+            return column_of_others(change.relation, theirs, name)
+    return None
+
+
 # The first one that holds stops the table, whether silver has it or not …
 _NEVER: tuple[_Condition, ...] = (
     lambda c: _lacks_key(c.relation, c.rule) if c.rule.needs_key and not c.relation.key else None,
-    lambda c: _collision(c.relation, c.silver, c.texts, c.before),
+    lambda c: _collision(c),
+    _taken_sidecar,
     lambda c: _merged_keys([c.relation, *c.later][-1], c.rule),
     lambda c: _needs_mapping(c.relation) if c.rule.readers == "widest" else None,
 )
@@ -389,14 +401,10 @@ def rule_for_rebuild(relations: Sequence[SourceRelation], rule: TableRule) -> Ta
     return replace(rule, types=types, type_changes="hold")
 
 
-def _collision(
-    relation: SourceRelation,
-    silver: Mapping[str, str],
-    texts: Mapping[str, str],
-    before: SilverColumns | None,
-) -> Hold | None:
+def _collision(change: _Change) -> Hold | None:
     """Return a Hold if two columns would have one name; Delta ignores case in names."""
-    for name, source in texts.items():
+    relation, silver, before = change.relation, change.silver, change.before
+    for name, source in change.texts.items():
         if any(column.name.lower() == name.lower() for column in relation.columns):
             reason = f"silver needs the name of column {name} for the texts of {source} that do not fit"
             return _hold(relation, reason, "Rename one of the two at the source.")

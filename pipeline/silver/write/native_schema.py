@@ -61,7 +61,8 @@ def alters_natively(snapshot: Snapshot, operation: SchemaOperation, *, is_repeat
         case AddColumn():
             return operation.type.is_native and (is_repeated or operation.name.lower() not in names)
         case RenameColumn():
-            return operation.name.lower() in names
+            before, after = operation.name.lower(), operation.to.lower()
+            return before in names and after not in names - {before}
         case DropColumn():
             return operation.name.lower() in names and len(names) > 1
         case WidenColumn():

@@ -135,24 +135,23 @@ class SchemaWriter:
         versions = surveys_of_newest(surveys, relations)
         last = versions[-1]
         newest = relations[last.version].oid
-        exists, recorded = self._table.exists(), None
+        exists = self._table.exists()
         rule = rule_of_table(self._rule, self._table.snapshot())
-        if registered is not None and exists:
-            recorded = recorded_columns(self._table, self._name, registered)
+        recorded = recorded_columns(self._table, self._name, registered) if registered and exists else None
         sent = [relations[s.version] for s in versions]
         aligned = align_versions(recorded, sent)
         notes = rules_left_behind(rule, recorded, sent, aligned.source_names)
-        source_names = {c.name for s in versions for c in relations[s.version].columns} | _names(aligned)
+        source_names = {c.name for s in versions for c in relations[s.version].columns} | aligned.column_names
         metadata_names = self._metadata_names(registered, source_names) if exists else []
         silver = self._source_columns(metadata_names) if exists else None
-        renames = plan_renames(recorded, aligned) if recorded is not None else []
+        renames = plan_renames(recorded, aligned, silver or ()) if recorded is not None else []
         numbers = recorded.numbers if recorded is not None else {}
         recorded = recorded.renamed(renames) if recorded is not None else None
         rule = with_renamed_partitions(rule, renames)
         rule = rule_in_silver(rule, silver_names(aligned), has_partitions=exists)
         renames = with_sidecars(renames, silver or {}, numbers)
         renames = [*plan_leftovers(renames, silver or {}, numbers, aligned, rule), *renames]
-        targets = {*_names(aligned), *(rename.to for rename in renames)}
+        targets = {*aligned.column_names, *(rename.to for rename in renames)}
         metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets, self._own_names)
         first: list[SchemaOperation] = [*metadata_renames, *renames, *notes]
         operations: list[tuple[LSN, SchemaOperation]] = [(LSN(last.last[0]), each) for each in first]
@@ -211,7 +210,7 @@ class SchemaWriter:
             was_certain = is_certain
             for operation in found:
                 if isinstance(operation, CreateTable):
-                    operation = self._with_metadata(operation, _names(aligned))
+                    operation = self._with_metadata(operation, aligned.column_names)
                     created |= {*operation.partition_by} & {name for name, _ in operation.columns}
                     planned.metadata_names = [name for name, _ in operation.metadata_columns]
                 planned.operations.append((LSN(survey.first[0]), operation))
@@ -220,7 +219,7 @@ class SchemaWriter:
             if planned.stop:
                 return
             if registered is not None:
-                self._refuse_lost_sidecars(found, registered)
+                self._refuse_lost_sidecars(found, planned.recorded, registered)
             planned.columns = columns_after(planned.columns, found)
             planned.recorded = (planned.recorded or SilverColumns(relation.oid, {})).after(relation)
 
@@ -241,10 +240,12 @@ class SchemaWriter:
         layout = self._plan_layout(wanted, known, columns, [each for _, each in planned.operations])
         return [*found, (lsn, layout)] if layout is not None else found
 
-    def _refuse_lost_sidecars(self, planned: Sequence[SchemaOperation], registered: RegisteredTable) -> None:
-        """Raise LakeError if operations add a sidecar that the table had and a foreign commit removed."""
-        added = [each.name for each in planned if isinstance(each, AddColumn)]
-        lost = [name for name in added if name.endswith(SUFFIX)]
+    def _refuse_lost_sidecars(
+        self, added: Sequence[SchemaOperation], known: SilverColumns | None, registered: RegisteredTable
+    ) -> None:
+        """Raise LakeError if operations add a sidecar of a known column: a foreign commit removed it."""
+        had = {name + SUFFIX for name in known.numbers} if known is not None else ()
+        lost = [each.name for each in added if isinstance(each, AddColumn) and each.name in had]
         if lost:
             refuse_removed_columns(self._table, self._name, registered, lost)
 
@@ -494,7 +495,3 @@ class SchemaWriter:
     def _record(self, lsn: LSN, kind: str, sentence: str | None) -> None:
         if sentence:
             self._records.events.record([Event(*self._name, lsn, kind, sentence)])
-
-
-def _names(aligned: AlignedVersions) -> set[str]:
-    return {column.name for relation in aligned.relations for column in relation.columns}

@@ -27,6 +27,7 @@ from tests.support.servers import Database
 
 COLUMNS = "(id int PRIMARY KEY, a text, day date, last int)"
 FILL = "INSERT INTO {} VALUES (1, 'x', 'infinity', 10), (2, 'y', '2024-01-01', 20)"
+RULE = TableRule("public.*", misfits={"day": "text"})
 CHANGES = ("UPDATE {} SET a = 'z' WHERE id = 1", "INSERT INTO {} VALUES (3, 'new', '2024-02-02', 30)")
 
 
@@ -38,9 +39,8 @@ def silver(shop: NativePipeline, table: str) -> LakeTable:
     return LakeTable(f"{shop.config.storage.root}/silver/public/{table}")
 
 
-def make_shop(database: Database, folder: Path, *tables: str) -> NativePipeline:
+def make_shop(database: Database, folder: Path, *tables: str, rule: TableRule = RULE) -> NativePipeline:
     """Return a pipeline without Spark that has tables with two rows in silver, one of them with a sidecar."""
-    rule = TableRule("public.*", misfits={"day": "text"})
     shop = NativePipeline.make(database, folder, rule, copy="initial")
     shop.ingest(*(f"CREATE TABLE {table} {COLUMNS}" for table in tables))
     succeeded(shop.catch_up(*(FILL.format(table) for table in tables)))
@@ -174,6 +174,39 @@ def test_a_column_of_another_writer_keeps_its_name(database: Database, tmp_path:
             rows = connection.execute(f"SELECT id, {column} FROM {table} ORDER BY id".encode()).fetchall()
         assert sorted(shop.rows(table, "id", column)) == rows, table
     assert {"own"} <= shop.columns("cased").keys() & shop.columns("moved").keys()
+
+
+@pytest.mark.promise("foreign changes")
+def test_names_that_pgdelta_makes_are_not_those_of_others(database: Database, tmp_path: Path) -> None:
+    """A swap takes another intermediate name; a column for texts that do not fit holds the table."""
+    rule = TableRule("public.*", misfits={"day": "text", "w": "text"})
+    added = {"moved": ("w__text", "string"), "typed": ("w__text", "integer"), "cased": ("W__TEXT", "string")}
+    shop = make_shop(database, tmp_path, "swapped", *added, rule=rule)
+    add(silver(shop, "swapped"), "a__0")
+    for table, (column, kind) in added.items():
+        add(silver(shop, table), column, kind)
+    swap = ("RENAME a TO t", "RENAME day TO a", "RENAME t TO day")
+    shop.ingest(*(f"ALTER TABLE swapped {action}" for action in swap), "UPDATE swapped SET last = 11")
+    shop.ingest("ALTER TABLE moved RENAME day TO w", "INSERT INTO moved (id) VALUES (4)")
+    shop.ingest(*(f"ALTER TABLE {table} ADD w date" for table in ("typed", "cased")))
+    shop.ingest(*(f"INSERT INTO {table} (id, w) VALUES (4, 'infinity')" for table in ("typed", "cased")))
+    states = shop.apply().tables
+    for table, (column, _) in added.items():
+        needing = "day__text" if table == "moved" else "w__text"
+        held = states[name(table)].held or ""
+        assert (
+            f"has a column {column} that another writer added, and needs that name for column {needing}."
+            in held
+        )
+    assert (states[name("swapped")].held, states[name("swapped")].failure) == (None, None)
+    assert sorted(shop.rows("swapped", "id", "day", "last")) == [(1, "x", 11), (2, "y", 11)]
+    assert {"a__0", "a__text"} <= shop.columns("swapped").keys()
+    for table, (column, _) in added.items():
+        drop(silver(shop, table), column)
+    succeeded(shop.catch_up())
+    assert sorted(shop.rows("moved", "id", "w__text")) == [(1, "infinity"), (2, None), (4, None)]
+    for table in ("typed", "cased"):
+        assert (4, "infinity") in shop.rows(table, "id", "w__text")
 
 
 @pytest.mark.slow

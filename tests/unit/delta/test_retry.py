@@ -105,6 +105,10 @@ RULES = {
     "[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: last name. \n": (
         "Rows of the source have NULL, or no value, in column last name of the silver table"
     ),
+    '[DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "of\nFailed check: ((x IS NULL)" exceeds char/varchar type '
+    "length limitation. Failed check: ((w IS NULL) OR (length(w) <= 3)).": (
+        "The source has texts that are too long for column w of the silver table, which another writer made"
+    ),
     '[DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION] Operation "WRITE" is not allowed when': (
         "The silver table has delta.enableChangeDataFeed, which does not allow this write after columns were"
     ),
