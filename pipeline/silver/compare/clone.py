@@ -40,7 +40,7 @@ from pipeline.postgres.snapshot.export import SourceSnapshot
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.compare.compared_rows import ComparedRows, dataset_rows, frame_rows, rows_of, why_spark
 from pipeline.silver.read.live_rows import fold_onto
-from pipeline.silver.schema.foreign_commits import refuse_removed_columns
+from pipeline.silver.schema.foreign_commits import refuse_lost_offset, refuse_removed_columns
 from pipeline.silver.schema.schema_operations import LAYOUT
 from pipeline.silver.schema.swap import BufferedRecords
 from pipeline.silver.write.batch_writer import BatchWriter
@@ -117,6 +117,8 @@ def pin_table(bronze: Bronze, registered: RegisteredTable, entry: ManifestEntry 
     table = PinnedTable(registered.path, bronze.lake.sessions)
     version, offset = table.version_and_offset(bronze.txn)
     refuse_removed_columns(table, registered.name, registered)
+    if offset is None:
+        refuse_lost_offset(table, registered.name, bronze.txn)
     if entry is None or entry.is_behind or entry.path != registered.path or entry.version > version:
         entry = None
     is_in_manifest = entry is not None and entry.version == version

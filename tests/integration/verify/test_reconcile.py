@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.delta.commit_files import commit_files
 from pipeline.delta.table import Lake
@@ -349,6 +350,18 @@ def test_a_table_whose_first_write_failed_says_why(make_pipeline: MakePipeline) 
     assert (found.verdict, found.sentence) == (UNPROVEN, table.sentence)
     [proved] = run_prove(pipeline.config, wait=5, runs=True).verdicts
     assert (proved.verdict, proved.sentence) == (UNPROVEN, table.sentence)
+
+
+@pytest.mark.promise("reconcile")
+def test_a_table_that_forgets_its_offset_says_why(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.catch_up("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    expires = {"delta.setTransactionRetentionDuration": "interval 0 days"}
+    DeltaTable(str(pipeline.path("silver", "public", "t"))).alter.set_table_properties(expires)
+    pipeline.catch_up("INSERT INTO t VALUES (2)")
+    found = compared(pipeline, runs=True)["t"]
+    assert found.verdict == UNPROVEN
+    assert "records no offset. Unset its property delta.setTransactionRetention" in str(found.sentence)
 
 
 @pytest.mark.promise("reconcile")
