@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import re
 import shlex
@@ -322,6 +323,8 @@ def test_a_pgdelta_error_prints_its_message_and_ends_with_its_code(
 
 def test_any_other_error_is_named_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(stop: threading.Event) -> int:
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # pyspark's
+            logging.getLogger(name).error("geheim")
         raise ValueError("the row holds geheim")
 
     assert main_guard(fail) == 1
@@ -396,6 +399,9 @@ def test_a_spark_error_is_its_first_line_without_values() -> None:
         spark_error("AnalysisException", "[PATH_NOT_FOUND] Path 'x' does not exist.\nat")
     )
     assert "Path 'x' does not exist. Run again" in sentence
+    invariant = 'x.DeltaInvariantViolationException: [DELTA_OTHER_LIMIT] Value "geheim" is too long.'
+    sentence = describe_error(spark_error("SparkRuntimeException", invariant))
+    assert "[DELTA_OTHER_LIMIT] Value … is too long. Run again" in sentence
     sentence = describe_error(
         spark_error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol")
     )
