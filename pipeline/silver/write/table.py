@@ -134,15 +134,15 @@ class SilverTable:
 
     def _note_partial_inserts(self, plan: RangePlan) -> None:
         """Record that rows came into the row filter without all of their values."""
+        lsns = [LSN(survey.first[0]) for survey in plan.surveys if survey.partial_inserts]
+        if not lsns:
+            return
         sentence = (
             "Updates brought rows into the publication's row filter, and the server does not send unchanged "
             "TOAST values with them: they are NULL in silver, unless a later change sent them. Run "
             f"{self.name.command('reconcile')} --repair. With REPLICA IDENTITY FULL the server sends them."
         )
-        lsns = (LSN(survey.first[0]) for survey in plan.surveys if survey.partial_inserts)
-        events = [Event(*self.name, lsn, "resync", sentence) for lsn in lsns]
-        if events:
-            self._records.events.record(events)
+        self._records.events.record([Event(*self.name, lsn, "resync", sentence) for lsn in lsns])
 
     def _or_held(self, write: Callable[[], WriteResult]) -> WriteResult:
         """Return the result of a write; hold the table at its offset if a change was sent without its key."""
