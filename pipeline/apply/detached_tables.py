@@ -5,7 +5,7 @@ both cases no manifest contains it any more, because apply does not update it. R
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import replace
 
 from pipeline.bronze.copy_states import CopyHistory
@@ -131,8 +131,8 @@ class Archive:
 
 
 def detached_tables(
-    config: Config, copies: CopyHistory, registered: Mapping[TableName, RegisteredTable], point: BronzeOffset
+    config: Config, copies: CopyHistory, names: Iterable[TableName], point: BronzeOffset
 ) -> dict[TableName, str]:
-    """Return the detached tables of silver, each with the reason."""
-    found = {name: why_detached(config, copies, name, point) for name in registered}
+    """Return those of some tables that are detached, each with the reason."""
+    found = {name: why_detached(config, copies, name, point) for name in names}
     return {name: reason for name, reason in found.items() if reason}

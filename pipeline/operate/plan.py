@@ -26,7 +26,7 @@ from pipeline.operate.plan_report import Plan, PlannedTable, PlanStep
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.compare.comparable_columns import shown_relation
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
-from pipeline.silver.lake_facts import why_detached
+from pipeline.silver.lake_facts import no_longer_followed, why_detached
 from pipeline.silver.schema.protection_changes import rule_to_come
 from pipeline.silver.schema.schema_operations import (
     CreateTable,
@@ -164,7 +164,7 @@ def _with_resting_tables(
             rule = config.rule_for(name)
             keeps = (config.silver if rule is None else rule).detached_tables == "keep"
             cost = "its rows stay where they are" if keeps else "its rows are moved to the archive"
-            step = PlanStep(end.lsn, f"{reason} It follows the source no longer.", cost)
+            step = PlanStep(end.lsn, no_longer_followed(reason), cost)
             found.append(PlannedTable(name, manifest.lsn, {}, (step,)))
         # On other storage each log takes a Spark job.
         elif applier.lake.table_at(applier.planner.path(name)).local_path is None:

@@ -14,12 +14,14 @@ from dataclasses import replace
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalogs import Catalogs
+from pipeline.apply.detached_tables import detached_tables
 from pipeline.apply.expected_versions import ManifestEntries
 from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.locks import lock_apply
 from pipeline.errors import ConfigError, report_error
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
+from pipeline.silver.lake_facts import require_followed
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 
@@ -80,27 +82,35 @@ def run_rebuild(
     if applier.bronze.changes.exists():
         with lock_apply(applier.lake, config.pipeline, stop):
             applier.apply_pending()
-            _rebuild(applier, match_tables(globs), stop)
+            _rebuild(applier, match_tables(globs), stop, is_named=bool(globs))
             StatusWriter(applier, config).write(always=True)
     return applier.summary
 
 
-def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threading.Event) -> None:
-    if (manifest := applier.manifest) is None:
+def _rebuild(
+    applier: Applier, matches: Callable[[TableName], bool], stop: threading.Event, *, is_named: bool
+) -> None:
+    """Rebuild the tables that match; raise ConfigError if they are named and all are detached."""
+    manifest, end = applier.manifest, applier.bronze.captured_offset()
+    if manifest is None or end is None:
         return
-    registered = applier.records.tables.read()
+    registered = {name: table for name, table in applier.records.tables.read().items() if matches(name)}
     history = applier.bronze.copies.read()
-    registry = applier.records.tables
+    registry, decisions = applier.records.tables, applier.planner.decisions
     found = ManifestEntries(applier.lake, manifest, applier.planner.path, applier.bronze.txn, registry)
     entries = dict(found.before)
     applier.summary.rebuilt = rebuilt = []
-    for name in found.before:
+    detached = detached_tables(applier.planner.config, history, registered, end)
+    if is_named:
+        require_followed(registered, detached)
+    # a table that came back is in no manifest until its rows are those of its copy
+    for name in sorted({*found.before, *decisions} & registered.keys() - detached.keys()):
         if stop.is_set():
             break
-        if name not in registered or not matches(name) or name in applier.tables.held_by_guards:
+        if name in applier.tables.held_by_guards:
             continue  # bronze also holds the changes that the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
-        decision = applier.planner.decisions.get(name)
+        decision = decisions.get(name)
         if decision is not None and decision.blocks_rebuild:
             # bronze lacks rows of it, or the folder is another table's; that it is paused is shown already
             state.held = None if state.paused else decision.sentence

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeline.apply.detached_tables import detached_tables
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
@@ -24,6 +25,7 @@ from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
 from pipeline.silver.compare.comparable_columns import shown_relation
+from pipeline.silver.lake_facts import require_followed
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
@@ -90,6 +92,10 @@ def run_resync(
     names = tuple(name for name in sorted(known) if config.rule_for(name) is not None and matches(name))
     if not names:
         raise no_match(lake, config, globs)
+    end = bronze.captured_offset()
+    detached = detached_tables(config, bronze.copies.read(), names, end) if end else {}
+    require_followed(names, detached)
+    names = tuple(name for name in names if name not in detached)
     if key_ranges:
         _check_key_ranges(config, bronze, names, key_ranges, registered.get(names[0]))
     bronze.copies.request([CopyRequest.of(name, REASON, key_ranges) for name in names])

@@ -17,6 +17,7 @@ from pipeline.bronze.log import BronzeOffset
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.tables import NO_LIMITS, TableRule
+from pipeline.errors import ConfigError
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.pauses import Pause, paused_names
 from pipeline.metadata.registry import RegisteredTable
@@ -204,6 +205,18 @@ def why_detached(config: Config, copies: CopyHistory, name: TableName, point: Br
     if last is not None and last.state == DROPPED and last.dropped_at <= point.lsn:
         return last.sentence
     return None
+
+
+def no_longer_followed(reason: str) -> str:
+    """Return the sentence about a table that is detached for a reason."""
+    return f"{reason} It follows the source no longer."
+
+
+def require_followed(names: Iterable[TableName], detached: Mapping[TableName, str]) -> None:
+    """Raise ConfigError if all tables of some are detached, each for a reason."""
+    reasons = [detached.get(name) for name in names]
+    if reasons and all(reasons):
+        raise ConfigError(no_longer_followed(str(reasons[0])))
 
 
 def _followed(config: Config, relations: Iterable[SourceRelation]) -> dict[TableName, LSN]:

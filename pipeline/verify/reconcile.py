@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from uuid import uuid4
@@ -70,6 +70,7 @@ from pipeline.silver.compare.file_fingerprints import FileFingerprints, FileSums
 from pipeline.silver.compare.row_hashes import SilverHashes
 from pipeline.silver.compare.source_rows import SourceReads
 from pipeline.silver.fold.modes import kept_as, mode_changed, why_not_comparable
+from pipeline.silver.lake_facts import require_followed
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count
@@ -179,6 +180,8 @@ class Reconciler:
             self._unstable.clear()
             unsettled = self._compare_all(matches, names)
             if attempt == 0 and not unsettled and not self._verdicts:
+                registered = Records(self.lake).tables.read()
+                require_followed(self._chosen(matches, registered), self._detached(registered))
                 raise no_match(self.lake, self._config, globs)
             names = set(unsettled)
             if not names or (names <= self._unstable and not (was_applied or self._is_applied())):
@@ -272,9 +275,9 @@ class Reconciler:
         shown = manifest.by_name if manifest else {}
         failures = StatusTable(self.lake).failures()
         registered = records.tables.read()
-        captured, history = self._bronze.captured_offset(), self._bronze.copies.read()
-        detached = detached_tables(self._config, history, registered, captured) if captured else {}
-        chosen = names if names is not None else self._chosen(matches, registered) - detached.keys()
+        chosen = names
+        if chosen is None:
+            chosen = self._chosen(matches, registered) - self._detached(registered).keys()
         pinned: list[PinnedVersion] = []
         unsettled: dict[TableName, str] = {}
         for name in sorted(chosen):
@@ -293,6 +296,12 @@ class Reconciler:
         changed = {table.name for table in pinned if again.get(table.name) != table.registered}
         unsettled |= dict.fromkeys(changed, "Apply is changing the table's columns.")
         return [table for table in pinned if table.name not in changed], unsettled
+
+    def _detached(self, names: Iterable[TableName]) -> dict[TableName, str]:
+        captured = self._bronze.captured_offset()
+        if captured is None:
+            return {}
+        return detached_tables(self._config, self._bronze.copies.read(), names, captured)
 
     def _chosen(self, matches: Matches, names: Mapping[TableName, object]) -> set[TableName]:
         return {name for name in names if self._config.rule_for(name) is not None and matches(name)}

@@ -21,7 +21,7 @@ def why_missing(lake: Lake, name: TableName, known: Collection[TableName], confi
     """
     missing = f"Silver has no table {name}"
     folded = _folded(name)
-    if near := sorted(each for each in known if _folded(each) == folded):
+    if near := sorted(each for each in known if each != name and _folded(each) == folded):
         return f"{missing}, but {format_names(near)}. Names that differ in case are of different tables."
     if (recorded := _recorded(lake, name)) is not None:
         return recorded if str(name) in recorded else f"{missing}. {recorded}"

@@ -1,11 +1,13 @@
 """What a mode means beyond its rows: it is switched by a rebuild, held where it cannot be, and proven."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.delta.table import Lake
+from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.reconciliations import EQUAL, UNPROVEN
 from pipeline.metadata.registry import Records
@@ -199,6 +201,31 @@ def test_a_table_that_was_created_again_is_held(pipeline: Pipeline) -> None:
     assert "it was created again" in (pipeline.apply().tables[NAME].held or "")
     run_rebuild(pipeline.config, ["public.t"])
     assert rows(pipeline, "t", "id, v, _deleted") == [(5, "new", False)]
+
+
+@pytest.mark.promise("modes")
+def test_a_table_that_was_gone_and_was_created_again_is_built_on_request(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline("public.*", copy="initial", create_publication="all")
+    pipeline = in_mode(pipeline, "soft_delete")
+    begin(pipeline)
+    pipeline.catch_up("DROP TABLE t")
+    config, named = pipeline.config, ["public.t"]
+    detached: Sequence[Callable[[], object]] = (
+        lambda: run_rebuild(config, named),
+        lambda: run_resync(config, named),
+        lambda: run_reconcile(config, named, runs=True),
+    )
+    for command in detached:
+        with pytest.raises(ConfigError, match=r"not exist at the source.*follows the source no longer"):
+            command()
+    pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (5, 'new')")
+    pipeline.ingest()
+    assert "begin again with the copy" in (pipeline.apply().tables[NAME].held or "")
+    assert run_rebuild(pipeline.config, ["public.t"]).rebuilt == [NAME]
+    pipeline.catch_up("INSERT INTO t VALUES (6, 'newer')")
+    assert rows(pipeline, "t", "id, v, _deleted") == [(5, "new", False), (6, "newer", False)]
+    states = {table.name: table.state for table in read_status(pipeline.config).tables}
+    assert states == {NAME: "current"}
 
 
 @pytest.mark.slow
