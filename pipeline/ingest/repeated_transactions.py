@@ -3,7 +3,9 @@
 After a run that ended before its acknowledgement, or a crash of the server, a slot is behind bronze, and the
 server sends the same transactions again. A server that was restored to an earlier state has its slot of then,
 and its WAL has other transactions at LSNs that bronze has passed: capture would skip them silently.
-Transactions are the same if commit LSN, xid and commit time are. Nothing is acknowledged or written.
+Transactions are the same if commit LSN, xid and commit time are. A slot that was created again on a restored
+server may be younger than all of them, but it is not where an ingest of the lake has left a slot. Nothing is
+acknowledged or written.
 """
 
 from __future__ import annotations
@@ -108,9 +110,13 @@ def check_repeated(
     Not compared is what lies before the last gap, or was compacted by the retention.
     """
     gaps = bronze.copies.read().gaps
-    start = max(slot.confirmed_flush_lsn, bronze.bases.read().lsn, gaps[-1].end if gaps else INVALID)
+    since = max(bronze.bases.read().lsn, gaps[-1].end if gaps else INVALID)
+    start = max(slot.confirmed_flush_lsn, since)
     if start >= offset:
         return
+    # The functions of the SQL route may leave a slot behind the record that they were asked for.
+    if config.source.route == "walsender" and slot.confirmed_flush_lsn > since:
+        _require_acknowledged(bronze, slot)
     with closing(_start_stream(config, identity, offset)) as stream:
         sent = _read_sent(stream, offset, stop, slot.name)
     known = _read_transactions(bronze, start, offset)
@@ -130,6 +136,22 @@ def check_repeated(
         raise RestoredSourceError(
             f"The server was restored to an earlier state and has gone on from there: {found}. {_ADVICE}"
         )
+
+
+def _require_acknowledged(bronze: Bronze, slot: Slot) -> None:
+    """Raise RestoredSourceError if a slot is between two offsets of bronze: no ingest left it there."""
+    for commit in bronze.changes.newest_commits():
+        if (recorded := user_metadata_of(commit).get("to_lsn")) is None:
+            continue
+        lsn = LSN.parse(recorded)
+        if lsn < slot.confirmed_flush_lsn:
+            raise RestoredSourceError(
+                f"The slot {slot.name} is at {slot.confirmed_flush_lsn}, where no ingest of this lake has "
+                "left it: another program created or moved it, and the server may have been restored to an "
+                f"earlier state. {_ADVICE}"
+            )
+        if lsn == slot.confirmed_flush_lsn:
+            return
 
 
 def _start_stream(config: Config, identity: ServerIdentity, end_lsn: LSN) -> ChangeStream:

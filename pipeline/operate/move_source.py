@@ -46,7 +46,8 @@ from pipeline.postgres.open_transactions import write_wal_past_now
 from pipeline.postgres.publication import describe_published, ensure_publication, list_published
 from pipeline.postgres.replication.slot import drop_slot, read_slot, renew_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
-from pipeline.postgres.same_source import check_server
+from pipeline.postgres.same_source import check_server, is_published_since
+from pipeline.postgres.watched_tables import read_watched_tables
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
@@ -54,6 +55,7 @@ from pipeline.units import format_size
 
 _PAUSE = 2.0  # seconds in which nothing may arrive from the old server
 _MAX_SWITCHES = 64  # of a WAL segment, that a person may be asked for
+_KEEPS_SLOTS_SINCE = 170000  # pg_upgrade, of the old server
 _KEPT_SLOT = "The slot was kept by pg_upgrade, so nothing was committed between the servers."
 
 
@@ -107,7 +109,7 @@ def run_move_source(
 ) -> MoveSummary:
     """Move the pipeline to the server that the configuration names; `old` is the conninfo of the one before.
 
-    With `compares`, tables are compared also if pg_upgrade kept the slot.
+    With `compares`, tables are also compared if pg_upgrade kept the slot, or bronze follows it already.
     """
     stop = stop or threading.Event()
     lake = Lake.for_writing(config.storage, application=f"pgdelta move-source {config.pipeline}")
@@ -184,7 +186,8 @@ class SourceMove:
 
     def next_step(self) -> MoveStep:
         """Return what bronze says is to be done next."""
-        is_switched = self._is_same_system and self._continues()
+        is_due = self._compares and MoveStep.SWITCH not in self.summary.steps
+        is_switched = not is_due and self._is_same_system and self._continues()
         waiting = self._bronze.copies.read().open_requests().values()
         is_open = any(request.closes_gap for requests in waiting for request in requests)
         done = MoveStep.COMPARE in self.summary.steps
@@ -253,6 +256,7 @@ class SourceMove:
                 raise SourceError("The server of source.conninfo is a standby. Promote it, then run again.")
             _refuse_earlier_wal(connection, now, captured.lsn, is_same_system=self._is_same_system)
             ensure_publication(connection, config)
+            seen = read_watched_tables(connection, config.source.publication)
             names = followed_tables(connection, config)
             self._refuse_missing(names)
             is_kept = self._is_slot_kept(connection, names)
@@ -295,9 +299,10 @@ class SourceMove:
                 ]
             writer.record_copies(rows)
             writer.prepared.forget(writer.prepared.open() - survivors)
-            # oids of the old server say nothing about partitions and publications of the new one
-            unknown = CatalogState(0, 0, {}, end, 0)
-            CatalogTable(bronze.lake).replace(unknown, config.source.publication)
+            # oids of the old server say nothing about the tables and partitions of the new one
+            publication = (seen.publication_id, seen.publication_xmin) if seen else (0, 0)
+            state = CatalogState(*publication, {}, end, 0)
+            CatalogTable(bronze.lake).replace(state, config.source.publication)
             writer.land_gap(captured.lsn, end, sentence, moved_from=recorded.get("system_identifier"))
             writer.force_logs()
         summary = self.summary
@@ -327,14 +332,18 @@ class SourceMove:
     def _is_slot_kept(self, connection: Connection, names: Collection[TableName]) -> bool:
         """Return whether pg_upgrade kept the slot, which it does only if the slot had read everything.
 
-        Such a server is another system with the same oids and attribute numbers. A slot that an earlier run
-        of this command created is younger than its requests.
+        It keeps those of servers from 17 on; bronze may not know which one the old server was. The new one is
+        another system with the same oids and attribute numbers, and with the publication as it was before the
+        slot. A slot that an earlier run of this command created is younger than its requests.
         """
         requests = self._bronze.copies.read().open_requests().values()
         if self._compares or any(request.closes_gap for found in requests for request in found):
             return False
-        slot = read_slot(connection, self._config.source.slot)
-        if self._is_same_system or slot is None or slot.is_lost or self._identity.server_version < 170000:
+        source, recorded = self._config.source, self._bronze.metadata().get("server_version", 0)
+        slot = read_slot(connection, source.slot)
+        if self._is_same_system or slot is None or slot.is_lost or recorded < _KEEPS_SLOTS_SINCE:
+            return False
+        if not is_published_since(connection, source.publication, source.slot):
             return False
         moved = self._match_tables(connection, names, INVALID)
         return len(moved) == len(names) and all(table.is_same for table in moved)

@@ -137,12 +137,8 @@ class ServerIdentity:
     @property
     def facts(self) -> dict[str, object]:
         """What commits of the stream record of the source."""
-        return {
-            "system_identifier": self.system_identifier,
-            "timeline": self.timeline,
-            "database": self.database,
-            "database_oid": self.database_oid,
-        }
+        names = ("system_identifier", "timeline", "database", "database_oid", "server_version")
+        return {name: getattr(self, name) for name in names}
 
     def is_of(self, recorded: Mapping[str, Any]) -> bool:
         """Return whether commits that recorded these facts came from this database, whatever its name."""

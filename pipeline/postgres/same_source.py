@@ -7,13 +7,24 @@ from typing import Any
 
 from pipeline.config.config import Config
 from pipeline.errors import GapError, SlotGapError
-from pipeline.postgres.connection import ServerIdentity, read_timeline_ends
+from pipeline.postgres.connection import Connection, ServerIdentity, read_timeline_ends, reading
 from pipeline.postgres.replication.slot import Slot, moved_slot_error
 from pipeline.protocol.lsn import LSN
 
 _MOVE_ADVICE = (
     "If the database now runs on this server, run pgdelta move-source. Otherwise correct source.conninfo."
 )
+
+_IS_PUBLISHED_SINCE = """
+WITH publication AS (SELECT oid, xmin FROM pg_catalog.pg_publication WHERE pubname = %(publication)s),
+rows AS (
+    SELECT xmin FROM publication
+    UNION ALL SELECT r.xmin FROM pg_catalog.pg_publication_rel r JOIN publication p ON p.oid = r.prpubid
+    UNION ALL SELECT n.xmin FROM pg_catalog.pg_publication_namespace n JOIN publication p ON p.oid = n.pnpubid
+)
+SELECT bool_and(age(rows.xmin) > age(slot.catalog_xmin))
+FROM rows, pg_catalog.pg_replication_slots slot WHERE slot.slot_name = %(slot)s
+"""  # servers from 15 on
 
 
 def refuse_other_source(
@@ -54,6 +65,13 @@ def check_slot(slot: Slot, offset: LSN) -> None:
     """Raise SlotGapError if the slot is ahead of the offset."""
     if slot.confirmed_flush_lsn > offset:
         raise moved_slot_error(slot.name, slot.confirmed_flush_lsn, offset)
+
+
+def is_published_since(connection: Connection, publication: str, slot: str) -> bool:
+    """Return whether a publication and its entries are older than a slot that nothing has read yet."""
+    with reading("the publication"):
+        row = connection.execute(_IS_PUBLISHED_SINCE, {"publication": publication, "slot": slot}).fetchone()
+    return row is not None and row[0] is True
 
 
 def why_refused(

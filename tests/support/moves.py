@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -82,10 +83,12 @@ class Killed(BaseException):
 
 @contextmanager
 def killed(owner: object, name: str, *, is_after: bool) -> Iterator[None]:
-    """Let the process end before or after the first call of a function."""
+    """Let the process end before or after its main thread first calls a function."""
     function = getattr(owner, name)
 
     def call(*arguments: object, **options: object) -> object:
+        if threading.current_thread() is not threading.main_thread():
+            return function(*arguments, **options)
         if is_after:
             function(*arguments, **options)
         raise Killed

@@ -37,7 +37,7 @@ from pipeline.cli.signals import CommandKind
 @flag(
     "--compare",
     group="Run",
-    help="Compare the tables also if pg_upgrade kept the slot.",
+    help="Compare the tables also if pg_upgrade kept the slot, or bronze follows the server already.",
 )
 @strict_option
 @output_options

@@ -15,7 +15,7 @@ from pipeline.config.config import Protocol
 from pipeline.crash_steps import CrashStep
 from pipeline.delta.table import Lake
 from pipeline.errors import GapError, RestoredSourceError
-from pipeline.operate.move_source import run_move_source
+from pipeline.operate.move_source import MoveStep, run_move_source
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from tests.support.fault_points import crash_at
@@ -117,6 +117,33 @@ def test_a_restored_source_is_found_and_compared(
         life.assert_equal("a")
         life.catch_up("DELETE FROM a WHERE id = 5")
         life.assert_equal("a")
+
+
+@pytest.mark.promise("gaps are never silent")
+def test_a_slot_that_was_created_on_a_restored_source_is_found(
+    make_server: MakeServer, make_pipeline: MakePipeline, tmp_path: Path
+) -> None:
+    with started(make_server, make_pipeline, 18) as life:
+        restored(life, tmp_path / "copy")
+        slot = life.config.source.slot
+        life.run(
+            "INSERT INTO a VALUES (100, 'new')",
+            f"SELECT pg_drop_replication_slot('{slot}')",
+            f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
+        )
+        advance_wal(life.database, captured_offset(life))  # without another change of the table
+        with pytest.raises(RestoredSourceError, match=r"no ingest of this lake has left it.*move-source"):
+            life.ingest()
+        steps = [MoveStep.SWITCH, MoveStep.COMPARE]
+        for compares in (False, True):
+            assert run_move_source(life.config, compares=compares).steps == steps
+            life.assert_equal("a")
+        assert not run_move_source(life.config).steps
+        again = life.ingest("DELETE FROM a WHERE id = 5")
+        assert not again.copies
+        assert not again.compared
+        assert not life.ingest().compared
+        life.assert_follows("a")
 
 
 @pytest.mark.sample(1)
