@@ -119,6 +119,7 @@ _CONNECTION_DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
+_DENIED_SCHEMA = re.compile("for schema (.+)")
 _SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
@@ -491,6 +492,6 @@ def privilege_advice(message: str, user: str) -> str:
     role = quote_identifier(user)
     if "row-level security" in message:
         return f"Run ALTER ROLE {role} BYPASSRLS as a superuser."
-    if "for schema" in message:
-        return f"Run GRANT USAGE ON SCHEMA … TO {role} as its owner."
+    if schema := _DENIED_SCHEMA.search(message):
+        return f"Run GRANT USAGE ON SCHEMA {quote_identifier(schema[1])} TO {role} as its owner."
     return f"Run GRANT SELECT ON … TO {role} as its owner."

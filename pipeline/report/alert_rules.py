@@ -362,7 +362,9 @@ def find_alerts(facts: AlertFacts) -> Alerts:
         if rule.kind not in kinds:
             continue
         if rule.is_known(facts):
-            found += [Alert(rule.name, rule.kind, name, sentence) for name, sentence in rule.find(facts)]
+            for name, sentence in rule.find(facts):
+                named = sentence if name is None else name.introduce(sentence, f"{name}: ")
+                found.append(Alert(rule.name, rule.kind, name, named))
         else:
             unknown.add(rule.name)
     return Alerts(facts.status.pipeline, found, unknown)

@@ -286,12 +286,12 @@ def describe_tables(
         if name not in found:
             event = events.get(name)
             reason = why_detached(lake.config, history, name, lake.end)
-            sentence = event.sentence if event else f"Silver keeps it in {table.path}."
+            state, sentence = DETACHED, event.sentence if event else f"Silver keeps it in {table.path}."
             if reason is not None:
                 sentence = f"{reason} Silver keeps its rows in {table.path}."
-            found[name] = TableStatus(
-                name, DETACHED, INVALID, -1, misfits.get(name, {}), sentence, event=event
-            )
+            elif event is not None and event.kind in HOLDING:
+                state = event.kind  # it came back, and its copy has not the rows that silver keeps
+            found[name] = TableStatus(name, state, INVALID, -1, misfits.get(name, {}), sentence, event=event)
     for name, sentence in unpublished.items():
         before = found.get(name, TableStatus(name, DETACHED, INVALID, -1, {}))
         if lake.config.rule_for(name) is not None and before.state not in (*HOLDING, FAILED):

@@ -58,7 +58,10 @@ class GapComparer:
             start = history.gaps[-1].start if rewrite is None else rewrite
             if applied < start and (rewrite is not None or not _has_earlier_gap(history, applied)):
                 place = f"the gap at {start}" if rewrite is None else str(start)
-                found[name] = f"Silver is not complete up to {place} yet. Run apply, then ingest again."
+                found[name] = (
+                    f"Not yet, because silver is not complete up to {place}. The first ingest after an apply "
+                    "compares it."
+                )
         return found
 
     def compare(

@@ -220,7 +220,7 @@ def test_a_missing_publication_privilege_is_reported_before_the_start(
 @pytest.mark.parametrize(
     ("granted", "fix"),
     [
-        (COPY[:2], "Run GRANT USAGE ON SCHEMA … TO"),
+        (COPY[:2], 'Run GRANT USAGE ON SCHEMA "sales" TO'),
         (COPY[:3], "Run GRANT SELECT ON … TO"),
     ],
 )
