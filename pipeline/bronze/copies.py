@@ -101,9 +101,10 @@ def dropped_row(history: CopyHistory, name: TableName, lsn: LSN, sentence: str) 
     }
 
 
-def gap_row(start: LSN, end: LSN, sentence: str) -> CopyRow:
+def gap_row(start: LSN, end: LSN, sentence: str, *, is_fork: bool = False) -> CopyRow:
     """Return the row of a gap of the stream, from `start` (exclusive) to `end` (inclusive)."""
-    return {"copy_id": 0, "state": GAP, "from_lsn": start, "lsn": end, "sentence": sentence}
+    row: CopyRow = {"copy_id": 0, "state": GAP, "from_lsn": start, "lsn": end, "sentence": sentence}
+    return {**row, "membership": 1} if is_fork else row
 
 
 def compared_row(name: TableName, comparison: Comparison) -> CopyRow:
@@ -258,7 +259,7 @@ class Copies:
             self._recorded_at = max((row["recorded_at"] for row in rows), default=EPOCH)
             rows = self._rows = needed_rows(rows)
             gaps = (
-                Gap(LSN(row["from_lsn"]), LSN(row["lsn"]), row["sentence"])
+                Gap(LSN(row["from_lsn"]), LSN(row["lsn"]), row["sentence"], bool(row["membership"]))
                 for row in rows
                 if row["state"] == GAP
             )

@@ -187,11 +187,16 @@ class CopyState:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What the stream lacks: everything that was committed in (start, end]."""
+    """What the stream lacks: everything that was committed in (start, end].
+
+    After a fork the source is another server, or an earlier state of it that went on: its transactions may
+    have the xids of other ones before.
+    """
 
     start: LSN
     end: LSN
     sentence: str
+    is_fork: bool = False
 
     def is_before(self, lsn: LSN) -> bool:
         """Return whether a snapshot at an LSN has all that lies in the gap."""
@@ -336,6 +341,11 @@ class CopyHistory:
     def last_gap(self, before: LSN) -> Gap | None:
         """Return the last gap that begins before an LSN, None if there is none."""
         return next((gap for gap in reversed(self.gaps) if gap.start < before), None)
+
+    def xids_since(self, lsn: LSN) -> LSN:
+        """Return the LSN from which on, up to that of a snapshot, an xid is that of one transaction."""
+        forks = [*(gap.end for gap in self.gaps if gap.is_fork), *(table.lsn for table in self.moves.tables)]
+        return max((end for end in forks if end <= lsn + 1), default=INVALID)
 
     def open_gap(self, name: TableName, copy: CompleteCopy | None, before: LSN | None = None) -> Gap | None:
         """Return the last gap that a table's copy does not cover and no comparison closed, None if none.

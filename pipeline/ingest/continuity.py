@@ -17,7 +17,7 @@ from pipeline.postgres.publication import list_published
 from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot, renew_slot
 from pipeline.postgres.watched_tables import read_watched_tables
 from pipeline.protocol.lsn import LSN
-from pipeline.table_copy.catalog_watch import record_publication
+from pipeline.table_copy.catalog_watch import record_fork, record_publication
 from pipeline.table_name import TableName
 
 
@@ -72,6 +72,8 @@ def cross_gap(
     offset: LSN,
     sentence: str,
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    is_fork: bool = False,
 ) -> LSN:
     """Record a gap after the offset, request a copy of every table, and return the end of the gap.
 
@@ -87,12 +89,14 @@ def cross_gap(
     if is_moved:
         refuse_unknown_prepared(connection, config.source.slot, prepared.open())
     is_new = before is None or before.is_lost
-    seen = read_watched_tables(connection, config.source.publication) if is_new else None
+    seen = read_watched_tables(connection, config.source.publication) if is_new or is_fork else None
     slot = renew_slot(connection, config, should_stop)
     end = max(offset, slot.confirmed_flush_lsn)
-    if seen is not None:
+    if is_fork:
+        record_fork(bronze, seen, config.source.publication, end)
+    elif seen is not None:
         record_publication(bronze, seen, config.source.publication)
-    writer.record_copies([gap_row(offset, end, sentence)])
+    writer.record_copies([gap_row(offset, end, sentence, is_fork=is_fork)])
     names = followed_tables(connection, config)
     if config.source.lost_slot == "compare":
         bronze.copies.request([CopyRequest.after_gap(name, end) for name in names])

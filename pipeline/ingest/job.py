@@ -19,6 +19,7 @@ from pipeline.delta.lake_format import record_format
 from pipeline.delta.table import Lake
 from pipeline.errors import (
     NOTICES,
+    RestoredSourceError,
     SlotGapError,
     SlotWaitStopped,
     UndecodableError,
@@ -213,20 +214,26 @@ def _continue(
 ) -> LSN:
     """Return the offset from which the stream goes on: bronze's, or that of a new slot after a gap."""
     writer.record_offset_again(captured)
-    writer.continue_horizons(recorded)
-    try:
-        if gap is not None:
-            raise gap
-        require_continuity(Continuation(config, connection, writer, recorded, identity, captured.lsn, stop))
-        report_new_name(recorded, identity)
-        writer.continue_prepared(recorded)
-    except SlotGapError as found:
-        if config.source.lost_slot == "stop":
-            raise
-        if isinstance(found, UnusableSlotError):
-            drop_slot(connection, config.source.slot)
-        return cross_gap(connection, config, writer, captured.lsn, str(found), stop.is_set)
-    return captured.lsn
+    found: SlotGapError | None = gap
+    if found is None:
+        try:
+            require_continuity(
+                Continuation(config, connection, writer, recorded, identity, captured.lsn, stop)
+            )
+            report_new_name(recorded, identity)
+            writer.continue_prepared(recorded)
+        except SlotGapError as error:
+            found = error
+    is_fork = isinstance(found, RestoredSourceError)
+    if not is_fork:
+        writer.continue_horizons(recorded)
+    if found is None:
+        return captured.lsn
+    if config.source.lost_slot == "stop":
+        raise found
+    if isinstance(found, UnusableSlotError):
+        drop_slot(connection, config.source.slot)
+    return cross_gap(connection, config, writer, captured.lsn, str(found), stop.is_set, is_fork=is_fork)
 
 
 def _protect(config: Config, connection: Connection, writer: BronzeWriter) -> ColumnProtection:

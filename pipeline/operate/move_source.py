@@ -30,7 +30,6 @@ from pipeline.errors import GapError, RestoredSourceError, SlotWaitStopped, Sour
 from pipeline.ingest import job as ingesting
 from pipeline.ingest.continuity import followed_tables, may_skip_prepared, refuse_unknown_prepared
 from pipeline.ingest.repeated_transactions import check_repeated
-from pipeline.metadata.catalog import CatalogState, CatalogTable
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import (
@@ -50,6 +49,7 @@ from pipeline.postgres.same_source import check_server, is_published_since
 from pipeline.postgres.watched_tables import read_watched_tables
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
+from pipeline.table_copy.catalog_watch import record_fork
 from pipeline.table_name import TableName
 from pipeline.units import format_size
 
@@ -281,7 +281,10 @@ class SourceMove:
                 f"The source moved from system {recorded.get('system_identifier')} to system "
                 f"{now.system_identifier}."
             )
-            rows = [gap_row(captured.lsn, end, sentence), *(moved_row(table) for table in moved)]
+            rows = [
+                gap_row(captured.lsn, end, sentence, is_fork=True),
+                *(moved_row(table) for table in moved),
+            ]
             if is_kept:
                 published = list_published(connection, config.source.publication)
                 rows += [
@@ -299,10 +302,7 @@ class SourceMove:
                 ]
             writer.record_copies(rows)
             writer.prepared.forget(writer.prepared.open() - survivors)
-            # oids of the old server say nothing about the tables and partitions of the new one
-            publication = (seen.publication_id, seen.publication_xmin) if seen else (0, 0)
-            state = CatalogState(*publication, {}, end, 0)
-            CatalogTable(bronze.lake).replace(state, config.source.publication)
+            record_fork(bronze, seen, config.source.publication, end)
             writer.land_gap(captured.lsn, end, sentence, moved_from=recorded.get("system_identifier"))
             writer.force_logs()
         summary = self.summary

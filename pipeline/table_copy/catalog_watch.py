@@ -47,6 +47,15 @@ def record_publication(bronze: Bronze, seen: WatchedTables, publication: str) ->
         table.replace(now, publication)
 
 
+def record_fork(bronze: Bronze, seen: WatchedTables | None, publication: str, end: LSN) -> None:
+    """Record the publication of another server, or of an earlier state of it, as it was before a gap's end.
+
+    Oids and xids from before say nothing about its tables and partitions.
+    """
+    ids = (seen.publication_id, seen.publication_xmin) if seen is not None else (0, 0)
+    CatalogTable(bronze.lake).replace(CatalogState(*ids, {}, end, 0), publication)
+
+
 class CatalogWatch:
     """Compares the catalog with its recorded state, for one run of ingest."""
 

@@ -20,11 +20,11 @@ from functools import cached_property
 
 from pipeline.bronze.copies import CopyRow, abandoned_row, compared_row, complete_row, reading_row
 from pipeline.bronze.copy_states import Comparison, CopyHistory, CopyRequest, adopts_no_protected
+from pipeline.bronze.log import Bronze
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.staged_files import COPIES, StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
-from pipeline.delta.table import LakeTable
 from pipeline.errors import LakeError, NotPublishedError, SourceError, report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
@@ -339,7 +339,7 @@ class CopyCoordinator:
                 stop=self._state.stop_copies,
                 spool_limit=self._config.ingest.spool_limit,
             )
-            invisible = InvisibleCommits(self._bronze.changes, tables)
+            invisible = InvisibleCommits(self._bronze, tables)
             landed: list[TableCopy] = []
             try:
                 for table in readers.run():
@@ -428,13 +428,15 @@ class InvisibleCommits:
     Bronze must be past the newest snapshot: then no other ones are added.
     """
 
-    def __init__(self, changes: LakeTable, tables: Sequence[TableCopy]) -> None:
-        self._changes = changes
+    def __init__(self, bronze: Bronze, tables: Sequence[TableCopy]) -> None:
+        self._bronze = bronze
         self._snapshots = {table.state.name: [*table.state.snapshots, table.snapshot] for table in tables}
         self._found: Mapping[TableName, tuple[LSN, ...]] | None = None
 
     def of(self, name: TableName) -> tuple[LSN, ...]:
         """Return those of a table, in order."""
         if self._found is None:
-            self._found = find_invisible_commits(self._changes, self._snapshots)
+            self._found = find_invisible_commits(
+                self._bronze.changes, self._snapshots, self._bronze.copies.read()
+            )
         return self._found.get(name, ())

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.bronze.changes_scan import ChangesScan
-from pipeline.bronze.copy_states import SnapshotChunks
+from pipeline.bronze.copy_states import CopyHistory, SnapshotChunks
 from pipeline.delta.table import LakeTable
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -12,16 +12,22 @@ _WAL_OF_ALL_XIDS = 2**36  # bytes; 16 of them for each
 _COLUMNS = ("schema_name", "table_name", "commit_lsn", "xid")
 
 
-def was_running(xids: Sequence[int], lsn: LSN) -> str:
-    """Return SQL that is true for changes of transactions that a snapshot at an LSN saw running.
+def was_running(xids: Sequence[int], lsn: LSN, history: CopyHistory) -> str:
+    """Return SQL that is true for changes of transactions that a snapshot at an LSN saw running."""
+    return f"xid IN ({', '.join(map(str, xids))}) AND commit_lsn >= {int(_first_lsn(lsn, history))}"
 
-    An xid is used again after 2³² others, which leave more than 64 GiB of WAL: no clock is needed.
+
+def _first_lsn(lsn: LSN, history: CopyHistory) -> LSN:
+    """Return the LSN from which on, up to another one, no two transactions have the same xid.
+
+    An xid is used again after 2³² others, which leave more than 64 GiB of WAL: no clock is needed. Another
+    server, or an earlier state of one, uses its own.
     """
-    return f"xid IN ({', '.join(map(str, xids))}) AND commit_lsn > {int(lsn) - _WAL_OF_ALL_XIDS}"
+    return LSN(max(0, lsn - _WAL_OF_ALL_XIDS + 1, history.xids_since(lsn)))
 
 
 def find_invisible_commits(
-    changes: LakeTable, snapshots: Mapping[TableName, Sequence[SnapshotChunks]]
+    changes: LakeTable, snapshots: Mapping[TableName, Sequence[SnapshotChunks]], history: CopyHistory
 ) -> dict[TableName, tuple[LSN, ...]]:
     """Return the commit LSNs of each table's changes that its snapshots do not see though they lie before.
 
@@ -34,21 +40,22 @@ def find_invisible_commits(
     if not running:
         return {}
     found: dict[TableName, set[LSN]] = {}
-    for schema, table, commit_lsn, xid in _commits(changes, running):
+    for schema, table, commit_lsn, xid in _commits(changes, running, history):
         name = TableName(schema, table)
         for snapshot in running.get(name, ()):
-            if commit_lsn <= snapshot.lsn and xid in snapshot.running:
+            if _first_lsn(snapshot.lsn, history) <= commit_lsn <= snapshot.lsn and xid in snapshot.running:
                 found.setdefault(name, set()).add(LSN(commit_lsn))
     return {name: tuple(sorted(lsns)) for name, lsns in found.items()}
 
 
 def _commits(
-    changes: LakeTable, snapshots: Mapping[TableName, Sequence[SnapshotChunks]]
+    changes: LakeTable, snapshots: Mapping[TableName, Sequence[SnapshotChunks]], history: CopyHistory
 ) -> Iterable[tuple[str, str, int, int]]:
     """Return schema, table, commit LSN and xid of changes by transactions that a snapshot saw running."""
     distinct = {snapshot for of_table in snapshots.values() for snapshot in of_table}
     conditions = {
-        f"(commit_lsn <= {int(each.lsn)} AND {was_running(each.running, each.lsn)})" for each in distinct
+        f"(commit_lsn <= {int(each.lsn)} AND {was_running(each.running, each.lsn, history)})"
+        for each in distinct
     }
     condition = " OR ".join(sorted(conditions))
     path = changes.local_path
@@ -57,8 +64,7 @@ def _commits(
         return [tuple(row) for row in rows.select(*_COLUMNS).distinct().collect()]
     # every change of a transaction ends after its commit LSN
     starts = {
-        name: LSN(max(0, min(each.lsn for each in of_table) - _WAL_OF_ALL_XIDS))
-        for name, of_table in snapshots.items()
+        name: min(_first_lsn(each.lsn, history) for each in of_table) for name, of_table in snapshots.items()
     }
     scan = ChangesScan(
         path,

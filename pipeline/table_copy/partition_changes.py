@@ -144,7 +144,7 @@ class PartitionChanges:
         self._state.require(lsn)
         if not self._state.wait_past(LSN(lsn - 1)):
             return False
-        changes = count_changes(self._bronze.changes, root.name, rows, before.lsn, ("I", "U"))
+        changes = count_changes(self._bronze, root.name, rows, before.lsn, ("I", "U"))
         return all(count <= changes.get(xid, 0) for xid, count in rows.items())
 
 

@@ -16,7 +16,6 @@ from pipeline.bronze.changes_scan import ChangesScan
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
-from pipeline.delta.table import LakeTable
 from pipeline.metadata.catalog import CatalogState, SourcePartition, TableFile
 from pipeline.metadata.events import Event
 from pipeline.postgres.connection import Connection
@@ -126,7 +125,7 @@ class Rewrites:
         if not self._state.wait_past(LSN(now.lsn - 1)):
             return set(), undecided | unproven
         xids = {suspects[oid].row_xmin for oid in unproven}
-        truncated = count_changes(self._bronze.changes, name, xids, before.lsn, ("T",))
+        truncated = count_changes(self._bronze, name, xids, before.lsn, ("T",))
         # the transaction that truncated a table may also have altered what it wrote since
         is_proven = {
             oid: suspects[oid].row_xmin in truncated and not self._has_lost_default(connection, oid, before)
@@ -194,14 +193,17 @@ class Rewrites:
 
 
 def count_changes(
-    changes: LakeTable, name: TableName, xids: Collection[int], lsn: LSN, ops: tuple[str, ...]
+    bronze: Bronze, name: TableName, xids: Collection[int], lsn: LSN, ops: tuple[str, ...]
 ) -> dict[int, int]:
     """Return how many changes of a table transactions made that committed about an LSN or later, by xid.
 
     Changes with unchanged TOAST do not count: they bring no complete row.
     """
     letters = ", ".join(map(repr, ops))
-    condition = f"op IN ({letters}) AND unsent IS NULL AND {was_running(sorted(xids), lsn)}"
+    condition = (
+        f"op IN ({letters}) AND unsent IS NULL AND {was_running(sorted(xids), lsn, bronze.copies.read())}"
+    )
+    changes = bronze.changes
     path = changes.local_path
     rows: Iterable[tuple[str, str, int, int]]
     if path is None:

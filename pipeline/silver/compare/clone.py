@@ -71,7 +71,9 @@ class SnapshotBronze(Bronze):
         super().__init__(lake, pipeline)
         self._snapshot = snapshot
         if snapshot.running:
-            self.visible = f"NOT coalesce({was_running(snapshot.running, snapshot.lsn)}, false)"
+            self.visible = (
+                f"NOT coalesce({was_running(snapshot.running, snapshot.lsn, self.copies.read())}, false)"
+            )
 
     def in_session(self, spark: SparkSession | SparkProvider) -> SnapshotBronze:
         """Return the same tables in another session."""
@@ -198,7 +200,8 @@ class SnapshotCloner:
         self._changed |= {name for name, offset in offsets.items() if self._bronze.why_unread(name, offset)}
         self._changes.begin_batch(max(offsets.values(), default=INVALID))
         snapshot = SnapshotChunks(self._snapshot.lsn, self._snapshot.running, 0, ())
-        invisible = find_invisible_commits(self._bronze.changes, {table.name: [snapshot] for table in pinned})
+        snapshots = {table.name: [snapshot] for table in pinned}
+        invisible = find_invisible_commits(self._bronze.changes, snapshots, self._bronze.copies.read())
         sentence = "Silver shows a transaction that was not visible at the source yet. Compare again later."
         return {
             table.name: sentence

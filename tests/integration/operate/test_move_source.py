@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from pipeline.bronze.log import Bronze
@@ -93,6 +94,33 @@ def test_a_server_that_a_dump_filled_is_followed(
         life.assert_equal("a")
         assert run_audit(life.config).exit_code(strict=False) == 0
         assert not run_move_source(life.config).steps
+
+
+@pytest.mark.promise("moved sources")
+def test_an_xid_of_the_old_server_is_no_transaction_of_the_new_one(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    """A copy is read while a transaction runs whose xid the old server gave to a captured one."""
+    database, new = (database_of(make_server(), "shop") for _ in range(2))
+    old = make_pipeline(copy="initial", create_publication="all", database=database)
+    old.catch_up("CREATE TABLE bag (a int)", "ALTER TABLE bag REPLICA IDENTITY FULL")
+    old.catch_up(*["SELECT txid_current()"] * 200, "INSERT INTO bag VALUES (1), (1), (2)")
+    old.catch_up("DELETE FROM bag WHERE a = 2")
+    bronze = Bronze(Lake(old.config.storage), old.config.pipeline)
+    [xid] = bronze.changes.rows(["xid"], pc.field("op") == "D")["xid"].to_pylist()
+    dump_into(database, new)
+    advance_wal(new, LSN(database.flush_lsn() + (64 << 20)))
+    new.run("INSERT INTO bag VALUES (2)")
+    with moved(old, new) as life, new.connect() as running:
+        stop = threading.Event()
+        SourceMove(life.config, bronze, None, compares=False, stop=stop).carry_out(MoveStep.SWITCH)
+        while life.source.execute("SELECT txid_current()").fetchone() != (xid - 1,):
+            pass
+        running.execute("BEGIN")
+        assert running.execute("SELECT txid_current()").fetchone() == (xid,)
+        assert run_move_source(life.config).steps == [MoveStep.COMPARE]
+        running.execute("ROLLBACK")
+        life.assert_follows("bag")
 
 
 @pytest.mark.promise("moved sources")

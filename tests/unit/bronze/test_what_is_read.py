@@ -9,7 +9,7 @@ import pytest
 from pipeline.bronze import change_rows
 from pipeline.bronze.activity import newest_commit
 from pipeline.bronze.change_rows import ChangeRows
-from pipeline.bronze.copy_states import Chunk, CompleteCopy, SnapshotChunks
+from pipeline.bronze.copy_states import Chunk, CompleteCopy, CopyHistory, Gap, SnapshotChunks
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.relations import relation_version
 from pipeline.bronze.table_input import InputStart
@@ -164,12 +164,20 @@ def test_invisible_commits_are_found_in_the_files_of_their_transactions(lake: Na
             name = TableName(row["schema_name"], row["table_name"])
             expected[name] = (*expected.get(name, ()), LSN(row["commit_lsn"]))
     with bronze_reads() as reads:
-        found = find_invisible_commits(fresh(lake).changes, {name: [snapshot] for name in lake.names})
+        snapshots = {name: [snapshot] for name in lake.names}
+        found = find_invisible_commits(fresh(lake).changes, snapshots, CopyHistory())
     assert found == expected
     assert sum(map(len, found.values())) == 2
     assert len(reads.paths) == 2
     with bronze_reads() as reads:
-        assert find_invisible_commits(fresh(lake).changes, {lake.names[0]: [snapshot]}) == {
+        of_one = {lake.names[0]: [snapshot]}
+        assert find_invisible_commits(fresh(lake).changes, of_one, CopyHistory()) == {
             name: lsns for name, lsns in expected.items() if name == lake.names[0]
         }
     assert len(reads.paths) == len(expected.get(lake.names[0], ()))
+    # another server, or an earlier state of this one, had other transactions under the same xids
+    for is_fork in (False, True):
+        history = CopyHistory(gaps=(Gap(LSN(10_050), LSN(10_100), "", is_fork),))
+        after = {name: tuple(lsn for lsn in lsns if lsn >= 10_100) for name, lsns in expected.items()}
+        after = {name: lsns for name, lsns in after.items() if lsns} if is_fork else expected
+        assert find_invisible_commits(fresh(lake).changes, snapshots, history) == after
