@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from pipeline.apply.detached_tables import detached_tables
 from pipeline.bronze.erasures import FORGET, ErasureLog, erasures_in
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.rewritten_files import read_changes
@@ -94,7 +95,7 @@ def run_forget(
     if bronze.captured_offset() is None:
         raise no_match(lake, config, [glob])
     with _stopped_jobs(config, lake):
-        forgetting = _Forgetting(bronze, find_table(config, bronze, glob), config.source.hash_key)
+        forgetting = _Forgetting(config, bronze, find_table(config, bronze, glob))
         return forgetting.run(keys, is_dry_run=is_dry_run)
 
 
@@ -128,9 +129,9 @@ class _Work:
 class _Forgetting:
     """One run, with the locks of both jobs held."""
 
-    def __init__(self, bronze: Bronze, name: TableName, hash_key: str | None = None) -> None:
+    def __init__(self, config: Config, bronze: Bronze, name: TableName) -> None:
+        self._config = config
         self._bronze = bronze
-        self._hash_key = hash_key
         self._lake = bronze.lake
         self._root = Path(bronze.lake.working_root or "")
         self._intents = Intents(str(self._root))
@@ -139,7 +140,7 @@ class _Forgetting:
         self._table = plan_table(name, bronze.source_relations().values())
 
     def run(self, keys: Sequence[Sequence[str]], *, is_dry_run: bool) -> ForgetReceipt:
-        keys = self._table.hashed(keys, self._hash_key)
+        keys = self._table.hashed(keys, self._config.source.hash_key)
         work = self._plan(keys)
         found = count_rows(self._bronze.changes, work.subject)
         self._check(work, keys, found)
@@ -180,8 +181,10 @@ class _Forgetting:
         prepared = count_rows(self._bronze.prepared, work.subject).rows
         history = self._bronze.copies.read()
         newest = max([*found.changes, *found.commit_lsns], default=INVALID)
-        check_pending(self._bronze, history, work.silver, work.manifest, newest, prepared)
-        check_rows(work.silver, work.intent.keys, set(_parse_keys(self._table, keys)))
+        names, end = [table.name for table in work.silver], self._bronze.require_offset()
+        detached = detached_tables(self._config, history, names, end)
+        check_pending(self._bronze, history, work.silver, work.manifest, newest, prepared, detached)
+        check_rows(work.silver, work.intent.keys, set(_parse_keys(self._table, keys)), detached)
         check_requests(history, self._table, work.intent.keys)
 
     def _count(self, work: _Work, found: ErasedRows) -> list[PlaceReceipt]:

@@ -25,6 +25,7 @@ from pipeline.partition_folders import values_in
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.reading.key_types import texts_of
 from pipeline.reading.row_keys import ForgottenTable
+from pipeline.silver.lake_facts import no_longer_followed
 from pipeline.table_name import TableName
 
 _APPLY_FIRST = "Run pgdelta ingest and pgdelta apply, then pgdelta forget again."
@@ -149,10 +150,21 @@ def check_tables(bronze: Bronze, silver: Sequence[SilverKeys], own: Sequence[Lak
             )
 
 
-def check_rows(silver: Sequence[SilverKeys], keys: AbstractSet[str], given: AbstractSet[str]) -> None:
+def check_rows(
+    silver: Sequence[SilverKeys],
+    keys: AbstractSet[str],
+    given: AbstractSet[str],
+    detached: Mapping[TableName, str],
+) -> None:
     """Raise LakeError if a silver table still has a row with one of the keys, or may have one."""
     for table in silver:
         mode = table.registered.mode
+        if (reason := detached.get(table.name)) is not None and (table.count(given) or table.count(keys)):
+            raise LakeError(
+                f"Silver table {table.name} still has a row with one of the keys. "
+                f"{no_longer_followed(reason)} Delete the row in {table.table.path} by Spark or another "
+                "writer of Delta, then run pgdelta forget again."
+            )
         if mode != "mirror" and (table.count(given) or table.count(keys)):
             raise LakeError(
                 f"Silver table {table.name} keeps rows that are gone, in mode {mode}, and has one of these "
@@ -178,11 +190,13 @@ def check_pending(
     manifest: Manifest | None,
     newest_lsn: int,
     prepared_rows: int,
+    detached: Mapping[TableName, str],
 ) -> None:
     """Raise LakeError if bronze has changes or copies of the table that silver does not show yet.
 
-    `newest_lsn` is the greatest end LSN of the subject's changes; `prepared_rows` are those of its changes
-    in transactions that are prepared and have not ended.
+    A detached table is in no manifest: its log says what it shows. `newest_lsn` is the greatest end LSN of
+    the subject's changes; `prepared_rows` are those of its changes in transactions that are prepared and have
+    not ended.
     """
     if prepared_rows:
         raise LakeError(
@@ -192,12 +206,20 @@ def check_pending(
     for table in silver:
         name = table.name
         entry = manifest.by_name.get(name) if manifest else None
+        newest = history.newest().get(name)
+        if (reason := detached.get(name)) is not None:
+            needed = max(newest_lsn, newest.end_lsn if newest else INVALID)
+            if (table.table.offset(bronze.txn) or INVALID) < needed:
+                raise LakeError(
+                    f"Silver table {name} does not show all changes of bronze. "
+                    f"{no_longer_followed(reason)} Let it follow again, then run pgdelta forget again."
+                )
+            continue
         if manifest is None or entry is None or entry.is_behind or manifest.lsn < newest_lsn:
             raise LakeError(f"Silver table {name} does not show all changes of bronze yet. {_APPLY_FIRST}")
         if history.unfinished(name):
             raise LakeError(f"A copy of {name} is not complete. {_APPLY_FIRST}")
         applied = table.registered.copy_id or 0
-        newest = history.newest().get(name)
         partial = history.partial_copies(name, newest)
         keys_id = table.table.offsets().get(str(bronze.txn.of(TxnKind.KEY_RANGES)), LSN(INVALID))
         if (newest and newest.id > applied) or any(int(copy.id) > keys_id for copy in partial):

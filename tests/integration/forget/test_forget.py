@@ -331,6 +331,32 @@ def test_only_the_archive_of_a_former_table_is_refused(
     assert DeltaTable(str(pipeline.path("archive", "public", "person.5"))).to_pyarrow_table().num_rows == 1
 
 
+@pytest.mark.promise("erasure")
+@pytest.mark.parametrize("policy", ["keep", "archive"])
+def test_a_subject_of_a_table_that_the_source_dropped_is_erased(
+    make_pipeline: MakePipeline, policy: Any
+) -> None:
+    made = make_pipeline(create_publication="all", copy="initial")
+    pipeline = with_rules(made, TableRule("public.*", detached_tables=policy))
+    row = "INSERT INTO person VALUES ({}, '{}')".format
+    pipeline.run("CREATE TABLE person (id int PRIMARY KEY, name text)", row(1, "first" + SECRET))
+    pipeline.catch_up(row(2, "second" + SECRET), row(3, "third"))
+    pipeline.catch_up("DELETE FROM person WHERE id = 1")
+    pipeline.catch_up("DROP TABLE person")
+    forget_keys(pipeline, ("1",))
+    assert places_of(pipeline.path(), "first" + SECRET) == []
+    with pytest.raises(LakeError, match=r"follows the source no longer\. Delete the row in .*person"):
+        forget_keys(pipeline, ("2",))
+    folder = ("archive" if policy == "archive" else "silver", "public")
+    [silver] = pipeline.path(*folder).glob("person*")
+    DeltaTable(str(silver)).delete("id = 2")
+    forget_keys(pipeline, ("2",))
+    assert places_of(pipeline.path(), SECRET) == []
+    assert DeltaTable(str(silver)).to_pyarrow_table()["name"].to_pylist() == ["third"]
+    pipeline.catch_up()
+    assert run_audit(pipeline.config).findings == ()
+
+
 def test_files_of_writers_that_died_are_removed_and_those_of_others_stay(small: Pipeline) -> None:
     small.catch_up("DELETE FROM person WHERE id = 1.5")
     changes = small.path("bronze", "changes")
