@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline.apply.comment_upkeep import CommentUpkeep
-from pipeline.apply.detached_tables import Archive, detached_tables
+from pipeline.apply.detached_tables import Archive
 from pipeline.apply.expected_versions import ManifestEntries
 from pipeline.apply.manifest_writer import ManifestWriter
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
@@ -38,6 +38,7 @@ from pipeline.metadata.registry import Records, RegisteredTable, TableRegistry
 from pipeline.progress import ApplyProgress, ApplySummary
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.decision import Step
+from pipeline.silver.lake_facts import detached_tables
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ both cases no manifest contains it any more, because apply does not update it. R
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import replace
 
-from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.delta.fence import raise_if_fenced
@@ -20,7 +19,6 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.metadata.silver_paths import archive_numbers, archived_table
 from pipeline.progress import TableState
-from pipeline.silver.lake_facts import why_detached
 from pipeline.table_name import TableName
 
 RETRY_SECONDS = 60.0
@@ -128,11 +126,3 @@ class Archive:
         is_copied = is_part_of(folder, registered.path)
         if is_copied and all(table.path != folder for table in self._records.tables.read().values()):
             lake.table_at(folder).remove()
-
-
-def detached_tables(
-    config: Config, copies: CopyHistory, names: Iterable[TableName], point: BronzeOffset
-) -> dict[TableName, str]:
-    """Return those of some tables that are detached, each with the reason."""
-    found = {name: why_detached(config, copies, name, point) for name in names}
-    return {name: reason for name, reason in found.items() if reason}

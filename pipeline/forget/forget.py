@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from pipeline.apply.detached_tables import detached_tables
 from pipeline.bronze.erasures import FORGET, ErasureLog, erasures_in
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.rewritten_files import read_changes
@@ -62,6 +61,7 @@ from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.reading.row_keys import ForgottenTable, SubjectRows, find_table, plan_table
+from pipeline.silver.lake_facts import detached_tables
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.silver.read.versions import manifest_entry
 from pipeline.silver.write.shared_tables import SharedTable, refresh_shared

@@ -14,14 +14,13 @@ from dataclasses import replace
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.catalogs import Catalogs
-from pipeline.apply.detached_tables import detached_tables
 from pipeline.apply.expected_versions import ManifestEntries
 from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.locks import lock_apply
 from pipeline.errors import ConfigError, report_error
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
-from pipeline.silver.lake_facts import require_followed
+from pipeline.silver.lake_facts import detached_tables, require_followed
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 

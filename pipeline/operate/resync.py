@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.apply.detached_tables import detached_tables
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
@@ -25,7 +24,7 @@ from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
 from pipeline.silver.compare.comparable_columns import shown_relation
-from pipeline.silver.lake_facts import require_followed
+from pipeline.silver.lake_facts import detached_tables, require_followed
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count

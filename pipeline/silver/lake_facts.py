@@ -207,6 +207,14 @@ def why_detached(config: Config, copies: CopyHistory, name: TableName, point: Br
     return None
 
 
+def detached_tables(
+    config: Config, copies: CopyHistory, names: Iterable[TableName], point: BronzeOffset
+) -> dict[TableName, str]:
+    """Return those of some tables that are detached, each with the reason."""
+    found = {name: why_detached(config, copies, name, point) for name in names}
+    return {name: reason for name, reason in found.items() if reason}
+
+
 def no_longer_followed(reason: str) -> str:
     """Return the sentence about a table that is detached for a reason."""
     return f"{reason} It follows the source no longer."

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
-from pipeline.apply.detached_tables import detached_tables
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.config.scalars import parse_rate
@@ -21,6 +20,7 @@ from pipeline.metadata.reconciliations import PROVE
 from pipeline.metadata.registry import Records
 from pipeline.silver.compare.file_fingerprints import FileCounts
 from pipeline.silver.fold.modes import why_not_comparable
+from pipeline.silver.lake_facts import detached_tables
 from pipeline.table_name import TableName, match_tables
 from pipeline.verify.reconcile import run_reconcile
 from pipeline.verify.reconcile_report import Reconciled

@@ -25,7 +25,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from uuid import uuid4
 
-from pipeline.apply.detached_tables import detached_tables
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
@@ -70,7 +69,7 @@ from pipeline.silver.compare.file_fingerprints import FileFingerprints, FileSums
 from pipeline.silver.compare.row_hashes import SilverHashes
 from pipeline.silver.compare.source_rows import SourceReads
 from pipeline.silver.fold.modes import kept_as, mode_changed, why_not_comparable
-from pipeline.silver.lake_facts import require_followed
+from pipeline.silver.lake_facts import detached_tables, require_followed
 from pipeline.silver.read.missing_tables import no_match
 from pipeline.table_name import TableName, match_tables
 from pipeline.units import format_count

@@ -65,8 +65,7 @@ MAY_IMPORT = _by_words(
             "protocol silver table_copy terminal"
         ),
         "verify": (
-            "apply bronze config delta engine ingest key_ranges metadata operate postgres protocol silver "
-            "terminal"
+            "bronze config delta engine ingest key_ranges metadata operate postgres protocol silver terminal"
         ),
         "tail": "config postgres protocol",
         "demo": "config delta metadata operate postgres private_files progress protocol terminal verify",
