@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from pipeline.bronze.source_relations import PostgresType, SourceColumn, SourceRelation
+from pipeline.bronze.source_relations import PostgresType, Relations, SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.protected_columns import ProtectedColumn, with_known_types
 from pipeline.silver.schema.schema_operations import RenameColumn
@@ -96,6 +96,24 @@ class AlignedVersions:
     def column_names(self) -> set[str]:
         """The names of the columns of all versions."""
         return {column.name for relation in self.relations for column in relation.columns}
+
+
+def with_names_of(newest: SourceRelation, relations: Relations) -> Relations:
+    """Return relation versions that have the names which the newest one of their table gives their columns.
+
+    They are as they are if the catalog did not have the number of each column, if columns are protected, or
+    where two columns of a version would have one name.
+    """
+    found = dict(relations)
+    of_table = [relation for relation in relations.values() if relation.oid == newest.oid]
+    if not all(relation.is_in_catalog and not relation.protected for relation in of_table):
+        return found
+    names = {column.attribute_number: column.name for column in newest.columns}
+    for relation in of_table:
+        columns = [replace(c, name=names.get(c.attribute_number, c.name)) for c in relation.columns]
+        if len({column.name.lower() for column in columns}) == len(columns):
+            found[relation.version] = replace(relation, columns=tuple(columns))
+    return found
 
 
 def align_versions(recorded: SilverColumns | None, relations: Sequence[SourceRelation]) -> AlignedVersions:

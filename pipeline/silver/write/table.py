@@ -26,7 +26,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.fold.later_copies import CopyOrder, order_copies
 from pipeline.silver.fold.write import KeyRangesUnusable
 from pipeline.silver.fold.write_plan import surveys_of_newest
-from pipeline.silver.schema.column_mapping import align_versions
+from pipeline.silver.schema.column_mapping import align_versions, with_names_of
 from pipeline.silver.schema.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
 from pipeline.silver.schema.protection_changes import rule_notes
 from pipeline.silver.schema.rule_names import rule_in_silver, silver_names
@@ -348,6 +348,9 @@ class SilverTable:
             return unreadable, records
         start = InputStart(copy=order.first)
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
+        # A column that is renamed while the table is built would keep its former name in the files.
+        read = [*surveys, *map(survey_of, order.later)]
+        relations = with_names_of(relations[surveys_of_newest(read, relations)[-1].version], relations)
         into.remove()
         writer = type(self)(
             self.table.sessions,
@@ -355,7 +358,7 @@ class SilverTable:
             records,
             self.name,
             into.path,
-            self._rule_of_newest([*surveys, *map(survey_of, order.later)], relations),
+            self._rule_of_newest(read, relations),
             self.history,
             metadata_columns=self._metadata_columns,
             native=self._native,

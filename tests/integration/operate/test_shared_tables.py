@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.config.tables import RowMode, TableRule
 from pipeline.delta.definition import Definition
 from pipeline.delta.native_commit import Operation, commit_version
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.forget.forget import run_forget
+from pipeline.key_ranges import KeyRange
 from pipeline.operate.maintain import run_maintenance
+from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.table_name import TableName
 from tests.support.deletion_vectors import delete_by_vector
@@ -99,6 +102,43 @@ def assert_another_type_is_held(tenants: Pipeline) -> None:
     assert "Its column total has the type STRING, and INT in the shared table." in held
     assert_tenants_equal(tenants)
     assert rows(tenants, "tenant_d", "id") == []
+
+
+@pytest.mark.promise("shared tables")
+@pytest.mark.parametrize("mode", ["mirror", "history"])
+def test_a_rebuild_gives_a_renamed_column_its_name_in_the_files(
+    database: Database, tmp_path: Path, mode: RowMode
+) -> None:
+    """The table is built in steps, between which its column got another name."""
+    config = database.config(root=str(tmp_path / "lake"), copy="initial", create_publication="configured")
+    with database.connect() as source:
+        rules = (TableRule("tenant_*.orders", target="{table}", mode=mode), TableRule("*.ticks"))
+        pipeline = with_rules(Pipeline(database, config, source), *rules)
+        table = "CREATE TABLE {0}.orders (id int PRIMARY KEY, {1} text)".format
+        fill = "INSERT INTO {0}.orders SELECT i, 'v' || i FROM generate_series(1, 5) i".format
+        pipeline.run("CREATE SCHEMA tenant_a", table("tenant_a", "v"), fill("tenant_a"))
+        pipeline.run(
+            "CREATE TABLE tenant_a.ticks (v int)", "ALTER TABLE tenant_a.ticks REPLICA IDENTITY FULL"
+        )
+        catch_up(pipeline)
+        keys = [KeyRange(("1",), ("1",))] if mode == "mirror" else ()
+        for rename in ((), ("ALTER TABLE tenant_a.orders RENAME v TO w",)):
+            catch_up(pipeline, *rename, "UPDATE tenant_a.orders SET id = id + 10 WHERE id % 2 = 1")
+            run_resync(pipeline.config, ["tenant_a.orders"], key_ranges=keys)
+            pipeline.ingest()
+            catch_up(pipeline, "INSERT INTO tenant_a.ticks VALUES (2)")
+        pipeline.run("CREATE SCHEMA tenant_b", table("tenant_b", "w"), fill("tenant_b"))
+        summary = apply(pipeline)
+        held = summary.tables[TableName("tenant_b", "orders")].held or ""
+        # in mode history, the later copy has rebuilt the table already
+        assert ("Run pgdelta rebuild for the tables of all sources" in held) == (mode == "mirror")
+        succeeded(run_rebuild(pipeline.config, ["tenant_?.orders"]))
+        catch_up(pipeline, "UPDATE tenant_b.orders SET w = 'x' WHERE id = 2")
+        for tenant in TENANTS[:2]:
+            marks = ["_is_current"] if mode == "history" else []
+            found = rows(pipeline, tenant, "id", "w", *marks)
+            current = [(id_, w) for id_, w, *is_current in found if is_current in ([], [True])]
+            assert sorted(current) == tenant_rows(pipeline, tenant, "id", "w"), tenant
 
 
 @pytest.mark.promise("shared tables")
