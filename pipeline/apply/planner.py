@@ -24,6 +24,7 @@ from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.source_relations import SourceRelation
 from pipeline.bronze.table_input import TableSurvey
 from pipeline.config.config import Config
+from pipeline.config.tables import NO_LIMITS
 from pipeline.delta.fence import raise_if_fenced
 from pipeline.delta.locks import claim_table
 from pipeline.delta.table_log import look_at
@@ -245,6 +246,19 @@ class Planner:
             for each in surveys
             if not each.survey.at_rest or self.relations[each.survey.version].oid in oids
         ]
+
+    def find_excess(self, name: TableName, end_lsn: LSN) -> str | None:
+        """Return why the guards hold the changes that a table lacks up to an LSN, None if they do not.
+
+        The plan has not counted those of a table that it stops for another reason.
+        """
+        facts = self.tables[name].facts if name in self.tables else None
+        if facts is None or facts.copy is not None:
+            return None
+        if facts.counts is None and facts.guards != NO_LIMITS and INVALID < facts.offset < end_lsn:
+            found = self.bronze.survey_tables({name: facts.offset}, end_lsn)
+            facts = replace(facts, counts=_counts(found.get(name, ())))
+        return facts.excess
 
     def record_write(self, name: TableName) -> None:
         """Record that a table was written now, which begins its interval."""

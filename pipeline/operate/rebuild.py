@@ -114,6 +114,9 @@ def _rebuild(
             # bronze lacks rows of it, or the folder is another table's; that it is paused is shown already
             state.held = None if state.paused else decision.sentence
             continue
+        if (excess := applier.planner.find_excess(name, manifest.lsn)) is not None:
+            state.held = excess
+            continue
         try:
             writer = applier.tables.writer(name, history)
             since = found.recorded_version(name)

@@ -84,17 +84,23 @@ def test_a_continuous_run_pauses_and_resumes_a_table_while_it_runs(life: Pipelin
     pause_tables(life.config, ["public.a"])
     life.ingest(*changes(1))
     applier.apply_pending()
+    wait_for_tables(applier)
     assert applier.planner.decisions[A].step is Step.PAUSE
     assert applier.summary.tables[A].paused is not None
     life.assert_equal("b")
     resume_tables(life.config, ["public.a"])
     applier._batch_at -= 3600
     applier.retry_when_due()  # bronze has nothing new
+    wait_for_tables(applier)
+    life.assert_equal("a", "b")
+    assert applier.summary.tables[A].paused is None
+
+
+def wait_for_tables(applier: Applier) -> None:
+    """Wait until no table is being written, and show what was."""
     while applier.pool.busy:
         applier.pool.wait()
         applier.apply_pending()
-    life.assert_equal("a", "b")
-    assert applier.summary.tables[A].paused is None
 
 
 def test_a_table_stays_paused_when_it_is_renamed(life: Pipeline) -> None:

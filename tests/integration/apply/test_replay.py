@@ -190,6 +190,7 @@ def test_a_batch_during_the_stop_of_apply_neither_delays_it_nor_is_lost(
 ) -> None:
     from pipeline.apply.applier import Applier
 
+    pipeline = replace(pipeline, starts_query=True)
     pipeline.ingest("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest("INSERT INTO t VALUES (1)")
     stop, came = threading.Event(), threading.Event()
