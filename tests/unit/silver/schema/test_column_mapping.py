@@ -16,6 +16,7 @@ from pipeline.silver.schema.column_mapping import (
     align_versions,
     plan_renames,
     present_sidecars,
+    with_names_of,
     with_sidecars,
 )
 from pipeline.silver.schema.schema_operations import RenameColumn
@@ -277,3 +278,24 @@ def test_names_stay_distinct_whatever_is_recorded(
         assert all(c.name == by_number.get(c.attribute_number or 0, c.name) for c in each.columns)
         matched = [c.name.lower() for c in each.columns if c.name in aligned.names.values()]
         assert len(set(matched)) == len(matched)
+
+
+@pytest.mark.parametrize(
+    ("older", "newest", "expected"),
+    [
+        (("a", "b"), ("x", "b"), ["x", "b"]),
+        (("a", "b"), ("b", "a"), ["b", "a"]),  # swapped
+        (("a", "b"), ("a",), ["a", "b"]),  # dropped
+        (("a", "b"), (("b", 2),), ["a", "b"]),  # b was dropped, and a got its name
+        ((("a", None), "b"), ("x", "b"), ["a", "b"]),  # the catalog was ahead of the stream
+    ],
+)
+def test_older_versions_get_the_newest_names(
+    older: Sequence[str | tuple[str, int | None]],
+    newest: Sequence[str | tuple[str, int | None]],
+    expected: list[str],
+) -> None:
+    last, other = named(*newest, version=2), named("a", version=3, oid=501)
+    found = with_names_of(last, {1: named(*older, version=1), 2: last, 3: other})
+    assert [column.name for column in found[1].columns[1:]] == expected
+    assert (found[2], found[3]) == (last, other)
