@@ -3,8 +3,8 @@
 An archive `tests/lakes/<release>.tar.xz` has the lake, its configuration, and `source.json`: the statements
 that made the source, and what the release recorded of it. The source is made again by running the statements
 on a new server with the same system identifier, which gives all relations the same oids. Its slot then begins
-between the last commit that bronze has and the LSN up to which bronze is complete, as a slot does whose last
-acknowledgement was lost. So the next ingest continues from it as from the server of that time.
+after the last commit that bronze has, and is advanced to the LSN up to which bronze is complete. So the next
+ingest continues from it as from the server of that time.
 `tools/release_lake.py` makes an archive.
 """
 
@@ -94,6 +94,7 @@ class ReleaseLake:
         offset = LSN.parse(self.facts["offset"])
         assert database.flush_lsn() < offset
         advance_wal(database, offset)
+        database.run(f"SELECT pg_replication_slot_advance('{NAME}', '{offset}')")
         return database
 
 
