@@ -114,7 +114,7 @@ def check_repeated(
     start = max(slot.confirmed_flush_lsn, since)
     if start >= offset:
         return
-    # The functions of the SQL route may leave a slot behind the record that they were asked for.
+    # The functions of the route `sql` may leave a slot at the end of a record, after the LSN asked for.
     if config.source.route == "walsender" and slot.confirmed_flush_lsn > since:
         _require_acknowledged(bronze, slot)
     with closing(_start_stream(config, identity, offset)) as stream:

@@ -109,7 +109,8 @@ def run_move_source(
 ) -> MoveSummary:
     """Move the pipeline to the server that the configuration names; `old` is the conninfo of the one before.
 
-    With `compares`, tables are also compared if pg_upgrade kept the slot, or bronze follows it already.
+    With `compares`, tables are compared also if pg_upgrade kept the slot, or if bronze follows the new server
+    already.
     """
     stop = stop or threading.Event()
     lake = Lake.for_writing(config.storage, application=f"pgdelta move-source {config.pipeline}")

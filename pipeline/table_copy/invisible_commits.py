@@ -14,7 +14,11 @@ _COLUMNS = ("schema_name", "table_name", "commit_lsn", "xid")
 
 def was_running(xids: Sequence[int], lsn: LSN, history: CopyHistory) -> str:
     """Return SQL that is true for changes of transactions that a snapshot at an LSN saw running."""
-    return f"xid IN ({', '.join(map(str, xids))}) AND commit_lsn >= {int(_first_lsn(lsn, history))}"
+    return _made_since(xids, _first_lsn(lsn, history))
+
+
+def _made_since(xids: Sequence[int], first_lsn: LSN) -> str:
+    return f"xid IN ({', '.join(map(str, xids))}) AND commit_lsn >= {int(first_lsn)}"
 
 
 def _first_lsn(lsn: LSN, history: CopyHistory) -> LSN:
@@ -39,22 +43,27 @@ def find_invisible_commits(
     running = {name: of_table for name, of_table in running.items() if of_table}
     if not running:
         return {}
+    # not for each table: the history of a move has a row of each
+    taken_at = {snapshot.lsn for of_table in running.values() for snapshot in of_table}
+    first_lsns = {lsn: _first_lsn(lsn, history) for lsn in taken_at}
     found: dict[TableName, set[LSN]] = {}
-    for schema, table, commit_lsn, xid in _commits(changes, running, history):
+    for schema, table, commit_lsn, xid in _commits(changes, running, first_lsns):
         name = TableName(schema, table)
         for snapshot in running.get(name, ()):
-            if _first_lsn(snapshot.lsn, history) <= commit_lsn <= snapshot.lsn and xid in snapshot.running:
+            if first_lsns[snapshot.lsn] <= commit_lsn <= snapshot.lsn and xid in snapshot.running:
                 found.setdefault(name, set()).add(LSN(commit_lsn))
     return {name: tuple(sorted(lsns)) for name, lsns in found.items()}
 
 
 def _commits(
-    changes: LakeTable, snapshots: Mapping[TableName, Sequence[SnapshotChunks]], history: CopyHistory
+    changes: LakeTable,
+    snapshots: Mapping[TableName, Sequence[SnapshotChunks]],
+    first_lsns: Mapping[LSN, LSN],
 ) -> Iterable[tuple[str, str, int, int]]:
     """Return schema, table, commit LSN and xid of changes by transactions that a snapshot saw running."""
     distinct = {snapshot for of_table in snapshots.values() for snapshot in of_table}
     conditions = {
-        f"(commit_lsn <= {int(each.lsn)} AND {was_running(each.running, each.lsn, history)})"
+        f"(commit_lsn <= {int(each.lsn)} AND {_made_since(each.running, first_lsns[each.lsn])})"
         for each in distinct
     }
     condition = " OR ".join(sorted(conditions))
@@ -63,9 +72,7 @@ def _commits(
         rows = changes.frame().where("op IN ('I', 'U', 'D', 'T')").where(condition)
         return [tuple(row) for row in rows.select(*_COLUMNS).distinct().collect()]
     # every change of a transaction ends after its commit LSN
-    starts = {
-        name: min(_first_lsn(each.lsn, history) for each in of_table) for name, of_table in snapshots.items()
-    }
+    starts = {name: min(first_lsns[each.lsn] for each in of_table) for name, of_table in snapshots.items()}
     scan = ChangesScan(
         path,
         changes.snapshot(),
