@@ -2,7 +2,8 @@
 
 Files are Parquet, written by pyarrow with the table's types, and replaced by one commit, which records the
 same as Spark's. A row keeps its place in its file, so that files stay sorted as they are; rows to insert fill
-up the smallest rewritten file of their partition, or make a new one, as does a row that moves to another
+up the smallest rewritten file of their partition while it is small, so that rows which are often updated do
+not share a file with ever more others. Else they make a new one, as does a row that moves to another
 partition. Files are split where they would become large, and many small ones are compacted by a commit of
 their own.
 """
@@ -131,8 +132,9 @@ class FileCommitter:
     def _filled(self, sizes: Mapping[int, int]) -> dict[Partition, int]:
         """Return the number of the file of each partition to which rows are added, of the rewritten ones."""
         found: dict[Partition, int] = {}
+        limit = small_size(self._version.size)
         for number in sorted(sizes, key=lambda number: sizes[number]):
-            if sizes[number] <= self._file_size:
+            if sizes[number] < limit:
                 found.setdefault(self._version.partition_of(number), number)
         return found
 

@@ -269,16 +269,16 @@ def test_a_rewritten_file_is_split_only_if_it_is_much_too_large(
     assert sorted(table.rows().column("id").to_pylist()) == [*range(1000)]
 
 
-def test_inserts_do_not_fill_up_a_file_that_is_large_enough(
+def test_inserts_fill_up_only_a_small_file(
     session: DuckSql, table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(table, range(1000))
     [size] = [int(file["size"]) for file in table.snapshot().files.values()]
     changes = [("U", 1, "a", "b", 0), ("U", 2000, "a", "b", 0)]
-    monkeypatch.setattr(data_layout, "_MIN_FILE_SIZE", size * 2)
+    monkeypatch.setattr(data_layout, "_MIN_FILE_SIZE", 4 * size + 4)
     merge(session, table, changes, 5)
     assert len(files(table)) == 1
-    monkeypatch.setattr(data_layout, "_MIN_FILE_SIZE", size - 1)
+    monkeypatch.setattr(data_layout, "_MIN_FILE_SIZE", 4 * size)
     merge(session, table, [("U", 1, "a", "b", 0), ("U", 3000, "a", "b", 0)], 6)
     assert len(files(table)) == 2
 
