@@ -27,8 +27,9 @@ import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES, STATISTICS
 from pipeline.crash_steps import CrashStep, crash_step
-from pipeline.delta.data_files import DataFile, statistics_json
+from pipeline.delta.data_files import DataFile
 from pipeline.delta.filesystem import hadoop_files, hadoop_path
+from pipeline.delta.statistics import statistics_json
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError, SpoolError
 from pipeline.private_files import lock_folder, make_private_folder, remove_unless_locked

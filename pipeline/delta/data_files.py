@@ -1,42 +1,35 @@
-"""Data files of a Delta table on a file system of this machine: Parquet, and what the log says of each.
-
-Readers skip files by these statistics, so a bound never excludes a value: NaN and infinity are left out,
-texts are cut off after 32 characters (an upper bound then ends with the last of all characters), and times
-are rounded outwards to milliseconds. Every column that can have bounds has them: deltalake's
-`to_pyarrow_dataset` finds no row by a filter on a column whose bounds a file leaves out.
-"""
+"""Data files of a Delta table on a file system of this machine: Parquet that is read and written in parts."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.delta.log import now_milliseconds
 from pipeline.delta.parquet_files import named_if_damaged, open_data_file
 from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided
 from pipeline.delta.schema import TableSchema, arrow_type
+from pipeline.delta.statistics import Statistics
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 ROW_GROUP = 16 << 20
 """Bytes of a row group in memory: a reader needs no more than one at a time."""
-INDEXED_COLUMNS = 32  # Delta's default: the first columns have statistics
-_TEXT_LENGTH = 32  # of a bound; a longer text is cut off
-_LAST_CHARACTER = "\U0010ffff"  # behind a cut-off maximum, as Spark does
 _BATCH_ROWS = 16_384  # that are read at a time, if row groups have as many
 _LEAST_ROWS = 256
-_MILLISECOND = timedelta(milliseconds=1)
 _MAX_ROWS = 1 << 20  # in a row group
+_SAMPLED_ROWS = 500
+_REPETITIVE = 0.8  # fewer of the values in the sample are distinct
 _MAX_WAITING = 64 << 20  # bytes in memory of the rows of all partitions that are written together
 _MAX_OPEN = 64  # files of as many partitions
 
@@ -153,25 +146,15 @@ class DataFileWriter:
     """A new file in a table's folder, written in parts; memory holds one part."""
 
     def __init__(self, folder: Path, schema: pa.Schema, partition: Partition = WHOLE_TABLE) -> None:
-        import pyarrow.parquet as pq
-
         self._partition = partition
         self._name = f"{partition.folder}part-{uuid4()}.snappy.parquet"
         self._path = folder / self._name
         if partition.values:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._schema = schema
         self._sink = pa.OSFile(str(self._path), "wb")
         self._statistics = Statistics(schema.names)
-        self._parquet = pq.ParquetWriter(
-            self._sink,
-            schema,
-            compression="snappy",
-            write_page_checksum=True,
-            store_schema=False,
-            coerce_timestamps="us",
-            store_decimal_as_integer=True,  # as Spark does
-            write_statistics=_columns_with_statistics(schema),
-        )
+        self._parquet: pq.ParquetWriter | None = None  # opened with the first rows
         self.nbytes = 0  # of the rows in memory
 
     @property
@@ -182,13 +165,13 @@ class DataFileWriter:
     def write(self, rows: pa.Table) -> None:
         """Append rows."""
         row_group = min(_MAX_ROWS, max(1, rows.num_rows * ROW_GROUP // max(1, rows.nbytes)))
-        self._parquet.write_table(rows, row_group)
+        self._opened(rows).write_table(rows, row_group)
         self._statistics.add(rows)
         self.nbytes += rows.nbytes
 
     def close(self) -> DataFile:
         """Finish the file."""
-        self._parquet.close()
+        self._opened(self._schema.empty_table()).close()
         size = self.size
         self._sink.close()
         statistics = self._statistics
@@ -197,10 +180,28 @@ class DataFileWriter:
     def discard(self) -> None:
         """Remove the file."""
         with suppress(Exception):  # the disk may be full
-            self._parquet.close()
+            if self._parquet is not None:
+                self._parquet.close()
         with suppress(Exception):
             self._sink.close()
         self._path.unlink(missing_ok=True)
+
+    def _opened(self, first_rows: pa.Table) -> pq.ParquetWriter:
+        if self._parquet is None:
+            import pyarrow.parquet as pq
+
+            self._parquet = pq.ParquetWriter(
+                self._sink,
+                self._schema,
+                compression="snappy",
+                use_dictionary=_repetitive_columns(first_rows),
+                write_page_checksum=True,
+                store_schema=False,
+                coerce_timestamps="us",
+                store_decimal_as_integer=True,  # as Spark does
+                write_statistics=_columns_with_statistics(self._schema),
+            )
+        return self._parquet
 
 
 class DataFiles:
@@ -349,6 +350,41 @@ class PartitionedFiles:
         return self._files[partition]
 
 
+def _repetitive_columns(rows: pa.Table) -> list[str]:
+    """Return the paths of the columns with few values, by a sample of the rows.
+
+    Of any other column, Arrow writes a dictionary with almost every value: that takes longer than without,
+    and makes the file larger.
+    """
+    if rows.num_rows < _SAMPLED_ROWS:
+        return []
+    import pyarrow.compute as pc
+
+    found = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        chunk = max(column.chunks, key=len)
+        sample = chunk.take(pa.array(np.arange(0, len(chunk), max(1, len(chunk) // _SAMPLED_ROWS))))
+        for path, values in _leaves(name, sample):
+            count = len(values) - values.null_count
+            if pc.count_distinct(values).as_py() < _REPETITIVE * count:
+                found.append(path)
+    return found
+
+
+def _leaves(path: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the Parquet columns of an Arrow array: their paths and their values."""
+    if pa.types.is_list(values.type):
+        yield from _leaves(f"{path}.list.element", values.flatten())
+    elif pa.types.is_map(values.type):
+        yield from _leaves(f"{path}.key_value.key", values.keys)
+        yield from _leaves(f"{path}.key_value.value", values.items)
+    elif pa.types.is_struct(values.type):
+        for field, part in zip(values.type, values.flatten(), strict=True):
+            yield from _leaves(f"{path}.{field.name}", part)
+    else:
+        yield path, values
+
+
 def _columns_with_statistics(schema: pa.Schema) -> list[str]:
     """Return the columns for which each row group has statistics.
 
@@ -356,124 +392,3 @@ def _columns_with_statistics(schema: pa.Schema) -> list[str]:
     """
     fields = (field for field in schema if not pa.types.is_nested(field.type))
     return [field.name for field in fields if not pa.types.is_floating(field.type)]
-
-
-class Statistics:
-    """The statistics of a file's rows, which are added in parts."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.row_count = 0
-        self._names = list(names[:INDEXED_COLUMNS])
-        self._nulls: dict[str, int] = {}
-        self._bounds: dict[str, tuple[Any, Any]] = {}
-        self._unbounded: set[str] = set()  # columns with a value that no bounds can include
-
-    def add(self, rows: pa.Table) -> None:
-        """Add rows."""
-        self.row_count += rows.num_rows
-        for name in self._names:
-            column = rows.column(name)
-            if pa.types.is_struct(column.type):
-                continue  # the protocol has an object of its fields there
-            self._nulls[name] = self._nulls.get(name, 0) + column.null_count
-            if name in self._unbounded or column.null_count == len(column) or not _has_bounds(column.type):
-                continue
-            bounds = _bounds(column)
-            if bounds is None:
-                self._unbounded.add(name)
-            elif (before := self._bounds.get(name)) is not None:
-                self._bounds[name] = (min(before[0], bounds[0]), max(before[1], bounds[1]))
-            else:
-                self._bounds[name] = bounds
-
-    def json(self) -> str:
-        """Return the statistics as the log has them."""
-        least: dict[str, str] = {}
-        greatest: dict[str, str] = {}
-        for name in self._names:
-            if name in self._unbounded or name not in self._bounds:
-                continue
-            low, high = self._bounds[name]
-            if (text := _bound(low, is_least=True)) is not None:
-                least[name] = text
-            if (text := _bound(high, is_least=False)) is not None:
-                greatest[name] = text
-        nulls = {name: str(count) for name, count in self._nulls.items()}
-        return (
-            f'{{"numRecords":{self.row_count},"minValues":{_object(least)},'
-            f'"maxValues":{_object(greatest)},"nullCount":{_object(nulls)}}}'
-        )
-
-
-def statistics_json(row_count: int, least: Mapping[str, Any], greatest: Mapping[str, Any]) -> str:
-    """Return statistics of integers and short texts, as the log has them."""
-    return json.dumps({"numRecords": row_count, "minValues": dict(least), "maxValues": dict(greatest)})
-
-
-def _object(values: Mapping[str, str]) -> str:
-    return (
-        "{"
-        + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, text in values.items())
-        + "}"
-    )
-
-
-def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value, None if no bounds would include all values."""
-    import pyarrow.compute as pc  # takes long, and only a write needs it
-
-    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-        return None
-    bounds = pc.min_max(column)
-    try:
-        return bounds["min"].as_py(), bounds["max"].as_py()
-    except (OverflowError, ValueError):  # a date or a time that Python does not have
-        return None
-
-
-def _has_bounds(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_date32(kind)
-        or pa.types.is_timestamp(kind)
-    )
-
-
-def _bound(value: Any, *, is_least: bool) -> str | None:
-    if isinstance(value, str):
-        text = value[:_TEXT_LENGTH] if is_least else _greatest_text(value)
-        return None if text is None else json.dumps(text, ensure_ascii=False)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else None
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, datetime):
-        return _time_text(value, is_least=is_least)
-    if isinstance(value, date):
-        return f'"{value.isoformat()}"'
-    return str(int(value))
-
-
-def _greatest_text(text: str) -> str | None:
-    """Return a text of limited length that is not less than another one, None if there is none."""
-    if len(text) <= _TEXT_LENGTH:
-        return text
-    return None if text[_TEXT_LENGTH] == _LAST_CHARACTER else text[:_TEXT_LENGTH] + _LAST_CHARACTER
-
-
-def _time_text(value: datetime, *, is_least: bool) -> str | None:
-    """Return a time rounded outwards to milliseconds; in UTC unless it has no zone."""
-    if value.tzinfo is not None:
-        value = value.astimezone(timezone.utc)
-    rounded = value.replace(microsecond=value.microsecond // 1000 * 1000)
-    if not is_least and rounded != value:
-        try:
-            rounded += _MILLISECOND
-        except OverflowError:
-            return None
-    text = rounded.replace(tzinfo=None).isoformat(timespec="milliseconds")
-    return f'"{text}Z"' if value.tzinfo is not None else f'"{text}"'

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from pipeline.delta.data_files import Statistics
+from pipeline.delta.statistics import Statistics
 
 
 def statistics_of(rows: pa.Table) -> str:

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.delta.data_files import INDEXED_COLUMNS
 from pipeline.delta.merge import FileLayout, by_partition, plain_layout
 from pipeline.delta.merge_plan import Groups
 from pipeline.delta.schema import TableSchema
+from pipeline.delta.statistics import INDEXED_COLUMNS
 from pipeline.delta.table_log import Snapshot
 from pipeline.silver.fold.key_bounds import has_sure_bounds
 from pipeline.silver.write.data_layout import file_bounds

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.delta.data_files import DataFiles, Statistics, write_data_file
+from pipeline.delta.data_files import DataFiles, write_data_file
+from pipeline.delta.statistics import Statistics
 from tests.support.statistics import statistics_of
 
 UTC = timezone.utc
@@ -153,3 +154,33 @@ def test_no_rows_make_no_file_and_discarded_files_are_deleted(tmp_path: Path) ->
     files.write(rows)
     files.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_columns_with_few_values_have_a_dictionary(tmp_path: Path) -> None:
+    count = 5_000
+    numbers = range(count)
+    few = [None if number % 7 == 0 else f"value {number % 5}" for number in numbers]
+    tag = pa.struct([("few", pa.string()), ("unique", pa.int64())])
+    rows = pa.table(
+        {
+            "unique": pa.array(numbers, pa.int64()),
+            "few": pa.array(few, pa.string()),
+            "price": pa.array([Decimal(number) / 100 for number in numbers], pa.decimal128(12, 2)),
+            "nothing": pa.nulls(count, pa.float64()),
+            "list": pa.array([[number % 3] for number in numbers], pa.list_(pa.field("element", pa.int32()))),
+            "map": pa.array([[("key", number)] for number in numbers], pa.map_(pa.string(), pa.int64())),
+            "struct": pa.array([{"few": f, "unique": u} for f, u in zip(few, numbers, strict=True)], tag),
+        }
+    )
+    assert columns_with_dictionary(tmp_path, rows) == {
+        *("few", "list.list.element", "map.key_value.key", "struct.few")
+    }
+    assert columns_with_dictionary(tmp_path, rows.slice(0, 10)) == set()
+
+
+def columns_with_dictionary(folder: Path, rows: pa.Table) -> set[str]:
+    file = write_data_file(folder, rows)
+    metadata = pq.ParquetFile(folder / file.name).metadata.row_group(0)
+    columns = (metadata.column(number) for number in range(metadata.num_columns))
+    assert pq.read_table(folder / file.name, schema=rows.schema).equals(rows)
+    return {column.path_in_schema for column in columns if "RLE_DICTIONARY" in column.encodings}
