@@ -25,6 +25,7 @@ SETTINGS: dict[str, Any] = {
     "memory_limit": "1GB",
     "disabled_optimizers": "build_side_probe_side",  # the right side of a join is the one in memory
     "threads": 2,
+    "preserve_insertion_order": True,  # rows of a table come in their order: to sort them needs memory
     "temp_directory": "",  # rows are not written to disk: what needs more memory is left to Spark
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,

@@ -145,7 +145,7 @@ class NativeTarget(NativeReads):
         columns = [f"s.{column} AS {quoted(name)}" for name, column in merge.values.items()]
         flags = ", ".join((GONE, *kept.values()))
         columns.append(f"list_value({flags}) AS {quoted(self._flags)}")
-        rows = self.session.table(f"SELECT {', '.join(columns)} FROM {source} AS s ORDER BY s.rowid")
+        rows = self.session.table(f"SELECT {', '.join(columns)} FROM {source} AS s")  # in the order of rowid
         found = as_numpy(pc.list_flatten(rows.column(len(columns) - 1))).astype(bool)
         is_gone, *keeps = found.reshape(-1, 1 + len(kept)).T
         return self._version.complete(rows), is_gone, dict(zip(kept, keeps, strict=True))
