@@ -191,7 +191,7 @@ class Applier:
             self.pool.wait()
         has_news = self._take_ended()
         manifest = self.manifest or Manifest(INVALID)
-        self.tables.rows.begin_batch(manifest.lsn)
+        self.tables.rows.begin_batch(manifest.lsn, manifest.behind.values())
         self.records.comments.refresh()
         plan = self.planner.plan(
             end, manifest, self.shown.written_at, busy=self.pool.busy, is_whole=is_whole, has_news=has_news

@@ -95,11 +95,13 @@ class FilePart:
     least: LSN
     greatest: LSN
     size: int
+    rows: int
 
     def joined(self, other: FilePart) -> FilePart:
         """Return this part with those that follow it."""
         bounds = min(self.least, other.least), max(self.greatest, other.greatest)
-        return FilePart(self.path, (*self.groups, *other.groups), *bounds, self.size + other.size)
+        groups, size = (*self.groups, *other.groups), self.size + other.size
+        return FilePart(self.path, groups, *bounds, size, self.rows + other.rows)
 
     def is_within(self, start: InputStart, end_lsn: LSN) -> bool:
         """Return whether it may have rows of an input up to an LSN."""
@@ -138,9 +140,9 @@ class ChangeRows:
         self._bronze = bronze
         self._columns = COLUMNS if bronze.visible == "true" else (*COLUMNS, "xid")
         self._lock = threading.RLock()
-        self._divided = DividedRows()
+        self._divided, self._earlier = DividedRows(), DividedRows()  # of this batch, of the one before
         self._file_parts: dict[str, list[FilePart]] = {}  # of this batch
-        self._shared_from = INVALID
+        self._shared_from = self._batch_from = INVALID
         self._indexed: tuple[tuple[str, int], FilesByTable] | None = None  # of the version that was read last
 
     @property
@@ -148,17 +150,30 @@ class ChangeRows:
         """SQL that is true for the rows which count as a table's input."""
         return self._bronze.visible
 
-    def begin_batch(self, shared_from: LSN = INVALID) -> None:
-        """Forget the rows that are kept; most tables need what ends after `shared_from`."""
+    def begin_batch(self, shared_from: LSN = INVALID, behind: Iterable[LSN] = ()) -> None:
+        """Forget the rows that are kept; most tables need what ends after `shared_from`.
+
+        `behind` are the offsets of the others. Those that the last batch left behind get its rows once more.
+        """
         with self._lock:
+            is_same = shared_from == self._batch_from
+            kept_from = self._shared_from if is_same else self._batch_from
+            needs_earlier = any(lsn >= kept_from for lsn in behind)
+            if needs_earlier and is_same:
+                return
+            self._earlier.clear()
+            if needs_earlier:
+                self._divided, self._earlier = self._earlier, self._divided
             self._divided.clear()
             self._file_parts.clear()
-            self._shared_from = shared_from
+            self._shared_from = self._batch_from if needs_earlier else shared_from
+            self._batch_from = shared_from
 
     def release(self, name: TableName) -> None:
         """Forget the rows of a table that is written; they are read again if it needs them again."""
         with self._lock:
             self._divided.release(name)
+            self._earlier.release(name)
 
     def size(self, name: TableName, start: InputStart, end_lsn: LSN, changes: int) -> int | None:
         """Return the bytes of bronze that so many changes of a table take, None if only Spark reads them.
@@ -169,21 +184,35 @@ class ChangeRows:
         return None if files is None else files.share(changes)
 
     def values_by_lsn(
-        self, name: TableName, start: InputStart, end_lsn: LSN, changes: int
+        self, name: TableName, start: InputStart, end_lsn: LSN, changes: int, limit: int
     ) -> list[tuple[LSN, float]]:
         """Return where parts of an input end, ascending, and the bytes of their values.
 
-        `changes` are those of the input: of files that have those of all tables, its share counts. Empty if
+        They are a share of all values, by the `changes` of the input. Where all together have more bytes than
+        `limit`, files that all tables need are read instead: a table's rows may be wider than most. Empty if
         only Spark reads them.
         """
         files = self._files(name, start, end_lsn)
         if files is None:
             return []
         fetch_all(files.sizes)
-        share = files.share(changes) / max(1, sum(files.sizes.values()))
-        parts = (part for path in files.sizes for part in self._parts_of_file(path))
-        within = (part for part in parts if part.is_within(start, end_lsn))
-        return sorted((min(part.greatest, end_lsn), part.size * share) for part in within)
+        parts = [(part, path in files.shared) for path in files.sizes for part in self._parts_of_file(path)]
+        parts = [(part, is_shared) for part, is_shared in parts if part.is_within(start, end_lsn)]
+        is_read = sum(part.size for part, _ in parts) > limit
+        share = min(1.0, changes / max(1, sum(part.rows for part, _ in parts)))
+        return sorted(
+            (
+                min(part.greatest, end_lsn),
+                self._value_bytes(part, name) if is_read and is_shared else part.size * share,
+            )
+            for part, is_shared in parts
+        )
+
+    def _value_bytes(self, part: FilePart, name: TableName) -> int:
+        """Return the bytes of a table's values in a part of a file that all tables need."""
+        with self._lock:
+            rows = self._part(part, name, is_shared=True)
+        return 0 if rows is None else sum(rows.column(each).nbytes for each in ("old", "new"))
 
     def fits(self, name: TableName, start: InputStart, end_lsn: LSN) -> bool:
         """Return whether `read` needs no more memory than it may; the rows may be wider than most."""
@@ -289,8 +318,9 @@ class ChangeRows:
 
     def _part(self, part: FilePart, name: TableName, *, is_shared: bool) -> pa.Table | None:
         """Return the rows of a table in a part of a file, None if it has none."""
-        if self._divided.has(part, name):
-            return self._divided.get(part, name)
+        for kept in (self._divided, self._earlier):
+            if kept.has(part, name):
+                return kept.get(part, name)
         tables = _split(_read(part, self._columns))
         self._divided.add(part, tables, is_shared=is_shared)
         return tables.get(name)
@@ -366,7 +396,8 @@ def _parts_of(path: str) -> list[FilePart]:
     parts: list[FilePart] = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        part = FilePart(path, (number,), *bounds_in_group(group, "end_lsn"), group.total_byte_size)
+        bounds = bounds_in_group(group, "end_lsn")
+        part = FilePart(path, (number,), *bounds, group.total_byte_size, group.num_rows)
         if parts and parts[-1].size + part.size <= _MAX_BYTES_OF_PART:
             parts[-1] = parts[-1].joined(part)
         else:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.table_name import TableName
 
-MAX_IN_MEMORY = 128 << 20  # bytes
+MAX_IN_MEMORY = 96 << 20  # bytes
 MAX_ON_DISK = 8 << 30  # bytes, compressed
 
 

@@ -44,6 +44,7 @@ from pipeline.silver.fold.write_plan import (
 from pipeline.silver.schema.schema_operations import Hold, NeedsRebuild
 from pipeline.silver.schema.swap import copy_metadata
 from pipeline.silver.schema.table_partitions import columns_to_fold, rule_with_names
+from pipeline.silver.write import range_parts
 from pipeline.silver.write.native_files import NotNative
 from pipeline.silver.write.native_session import (
     NativeWriting,
@@ -51,7 +52,6 @@ from pipeline.silver.write.native_session import (
     session_of_rows,
     why_left_to_spark,
 )
-from pipeline.silver.write.range_parts import count_parts, part_ends
 from pipeline.silver.write.range_plan import Evolution, RangePlan, RangeStop, WriteResult
 from pipeline.silver.write.registrations import registrations
 from pipeline.silver.write.schema_writer import SchemaWriter
@@ -315,18 +315,18 @@ class BatchWriter:
         native, start, writes = self._native, plan.start, plan.writes
         if native is None or start.copy is not None or all(write.is_read_once for write in writes):
             return []
-        has_spark = is_launched_by_spark() or self._table.sessions.started is not None
-        if native.setting != "native" and has_spark:
+        sessions = self._table.sessions
+        if native.setting != "native" and (is_launched_by_spark() or sessions.started is not None):
             return []
-        began = writes[0].step.start[0]  # what is before a TRUNCATE is not written
-        values = native.rows.values_by_lsn(self._name, start, plan.end_lsn, plan.changes)
+        most, began = range_parts.MAX_VALUES, writes[0].step.start[0]  # before a TRUNCATE nothing is written
+        values = native.rows.values_by_lsn(self._name, start, plan.end_lsn, plan.changes, most)
         values = [(lsn, size) for lsn, size in values if lsn > began]
-        count = count_parts(sum(size for _, size in values), plan.changes)
+        count = range_parts.count_parts(sum(size for _, size in values), plan.changes)
         if count == 1 or is_partial(TxnId.all_of(self._table.offsets())):
             return []
         if any(not self.choose_writer(write, plan, in_parts=True).is_native for write in writes):
             return []
-        return part_ends(values, count)
+        return range_parts.part_ends(values, count)
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
         from pipeline.silver.write.file_committer import FileCommitter, compact_small_files

@@ -22,6 +22,7 @@ from pipeline.table_name import TableName
 
 MANY = 5_000  # rows: below, one more query of DuckDB costs more than it saves
 _LARGE = 100_000  # rows
+_LARGE_BYTES = 32 << 20  # of values
 _turn = threading.Lock()
 
 
@@ -44,17 +45,18 @@ def session_of_rows(
     *,
     is_log: bool = False,
 ) -> Iterator[DuckSql]:
-    """Give a session with the row changes in (first, last] as `changes`; only one at a time has many.
+    """Give a session with the row changes in (first, last] as `changes`; only one at a time is large.
 
     With `is_log` they are those of `row_changes` as a log. Those that memory does not hold are streamed.
     """
     found: pa.Table | RowStream
     try:
         found = rows.read(name, start, end_lsn)
-        count: float = found.num_rows
+        count, size = float(found.num_rows), float(found.nbytes)
     except TooLargeError:
-        found, count = rows.stream(name, start, end_lsn), inf
-    with _turn if count > _LARGE else nullcontext(), closing(DuckSql()) as session:
+        found, count, size = rows.stream(name, start, end_lsn), inf, inf
+    is_large = count > _LARGE or size > _LARGE_BYTES
+    with _turn if is_large else nullcontext(), closing(DuckSql()) as session:
         session.has_many = count > MANY
         session.add("bronze", found)
         visible = f"(SELECT * FROM bronze WHERE {rows.visible})"

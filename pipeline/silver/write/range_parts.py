@@ -12,8 +12,10 @@ from math import ceil
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.write.writer_choice import MAX_CHANGES
 
-MAX_VALUES = 320 << 20  # bytes of the values of a range that is not divided
-_VALUES_OF_PART = 160 << 20
+MAX_VALUES = (
+    80 << 20
+)  # bytes of the values of a range that is not divided: their fold takes three times as many
+_VALUES_OF_PART = 40 << 20
 _CHANGES_OF_PART = MAX_CHANGES // 2
 
 

@@ -115,6 +115,27 @@ def test_after_a_part_of_a_transaction_a_range_is_whole(
     pipeline.assert_equal("t", "wide", "bag", ignore_left_columns=True)
 
 
+def test_a_wide_table_is_in_parts_among_many_narrow_rows(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files with the changes of all tables do not say how many bytes are those of one."""
+    monkeypatch.setattr(range_parts, "MAX_VALUES", 300_000)
+    monkeypatch.setattr(range_parts, "_VALUES_OF_PART", 150_000)
+    before = {table: pipeline.version(table) for table in ("t", "wide")}
+    for number in range(1, 5):
+        pipeline.transact(
+            f"INSERT INTO wide SELECT {number} * 100 + g, 'new', repeat('x', 10000) "
+            "FROM generate_series(1, 15) g",
+            f"INSERT INTO t SELECT {number} * 1000 + g, 'new' FROM generate_series(1, 900) g",
+            *(f"UPDATE {table} SET v = 'changed' WHERE id = {number}" for table in ("t", "wide")),
+        )
+        pipeline.ingest()
+    succeeded(Applier(None, pipeline.config).apply_pending())
+    pipeline.assert_equal("t", "wide")
+    assert pipeline.version("wide") == before["wide"] + 4
+    assert pipeline.version("t") == before["t"] + 1
+
+
 def test_the_plan_says_into_how_many_parts(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     def costs() -> set[str | None]:
         tables = make_plan(pipeline.config).tables

@@ -181,3 +181,26 @@ def test_invisible_commits_are_found_in_the_files_of_their_transactions(lake: Na
         after = {name: tuple(lsn for lsn in lsns if lsn >= 10_100) for name, lsns in expected.items()}
         after = {name: lsns for name, lsns in after.items() if lsns} if is_fork else expected
         assert find_invisible_commits(fresh(lake).changes, snapshots, history) == after
+
+
+def test_tables_that_a_batch_left_behind_need_not_read_its_files_again(lake: NativeLake) -> None:
+    first, second, third = (LSN(LAST_LSN + 100 * number) for number in range(3))
+    for number in range(20):
+        lake.insert(lake.names, LAST_LSN + 10 * number)
+    bronze = fresh(lake)
+    rows = ChangeRows(bronze)
+
+    def reads_of(name: TableName, start: LSN, end: LSN) -> int:
+        with bronze_reads() as reads:
+            assert rows.read(name, InputStart(start), end).num_rows
+        return len(reads.paths)
+
+    rows.begin_batch(first)
+    assert reads_of(lake.names[0], first, second)
+    rows.begin_batch(second, [first])
+    assert reads_of(lake.names[0], second, third)
+    rows.begin_batch(second, [first])  # nothing was new
+    assert reads_of(lake.names[1], first, second) == 0
+    assert reads_of(lake.names[1], second, third) == 0
+    rows.begin_batch(third, [first])  # a table that does not keep up reads on its own
+    assert reads_of(lake.names[2], first, second)
