@@ -41,13 +41,14 @@ def check(
 
 
 def engines(*cases: tuple[Shape, str]) -> pytest.MarkDecorator:
-    """Run each shape by DuckDB, and by default the first one by Spark: each query of it is compiled."""
+    """Run each shape by DuckDB in both ways, and by default the first by Spark: each query is compiled."""
     by_spark = [(pytest.mark.spark,), *[(pytest.mark.spark, pytest.mark.slow)] * (len(cases) - 1)]
     found = [
         pytest.param("spark", shape, id=f"spark-{name}", marks=marks)
         for (shape, name), marks in zip(cases, by_spark, strict=True)
     ]
-    found += [pytest.param("duckdb", shape, id=f"duckdb-{name}") for shape, name in cases]
+    ways = ("duckdb", "many")
+    found += [pytest.param(way, shape, id=f"{way}-{name}") for shape, name in cases for way in ways]
     return pytest.mark.parametrize(("sql_session", "shape"), found, indirect=["sql_session"])
 
 
