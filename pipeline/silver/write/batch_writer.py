@@ -315,13 +315,13 @@ class BatchWriter:
         native, start, writes = self._native, plan.start, plan.writes
         if native is None or start.copy is not None or all(write.is_read_once for write in writes):
             return []
-        sessions = self._table.sessions
-        if native.setting != "native" and (is_launched_by_spark() or sessions.started is not None):
+        if native.setting != "native" and (is_launched_by_spark() or self._table.sessions.started):
             return []
         most, began = range_parts.MAX_VALUES, writes[0].step.start[0]  # before a TRUNCATE nothing is written
         values = native.rows.values_by_lsn(self._name, start, plan.end_lsn, plan.changes, most)
-        values = [(lsn, size) for lsn, size in values if lsn > began]
-        count = range_parts.count_parts(sum(size for _, size in values), plan.changes)
+        values = [each for each in values if each[0] > began]
+        files = self._table.snapshot().files.values()
+        count = range_parts.count_parts(sum(size for _, size in values), plan.changes, files)
         if count == 1 or is_partial(TxnId.all_of(self._table.offsets())):
             return []
         if any(not self.choose_writer(write, plan, in_parts=True).is_native for write in writes):

@@ -6,24 +6,31 @@ its own. A transaction is never divided: all its rows end at one LSN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
+from typing import Any
 
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.write.writer_choice import MAX_CHANGES
 
-MAX_VALUES = (
-    80 << 20
-)  # bytes of the values of a range that is not divided: their fold takes three times as many
+MAX_VALUES = 80 << 20  # bytes of the values of a range that is not divided; their fold takes three times that
 _VALUES_OF_PART = 40 << 20
+_MAX_VALUES_OF_PART = 160 << 20
 _CHANGES_OF_PART = MAX_CHANGES // 2
 
 
-def count_parts(values: float, changes: int) -> int:
-    """Return into how many parts a range with so many bytes of values, and changes, is divided."""
+def count_parts(values: float, changes: int, files: Iterable[Mapping[str, Any]] = ()) -> int:
+    """Return into how many parts a range with so many bytes of values, and changes, is divided.
+
+    Each part may rewrite all `files` of the table, so those of a large table are larger.
+    """
     if values <= MAX_VALUES and changes <= MAX_CHANGES:
         return 1
-    return max(ceil(values / _VALUES_OF_PART), ceil(changes / _CHANGES_OF_PART))
+    table_bytes = sum(int(file["size"]) for file in files)
+    part = max(_VALUES_OF_PART, min(table_bytes, _MAX_VALUES_OF_PART))
+    by_values = 1 if values <= 2 * part else ceil(values / part)
+    by_changes = 1 if changes <= MAX_CHANGES else ceil(changes / _CHANGES_OF_PART)
+    return max(by_values, by_changes)
 
 
 def part_ends(values: Sequence[tuple[LSN, float]], count: int) -> list[LSN]:

@@ -36,7 +36,7 @@ def pipeline(make_pipeline: MakePipeline) -> Pipeline:
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide every range at every transaction that is in a file of its own."""
-    for name in ("MAX_VALUES", "_VALUES_OF_PART"):
+    for name in ("MAX_VALUES", "_VALUES_OF_PART", "_MAX_VALUES_OF_PART"):
         monkeypatch.setattr(range_parts, name, 1)
     monkeypatch.setattr(change_rows, "_MAX_BYTES_OF_PART", 1)
 
@@ -143,7 +143,7 @@ def test_the_plan_says_into_how_many_parts(pipeline: Pipeline, monkeypatch: pyte
 
     land(pipeline, 8)
     assert not any("parts" in (cost or "") for cost in costs())
-    for name in ("MAX_VALUES", "_VALUES_OF_PART"):
+    for name in ("MAX_VALUES", "_VALUES_OF_PART", "_MAX_VALUES_OF_PART"):
         monkeypatch.setattr(range_parts, name, 1)
     assert "6 parts, each a write without Spark" in costs()
 

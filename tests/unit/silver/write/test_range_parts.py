@@ -24,6 +24,13 @@ def test_only_a_large_range_is_divided(values: int, changes: int, count: int) ->
     assert count_parts(values, changes) == count
 
 
+@pytest.mark.parametrize(
+    ("values", "table", "count"), [(90, 1, 3), (90, 50, 1), (200, 100, 1), (201, 100, 3), (800, 9000, 5)]
+)
+def test_parts_of_a_large_table_are_larger(values: int, table: int, count: int) -> None:
+    assert count_parts(values << 20, 10, [{"size": table << 19}] * 2) == count
+
+
 def test_parts_have_about_equally_many_bytes() -> None:
     values = [(LSN(lsn), 10.0) for lsn in range(1, 101)]
     assert part_ends(values, 4) == [LSN(25), LSN(50), LSN(75)]
