@@ -74,13 +74,17 @@ class _Files:
     shared: Set[str] = frozenset()
     shared_rows: int = 0
 
+    @property
+    def shared_size(self) -> int:
+        """The bytes of the shared files."""
+        return sum(self.sizes[path] for path in self.shared)
+
     def share(self, changes: int) -> int:
         """Return the bytes that changes of one table take: the part of the shared files, and all others."""
-        shared = sum(self.sizes[path] for path in self.shared)
-        if shared > MAX_SHARED_BYTES:
+        if self.shared_size > MAX_SHARED_BYTES:
             return sum(self.sizes.values())
         part = min(1.0, changes / max(self.shared_rows, 1))
-        return sum(self.sizes.values()) - shared + round(shared * part)
+        return sum(self.sizes.values()) - self.shared_size + round(self.shared_size * part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,8 @@ class ChangeRows:
         self._lock = threading.RLock()
         self._divided, self._earlier = DividedRows(), DividedRows()  # of this batch, of the one before
         self._file_parts: dict[str, list[FilePart]] = {}  # of this batch
-        self._shared_from = self._batch_from = INVALID
+        self._shared_from = INVALID
+        self._batch_from: LSN | None = None  # before the first batch
         self._indexed: tuple[tuple[str, int], FilesByTable] | None = None  # of the version that was read last
 
     @property
@@ -158,15 +163,17 @@ class ChangeRows:
         with self._lock:
             is_same = shared_from == self._batch_from
             kept_from = self._shared_from if is_same else self._batch_from
-            needs_earlier = any(lsn >= kept_from for lsn in behind)
-            if needs_earlier and is_same:
+            if kept_from is None or all(lsn < kept_from for lsn in behind):
+                kept_from = None
+            elif is_same:
                 return
             self._earlier.clear()
-            if needs_earlier:
+            self._shared_from = shared_from
+            if kept_from is not None:
                 self._divided, self._earlier = self._earlier, self._divided
+                self._shared_from = kept_from
             self._divided.clear()
             self._file_parts.clear()
-            self._shared_from = self._batch_from if needs_earlier else shared_from
             self._batch_from = shared_from
 
     def release(self, name: TableName) -> None:
@@ -189,8 +196,8 @@ class ChangeRows:
         """Return where parts of an input end, ascending, and the bytes of their values.
 
         They are a share of all values, by the `changes` of the input. Where all together have more bytes than
-        `limit`, files that all tables need are read instead: a table's rows may be wider than most. Empty if
-        only Spark reads them.
+        `limit`, files that all tables of a batch need, and are read once, are read for it: a table's rows may
+        be wider than most. Empty if only Spark reads them.
         """
         files = self._files(name, start, end_lsn)
         if files is None:
@@ -198,7 +205,8 @@ class ChangeRows:
         fetch_all(files.sizes)
         parts = [(part, path in files.shared) for path in files.sizes for part in self._parts_of_file(path)]
         parts = [(part, is_shared) for part, is_shared in parts if part.is_within(start, end_lsn)]
-        is_read = sum(part.size for part, _ in parts) > limit
+        is_kept = self._batch_from is not None and files.shared_size <= MAX_SHARED_BYTES
+        is_read = is_kept and sum(part.size for part, _ in parts) > limit
         share = min(1.0, changes / max(1, sum(part.rows for part, _ in parts)))
         return sorted(
             (

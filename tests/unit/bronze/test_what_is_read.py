@@ -204,3 +204,24 @@ def test_tables_that_a_batch_left_behind_need_not_read_its_files_again(lake: Nat
     assert reads_of(lake.names[1], second, third) == 0
     rows.begin_batch(third, [first])  # a table that does not keep up reads on its own
     assert reads_of(lake.names[2], first, second)
+
+
+def test_values_are_read_to_be_counted_only_for_a_batch(lake: NativeLake) -> None:
+    """A plan, or the rebuild of one table, would read all of bronze for it."""
+    name, first, last = lake.names[0], LSN(LAST_LSN), LSN(LAST_LSN + 100)
+    for number in range(20):
+        lake.insert(lake.names, LAST_LSN + 10 * number)
+    rows = ChangeRows(fresh(lake))
+
+    def values(limit: int) -> tuple[float, int]:
+        with bronze_reads() as reads:
+            found = rows.values_by_lsn(name, InputStart(first), last, 9, limit)
+        return sum(size for _, size in found), len(reads.paths)
+
+    estimated, count = values(0)
+    assert (estimated > 0, count) == (True, 0)
+    rows.begin_batch(first)
+    assert values(1 << 30) == (estimated, 0)
+    counted, count = values(0)
+    assert (counted > 0, count) == (True, 10)
+    assert counted != estimated
