@@ -50,3 +50,11 @@ def test_a_name_is_what_it_was_given_last(session: DuckSql) -> None:
     session.add("rows", pa.table({"n": [7]}))
     session.define("found", "SELECT n FROM rows")
     assert numbers(session, "SELECT n FROM found") == [7]
+
+
+def test_rows_of_a_computed_relation_come_in_their_order(session: DuckSql) -> None:
+    """A merge numbers them by it, in several threads too."""
+    session.compute("many", "SELECT i, 'value ' || i AS v FROM range(500000) AS r(i) ORDER BY hash(i)")
+    for _ in range(5):
+        found = session.table("SELECT s.rowid AS number, s.v, list_value(s.i % 2 = 0) AS f FROM many AS s")
+        assert found.column(0).to_pylist() == [*range(500_000)]
