@@ -8,8 +8,10 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-_M_TRIM_THRESHOLD = -1  # of glibc's mallopt
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _TRIM_BYTES = 1 << 20
+_REUSED_BYTES = 32 << 20
+_ARENAS, _ARENAS_FOR_REUSE = 2, 4
 
 
 class _WithoutPandas:
@@ -20,10 +22,12 @@ class _WithoutPandas:
             raise ModuleNotFoundError(fullname)
 
 
-def use_lean_arrow() -> None:
+def use_lean_arrow(*, reuses_blocks: bool = False) -> None:
     """Return memory to the system at once, and do not import pandas to see if values are of its types.
 
-    pyarrow looks for pandas when it first converts Python values; `to_pandas` imports it all the same.
+    A process that `reuses_blocks` allocates the same sizes again and again: it keeps some tens of MiB of what
+    it frees, since the system clears each page that it gives. pyarrow looks for pandas when it first converts
+    Python values; `to_pandas` imports it all the same.
     """
     if "pandas" in sys.modules or "pyarrow" in sys.modules:
         return
@@ -34,10 +38,11 @@ def use_lean_arrow() -> None:
     has_jemalloc = sys.platform == "linux" and os.uname().machine == "x86_64"
     if has_jemalloc:
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
-        os.environ.setdefault("JE_ARROW_MALLOC_CONF", "narenas:2")
+        arenas = _ARENAS_FOR_REUSE if reuses_blocks else _ARENAS
+        os.environ.setdefault("JE_ARROW_MALLOC_CONF", f"narenas:{arenas}")
     import pyarrow as pa
 
-    _trim_at_once()
+    _limit_freed_memory(reuses_blocks=reuses_blocks)
     if not has_jemalloc:
         pa.set_memory_pool(pa.system_memory_pool())
     finder = _WithoutPandas()
@@ -49,10 +54,13 @@ def use_lean_arrow() -> None:
         sys.meta_path.remove(finder)
 
 
-def _trim_at_once() -> None:
+def _limit_freed_memory(*, reuses_blocks: bool) -> None:
     """Let the C library keep little of what is freed.
 
     With each large block that is freed, glibc would keep more, up to 64 MiB in each arena.
     """
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # other C libraries have none
-        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is None:  # other C libraries have none
+        return
+    if reuses_blocks:
+        mallopt(_M_MMAP_THRESHOLD, _REUSED_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _REUSED_BYTES if reuses_blocks else _TRIM_BYTES)

@@ -55,16 +55,16 @@ class SummaryWithExitCode(Summary, HasExitCode, Protocol):
     """Closing lines that decide the exit code."""
 
 
-def load_config(path: str) -> Config:
+def load_config(path: str, *, reuses_blocks: bool = False) -> Config:
     """Read the configuration and start Arrow, for a command that reads or writes the lake.
 
-    What that needs is imported only now.
+    What that needs is imported only now. `reuses_blocks` is for `use_lean_arrow`.
     """
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would look for some in every package
     from pipeline.config.load import load_config
 
     loaded = load_config(path)
-    use_lean_arrow()
+    use_lean_arrow(reuses_blocks=reuses_blocks)
     return loaded
 
 

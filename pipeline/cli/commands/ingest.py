@@ -41,7 +41,7 @@ def ingest(
     Changes are acknowledged to the slot only after bronze holds them. In folders, on object stores and on
     HDFS, bronze is maintained meanwhile, unless `maintenance.enabled` is false.
     """
-    loaded = load_config(config)
+    loaded = load_config(config, reuses_blocks=True)
     from pipeline.ingest.job import run_ingest
     from pipeline.report.observers import Observers, WatchOptions
     from pipeline.verify.schedule import proving

@@ -12,6 +12,9 @@ import pytest
 
 from tests.support.paths import ROOT
 
+HAS_JEMALLOC = os.uname().machine == "x86_64"  # Arrow's wheels
+
+
 RESIDENT = """
 from pathlib import Path
 from pipeline.cli.arrow import use_lean_arrow
@@ -31,6 +34,31 @@ print(resident() - before)
 """
 
 
+REUSED = """
+import resource
+messages = [b"x" * 4000] * 2000
+
+def decode():
+    blocks = b"".join(messages), b"".join(messages)
+
+decode()
+before, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    decode()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults, resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other C libraries keep memory in other ways")
+def test_ingest_gets_the_memory_of_its_blocks_once() -> None:
+    start = RESIDENT.replace("use_lean_arrow()", "use_lean_arrow(reuses_blocks=True)")
+    command = [sys.executable, "-c", start + REUSED]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    faults, kept = map(int, done.stdout.split())
+    assert faults < 4_000, "20 times two blocks of 8 MB are 80,000 pages"
+    assert kept < 48
+
+
 FOLDED = """
 from pipeline.silver.fold.duckdb_sql import DuckSql
 values = [f"{number:08d}" + "x" * 700 for number in range(200_000)]
@@ -44,9 +72,6 @@ session.compute("newest", "SELECT key, arg_max({'value': value}, value) AS newes
 session.close()
 print(resident() - before)
 """
-
-
-HAS_JEMALLOC = os.uname().machine == "x86_64"  # Arrow's wheels
 
 
 @pytest.mark.promise("bounded memory")
