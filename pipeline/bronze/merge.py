@@ -26,6 +26,7 @@ from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order,
 from pipeline.delta.parquet_files import named_if_damaged, open_data_file
 from pipeline.delta.table_log import Snapshot, data_file
 
+_MAX_BYTES = 96 << 20  # of rows that are sorted at once: ingest merges at the end of a run
 _STREAM = ""  # what a file of the stream holds; others hold a table copy's rows, or both
 _Add = Mapping[str, Any]
 
@@ -55,7 +56,9 @@ def plan_changes(path: str, snapshot: Snapshot, limits: MergeLimits) -> list[lis
 
 def changes_layout() -> FileLayout:
     """Return how files of `changes` are written: as ingest does, sorted by the sequence key."""
-    return FileLayout(CHANGES, lambda folder, _: _ChangesWriter(folder), sort_changes, in_order)
+    return FileLayout(
+        CHANGES, lambda folder, _: _ChangesWriter(folder), sort_changes, in_order, max_bytes=_MAX_BYTES
+    )
 
 
 def sort_changes(rows: pa.Table) -> pa.Table:

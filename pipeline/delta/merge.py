@@ -34,7 +34,6 @@ from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError
 
 Add = Mapping[str, Any]
-_MAX_BYTES = 256 << 20  # of rows in memory
 _PARAMETERS = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": "false"}
 
 
@@ -49,7 +48,8 @@ class FileLayout:
     Rows keep the order of their files, unless they need `arrange` and are not `in_order` already. Merged
     files become one, or as many as they are if the layout `keeps_count`. `tags_of` gives the tags of the new
     files from the `add` actions of those that they replace. Files of one group belong to one partition;
-    `schema` has no column of `partition_by`.
+    `schema` has no column of `partition_by`. Rows that need it are arranged `max_bytes` at a time, of which
+    memory holds two copies.
     """
 
     schema: pa.Schema
@@ -59,6 +59,7 @@ class FileLayout:
     keeps_count: bool = False
     tags_of: Callable[[Sequence[Add]], Mapping[str, str]] | None = None
     partition_by: tuple[str, ...] = ()
+    max_bytes: int = 256 << 20
 
     def join(self, folder: Path, replaced: Sequence[Add], rows: Iterator[pa.Table]) -> list[DataFile] | None:
         """Write rows as they come to one file, none without rows; return None if they are out of order."""
@@ -178,7 +179,7 @@ def _merge(
             added += joined
             removed += group
         else:
-            for part in _parts(table, group, layout.schema):
+            for part in _parts(table, group, layout):
                 if len(part.adds) < 2:
                     continue
                 for file in layout.write(table.folder, part.adds, pa.concat_tables(part.rows)):
@@ -241,19 +242,19 @@ def _gathered(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _parts(table: LakeTable, group: Sequence[Add], schema: pa.Schema) -> Iterator[_Part]:
+def _parts(table: LakeTable, group: Sequence[Add], layout: FileLayout) -> Iterator[_Part]:
     """Yield the files of a group in parts whose rows fit into memory; a file that does not fit is left."""
-    part = _Part()
+    part, schema, max_bytes = _Part(), layout.schema, layout.max_bytes
     for add in group:
         path = _path(table, add)
         try:
             with _named_if_missing(path):
-                rows = conform(read_data_file(path, schema.names, _MAX_BYTES), schema, path)
+                rows = conform(read_data_file(path, schema.names, max_bytes), schema, path)
         except TooLargeError:
             yield part
             part = _Part()
             continue
-        if part.adds and part.size + rows.nbytes > _MAX_BYTES:
+        if part.adds and part.size + rows.nbytes > max_bytes:
             yield part
             part = _Part()
         part.adds.append(add)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.bronze import merge as merge_of_changes
 from pipeline.bronze.changes_scan import ChangesScan
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.merge import changes_layout, plan_changes
@@ -200,7 +201,7 @@ def test_memory_holds_a_part_of_a_group_out_of_order(tmp_path: Path, monkeypatch
     land(bronze, *((30, ordinal, "I", "a") for ordinal in range(200)))
     before = all_rows(bronze)
     size = merge.conform(rows_of([(1, 0, "I", "a"), (1, 1, "I", "a")]), CHANGES, "").nbytes
-    monkeypatch.setattr(merge, "_MAX_BYTES", 4 * size)
+    monkeypatch.setattr(merge_of_changes, "_MAX_BYTES", 4 * size)
     count = merge_all(bronze)
     assert count.removed == 8, "a file that is too large stays as it is"
     assert 2 <= count.added <= 4
