@@ -1,7 +1,7 @@
-"""One thread that stages rows while the next messages arrive.
+"""A thread that stages rows while the next messages arrive.
 
 Decoding rows and writing them to Parquet works outside Python, so the thread that reads the stream goes on
-meanwhile. At most one write is under way: memory has the rows of one batch more.
+meanwhile. At most one write of a writer is under way: memory has the rows of one batch more.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,11 @@ class BackgroundWriter:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="stage") if has_thread else None
         self._last: Future[None] | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a write is under way."""
+        return self._last is not None and not self._last.done()
+
     def submit(self, write: Callable[[], None]) -> None:
         """Begin a write once the one before has ended; raise the error of that one."""
         self.flush()
@@ -25,15 +30,26 @@ class BackgroundWriter:
         else:
             self._last = self._pool.submit(write)
 
+    def submit_after(self, other: "BackgroundWriter", write: Callable[[], None]) -> None:
+        """Begin a write once the one before and those submitted to another writer so far have ended."""
+        before = other._last
+
+        def write_after() -> None:
+            if before is not None:
+                before.result()
+            write()
+
+        self.submit(write_after)
+
     def flush(self) -> None:
         """Wait until everything is written; raise the error of the write that failed."""
         if self._last is not None:
             self._last.result()
 
-    def settle(self) -> None:
-        """Wait until no write is under way, whatever became of the last one."""
+    def settle(self, timeout: float | None = None) -> None:
+        """Wait until no write is under way, whatever became of the last one, or for so many seconds."""
         if self._last is not None:
-            wait([self._last])
+            wait([self._last], timeout)
 
     def close(self) -> None:
         """Wait like `settle`, and end the thread."""

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.bronze.schema import CHANGES, STATISTICS_PROPERTY, spark_ddl, storable
-from pipeline.bronze.spool import PreparedFile, PreparedOutcome
 from pipeline.bronze.staged_files import StagedFileWriter
+from pipeline.bronze.staged_transactions import PreparedFile, PreparedOutcome
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.log_retention import short_log

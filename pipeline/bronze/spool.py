@@ -1,6 +1,7 @@
 """Events of transactions in, staged files of complete transactions out; memory is bounded.
 
-The rows of finished transactions go to one file per batch. A transaction that outgrows a batch before its
+The rows of finished transactions go to one file per batch, and to another one after each transaction that has
+a file of its own: files are not mixed in the order of rows. A transaction that outgrows a batch before its
 commit is kept in pieces until its end LSN is known, and then has a file of its own; so has a prepared one.
 One that streams before its commit is kept by `OpenStreams`. `seal` hands over everything that is finished and
 nothing else, so a batch always ends on a transaction boundary.
@@ -35,6 +36,7 @@ from pipeline.bronze.rows import (
     truncation_rows,
 )
 from pipeline.bronze.staged_files import StagedFile, StagedFileWriter
+from pipeline.bronze.staged_transactions import PreparedFile, PreparedOutcome, StagedTransactions
 from pipeline.bronze.streamed_transactions import OpenStreams
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.protocol import events
@@ -47,37 +49,7 @@ BYTE_LIMIT = 8 << 20
 OTHER_LIMIT = 4_096
 MAX_RECORDED_IDS = 65_536  # of relation versions
 
-PreparedOutcome: TypeAlias = events.CommittedPrepared | events.RolledBackPrepared
 HandOver: TypeAlias = Callable[[StagedFile, int], None]  # of a file that is written, with its changes
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedFile:
-    """The file of a prepared transaction, which is kept apart until its outcome is known."""
-
-    gid: str
-    xid: int
-    file: StagedFile
-
-
-@dataclass(frozen=True, slots=True)
-class StagedTransactions:
-    """Complete transactions that end after `start_lsn` (exclusive), up to `end_lsn` (inclusive).
-
-    `versions` must be recorded before `files`, whose rows name them. `outcomes` are those of prepared
-    transactions, in the order of the stream. `commit_time` is that of the newest transaction so far, None if
-    there is none or Python's calendar does not have it.
-    """
-
-    start_lsn: LSN
-    end_lsn: LSN
-    files: tuple[StagedFile, ...] = ()
-    versions: tuple[RelationVersion, ...] = ()
-    prepared: tuple[PreparedFile, ...] = ()
-    outcomes: tuple[PreparedOutcome, ...] = ()
-    transaction_count: int = 0
-    change_count: int = 0
-    commit_time: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -143,9 +115,10 @@ class _SmallStreams:
 
 
 class Spool:
-    """Stages the events of one run of ingest, for one thread; rows are written by another one.
+    """Stages the events of one run of ingest, for one thread; rows are written by two others.
 
-    `offset` is the LSN up to which everything is handed over.
+    One writes what arrives, the other a large transaction that has ended. `offset` is the LSN up to which
+    everything is handed over.
     """
 
     def __init__(
@@ -165,6 +138,7 @@ class Spool:
         self._versions = VersionIndex()
         self._recorded_version_ids = set(recorded_version_ids)
         self._background = BackgroundWriter(has_thread=not reads_types)
+        self._apart = BackgroundWriter(has_thread=not reads_types)  # transactions with a file of their own
         self.streams = OpenStreams(folder, self._versions, self._background, reads_types=reads_types)
         self._rows = RowMessages()
         self._finished_rows = 0  # how many of _rows belong to finished transactions: the first ones
@@ -182,6 +156,15 @@ class Spool:
         """Return how many rows and outcomes `seal` would hand over."""
         in_memory = self._finished_rows + self._others.finished + self._streamed.row_count
         return self._next.row_count + in_memory
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a large transaction that ended is still being written: `seal` would wait for it."""
+        return self._apart.is_busy
+
+    def wait_while_busy(self, timeout: float) -> None:
+        """Wait until no large transaction is being written, for so many seconds at most."""
+        self._apart.settle(timeout)
 
     @property
     def has_commits(self) -> bool:
@@ -281,6 +264,7 @@ class Spool:
         tables = stream.finish(committed)
         if stream.is_on_disk:
             change_count = 0  # known when the file is written
+            self._write_finished()
             self._write_apart(tables, stream.length, self._next.add_stream)
         else:
             small = list(tables)
@@ -319,6 +303,7 @@ class Spool:
         with crash_step(CrashStep.SEAL_CHANGES):
             self._write_finished()
             self._background.flush()
+            self._apart.flush()
             if self._batch:
                 self._next.files.append(self._batch.close())
                 self._batch = None
@@ -357,6 +342,7 @@ class Spool:
     def discard(self) -> None:
         """Drop what is not handed over, and take nothing more: the server sends it again."""
         self._background.close()
+        self._apart.close()
         if self._batch:
             self._batch.discard()
         if self._open:
@@ -425,10 +411,18 @@ class Spool:
         self._write_apart(tables, count, hand_over)
 
     def _write_apart(self, tables: Iterable[pa.Table], row_count: int, hand_over: HandOver) -> None:
-        """Begin to write rows of a transaction that ended to a file of its own."""
+        """Begin to write rows of a transaction that ended to a file of its own.
+
+        The batch goes on in another file, so that no two files are mixed in the order of rows.
+        """
+        batch, self._batch, files = self._batch, None, self._next.files
+        if batch is not None:
+            self._background.submit(lambda: files.append(batch.close()))
         self._next.row_count += row_count
         folder = self._folder
-        self._background.submit(lambda: hand_over(*_write(StagedFileWriter(folder), tables)))
+        self._apart.submit_after(
+            self._background, lambda: hand_over(*_write(StagedFileWriter(folder), tables))
+        )
 
     def _hand_over_prepared(self, prepared: events.Prepared | events.StreamPrepared) -> HandOver:
         apart, gid, xid = self._next.prepared, prepared.gid, prepared.xid

@@ -50,7 +50,7 @@ from pipeline.protocol.events import (
     StreamStarted,
 )
 
-STREAM_BYTES = 32 << 20
+STREAM_BYTES = 16 << 20
 STREAM_ROWS = 131_072
 """What all open streams together may hold in memory before the largest of them are moved to disk."""
 _SUBXID = STREAMED.get_field_index("subxid")

@@ -18,8 +18,8 @@ from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.prepared import PreparedTransactions, transaction_keys
 from pipeline.bronze.relations import RelationVersion, relations_table
 from pipeline.bronze.schema import RELATIONS, spark_ddl
-from pipeline.bronze.spool import StagedTransactions
 from pipeline.bronze.staged_files import StagingFolder
+from pipeline.bronze.staged_transactions import StagedTransactions
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.data_files import DataFile

@@ -244,8 +244,8 @@ class Ingest(FileSection):
         ByteCount,
         key(
             "Size of the staged files at which ingest stops reading while a commit to bronze is under way,"
-            " for the stream and for table copies each. It continues after that commit. A transaction may be"
-            " larger. `0` sets no limit.",
+            " or a large transaction is written, for the stream and for table copies each. It continues"
+            " after that. A transaction may be larger. `0` sets no limit.",
             json_schema_extra={"default": "4GB"},
             examples=["20GB"],
         ),

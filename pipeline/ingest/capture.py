@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from pipeline.bronze.protection import ColumnProtection
-from pipeline.bronze.spool import Spool, StagedTransactions
+from pipeline.bronze.spool import Spool
 from pipeline.bronze.staged_files import StagingFolder
+from pipeline.bronze.staged_transactions import StagedTransactions
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.crash_steps import CrashStep, crash_step
@@ -38,6 +39,7 @@ _MAX_LAND_SECONDS = 0.7  # …or up to this, so that landings take no more than 
 IDLE_SECONDS = 60.0  # record an idle offset this often…
 IDLE_BYTES = 64 << 20  # …or after so much WAL
 _READ_TIMEOUT = 0.25
+_BUSY_SECONDS = 0.02  # after which to see whether a large transaction is written
 _MEASURE_SECONDS = 1.0
 _REPORT_SECONDS = 1.0
 _CONFIRM_TIMEOUT = 30.0
@@ -139,20 +141,25 @@ class Capture:
         return self._summary
 
     def _read(self) -> list[bytes]:
-        """Return the next messages; none while a landing is under way and what is staged is too much.
+        """Return the next messages; none while what is staged is too much and cannot be landed yet.
 
         The stream keeps its session meanwhile, and the server waits.
         """
-        now = time.monotonic()
-        if self._spool_limit and self._is_landing and now - self._measured_at >= _MEASURE_SECONDS:
+        now, is_busy = time.monotonic(), self._spool.is_busy
+        may_grow = self._is_landing or is_busy
+        if self._spool_limit and may_grow and now - self._measured_at >= _MEASURE_SECONDS:
             self._measured_at, self._is_full = now, self._staging.size() >= self._spool_limit
         if self._is_full and self._landing is not None and self._is_landing:
             wait([self._landing[1]], _READ_TIMEOUT)
             return []
+        if self._is_full and is_busy:
+            self._spool.wait_while_busy(_READ_TIMEOUT)
+            return []
         self._is_full = False
         timeout = _READ_TIMEOUT
         if self._spool.pending_rows and not self._is_landing:
-            timeout = min(timeout, max(0.0, self._sealed_at + self._land_seconds - now))
+            soonest = _BUSY_SECONDS if is_busy else 0.0
+            timeout = min(timeout, max(soonest, self._sealed_at + self._land_seconds - now))
         return self._stream.read(timeout)
 
     def _interrupt(self) -> None:
@@ -177,7 +184,8 @@ class Capture:
         waited = time.monotonic() - self._sealed_at
         must_land = is_done or self._stream.needs_acknowledgement or self._is_offset_required
         pending_rows = self._spool.pending_rows
-        if not (must_land or pending_rows >= LAND_ROWS or waited >= self._land_seconds):
+        is_due = pending_rows >= LAND_ROWS or waited >= self._land_seconds
+        if not must_land and (not is_due or self._spool.is_busy):
             return
         is_idle_due = must_land or self._is_idle_due(waited)
         staged = self._spool.seal() if pending_rows or is_idle_due else None

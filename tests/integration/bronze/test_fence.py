@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.bronze.copy_states import READING
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.spool import StagedTransactions
+from pipeline.bronze.staged_transactions import StagedTransactions
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.delta import commit_files
 from pipeline.delta.table import Lake

@@ -1,4 +1,4 @@
-"""Ingest reads nothing more while a commit hangs and what is staged has reached its limit."""
+"""Ingest reads nothing more while what is staged has reached its limit and cannot be landed yet."""
 
 import threading
 import time
@@ -84,6 +84,33 @@ def test_the_stream_waits_for_a_commit_that_hangs(limited: Pipeline, monkeypatch
         assert LIMIT <= settled(limited) < 2 * LIMIT
         held.let_go()
         wait_until(lambda: limited.frame("bronze", "changes").where("op = 'I'").count() == 100 + 12 * 900)
+    limited.assert_follows("big")
+
+
+@pytest.mark.promise("bounded growth")
+def test_the_stream_is_read_to_the_limit_while_a_transaction_is_written(
+    limited: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_module, "_MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(spool_module, "BYTE_LIMIT", 128 << 10)
+    monkeypatch.setattr(walsender_module, "BATCH_MESSAGES", 500)
+    limited.ingest()
+    is_writing, may_write, write = threading.Event(), threading.Event(), spool_module._write
+
+    def hold(*arguments: Any) -> Any:
+        is_writing.set()
+        may_write.wait(120)
+        return write(*arguments)
+
+    monkeypatch.setattr(spool_module, "_write", hold)
+    with continuous(limited):
+        limited.run(ROWS.format(1, 1000))
+        assert is_writing.wait(30)
+        for number in range(1, 40):  # about 60 kB each
+            limited.run(ROWS.format(1000 * number + 1, 1000 * number + 90))
+        assert LIMIT <= settled(limited) < 2 * LIMIT
+        may_write.set()
+        wait_until(lambda: limited.frame("bronze", "changes").where("op = 'I'").count() == 1000 + 39 * 90)
     limited.assert_follows("big")
 
 

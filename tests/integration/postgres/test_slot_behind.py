@@ -22,7 +22,7 @@ from tests.support.postgres.streams import both_routes, confirmed_lsn, end_lsns,
 from tests.support.servers import Database
 
 if TYPE_CHECKING:
-    from pipeline.bronze.spool import StagedTransactions
+    from pipeline.bronze.staged_transactions import StagedTransactions
     from pipeline.bronze.writer import BronzeWriter
     from pipeline.progress import IngestSummary
 

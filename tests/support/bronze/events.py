@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipeline.bronze.relations import RelationVersion, relation_version
-from pipeline.bronze.spool import Spool, StagedTransactions
+from pipeline.bronze.spool import Spool
 from pipeline.bronze.staged_files import StagedFile
+from pipeline.bronze.staged_transactions import StagedTransactions
 from pipeline.protocol.events import Began, Change, Committed, Emitted, Truncation
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Insert, LogicalMessage, Origin, Relation

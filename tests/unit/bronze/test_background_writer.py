@@ -46,6 +46,39 @@ def test_submit_returns_while_the_write_is_under_way(writer: BackgroundWriter) -
     assert has_ended.is_set()
 
 
+def test_a_write_begins_after_those_of_another_writer(writer: BackgroundWriter) -> None:
+    other, may_end, written = BackgroundWriter(), Event(), list[str]()
+
+    def write() -> None:
+        assert may_end.wait(TIMEOUT)
+        written.append("before")
+
+    writer.submit(write)
+    other.submit_after(writer, lambda: written.append("after"))
+    other.settle(0.05)
+    busy = [other.is_busy]
+    assert not written
+    may_end.set()
+    other.flush()
+    assert [*busy, other.is_busy] == [True, False]
+    assert written == ["before", "after"]
+    other.close()
+
+
+def test_no_write_begins_after_one_of_another_writer_that_failed(writer: BackgroundWriter) -> None:
+    other, written = BackgroundWriter(), list[int]()
+
+    def fail() -> None:
+        raise ProtocolError("malformed")
+
+    writer.submit(fail)
+    other.submit_after(writer, lambda: written.append(1))
+    with pytest.raises(ProtocolError, match="malformed"):
+        other.flush()
+    assert not written
+    other.close()
+
+
 def test_a_failed_write_fails_every_later_call(writer: BackgroundWriter) -> None:
     written: list[int] = []
 

@@ -10,8 +10,8 @@ import pytest
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.prepared import PreparedTransactions
 from pipeline.bronze.schema import CHANGES
-from pipeline.bronze.spool import PreparedFile, PreparedOutcome
 from pipeline.bronze.staged_files import StagedFileWriter
+from pipeline.bronze.staged_transactions import PreparedFile, PreparedOutcome
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnKind

@@ -1,5 +1,6 @@
 """The spool hands over whole committed transactions, whatever their size, and holds little of them."""
 
+import json
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -10,6 +11,7 @@ import pytest
 
 from pipeline.bronze import rows as rows_module
 from pipeline.bronze import spool as spool_module
+from pipeline.bronze.staged_files import StagedFile
 from tests.support.bronze.events import (
     Session,
     expected_places,
@@ -91,7 +93,14 @@ def test_transaction_larger_than_the_limit_has_its_own_file_with_its_end(session
     staged = session.spool.seal()
     assert places(rows_of(staged)) == list(expected_places((1, 2), (2, 35), (3, 3)))
     assert staged is not None
-    assert sorted(file.data.row_count for file in staged.files) == [5, 35]
+    counts = [(file.data.row_count, bounds(file)) for file in staged.files]
+    assert sorted(counts, key=lambda each: each[1]) == [(2, (100, 100)), (35, (200, 200)), (3, (300, 300))]
+
+
+def bounds(file: StagedFile) -> tuple[int, int]:
+    """Return the least and the greatest commit LSN of a file: no two files of a batch are mixed."""
+    statistics = json.loads(file.data.stats)
+    return statistics["minValues"]["commit_lsn"], statistics["maxValues"]["commit_lsn"]
 
 
 @pytest.mark.usefixtures("small_limits")

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.bronze import streamed_transactions as streams_module
-from pipeline.bronze.spool import PreparedFile
+from pipeline.bronze.staged_transactions import PreparedFile
 from pipeline.errors import ProtocolError
 from pipeline.protocol.events import (
     BeganPrepare,
