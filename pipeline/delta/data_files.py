@@ -104,7 +104,10 @@ def data_file_batches(
             yield pa.table({"": pa.nulls(count)}).select([])
         else:
             for batch in file.iter_batches(
-                min(_BATCH_ROWS, max(_LEAST_ROWS, *counts)), row_groups=numbers, columns=schema.names
+                min(_BATCH_ROWS, max(_LEAST_ROWS, *counts)),
+                row_groups=numbers,
+                columns=schema.names,
+                use_threads=count > _BATCH_ROWS,  # to wait for Arrow's takes longer than to read a few rows
             ):
                 yield pa.Table.from_batches([batch])
 
