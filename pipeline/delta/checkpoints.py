@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
+from zlib import crc32
 
 from pipeline.delta.checkpoint_files import Checkpoint, commit_name, list_log
 from pipeline.delta.log_retention import KEPT_SECONDS, LogRetention
@@ -28,6 +29,7 @@ _CLEANS = "delta.enableExpiredLogCleanup"
 _VERSIONED = re.compile(r"\.?([0-9]{20})\.")
 _LAST = "_last_checkpoint"
 _BYTES_A_COMMIT = 64 << 10  # of checkpoints; larger ones are written less often
+_LEAST_SECONDS = 30.0  # between two checkpoints; where commits follow faster, they are written less often
 _LONG_INTERVAL = 100
 _SPARSE = 1000  # versions between two old checkpoints
 _CLEANING = 5  # checkpoints between two clean-ups
@@ -43,14 +45,18 @@ def checkpoint_if_due(
 
     `offsets` are the ids that the table records.
     """
-    if version <= 0 or version % _base_interval(configuration):
+    base = _base_interval(configuration)
+    if version <= 0 or version % base:
         return False
     interval = _interval(table / "_delta_log", configuration)
-    if version % interval:
+    count = version
+    if interval == _LONG_INTERVAL:  # not for all tables, which are often at the same version, at once
+        count += base * crc32(bytes(table))
+    if count % interval:
         return False
     write_checkpoint(table, version)
     # which lists the log
-    if version % (interval * _CLEANING) == 0 and cleans_up(configuration):
+    if count % (interval * _CLEANING) == 0 and cleans_up(configuration):
         remove_expired(table, version, LogRetention.of(configuration), time.time(), offsets)
     return True
 
@@ -63,13 +69,17 @@ def _base_interval(configuration: Mapping[str, str]) -> int:
 
 
 def _interval(log: Path, configuration: Mapping[str, str]) -> int:
-    """Return after how many commits a checkpoint is due: more if it is large, unless the table sets it."""
+    """Return after how many commits a checkpoint is due, unless the table sets it.
+
+    More if the last one is large, or was written just now.
+    """
     interval = _base_interval(configuration)
-    if _INTERVAL in configuration:
+    last = None if _INTERVAL in configuration else _last_checkpoint(log)
+    if last is None:
         return interval
-    last = _last_checkpoint(log)
-    size = os.stat(fetch(last.paths[0])).st_size if last else 0
-    return interval if size <= interval * _BYTES_A_COMMIT else _LONG_INTERVAL
+    status = os.stat(fetch(last.paths[0]))
+    is_rare = status.st_size <= interval * _BYTES_A_COMMIT and time.time() - status.st_mtime >= _LEAST_SECONDS
+    return interval if is_rare else _LONG_INTERVAL
 
 
 def cleans_up(configuration: Mapping[str, str]) -> bool:
