@@ -21,7 +21,7 @@ def pause_after(seconds: float, poll_seconds: float) -> float:
 
     Under load batches so become larger, and silver's logs do not grow for nothing.
     """
-    return max(poll_seconds, min(seconds / 2, LOOK_SECONDS))
+    return max(poll_seconds, min(seconds / 3, LOOK_SECONDS))
 
 
 class FirstBatches:
