@@ -7,7 +7,7 @@ from pipeline.ingest.capture import land_interval
 
 
 @pytest.mark.parametrize(
-    ("seconds", "interval"), [(0.0, 0.15), (0.05, 0.15), (0.15, 0.3), (0.3, 0.6), (2.0, 0.7)]
+    ("seconds", "interval"), [(0.0, 0.2), (0.05, 0.2), (0.15, 0.3), (0.3, 0.6), (2.0, 0.7)]
 )
 def test_a_landing_takes_no_more_than_half_of_the_time(seconds: float, interval: float) -> None:
     assert land_interval(seconds) == pytest.approx(interval)
