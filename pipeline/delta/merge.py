@@ -48,8 +48,8 @@ class FileLayout:
     Rows keep the order of their files, unless they need `arrange` and are not `in_order` already. Merged
     files become one, or as many as they are if the layout `keeps_count`. `tags_of` gives the tags of the new
     files from the `add` actions of those that they replace. Files of one group belong to one partition;
-    `schema` has no column of `partition_by`. Rows that need it are arranged `max_bytes` at a time, of which
-    memory holds two copies.
+    `schema` has no column of `partition_by`. Rows out of order are sorted `max_bytes` at a time, which memory
+    holds twice.
     """
 
     schema: pa.Schema

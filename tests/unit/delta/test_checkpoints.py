@@ -315,16 +315,20 @@ def test_old_checkpoints_become_sparse_and_every_version_can_be_read(
     assert len(table.snapshot(9).files) == 9
 
 
-def test_fast_commits_have_few_checkpoints_each_table_at_its_time(tmp_path: Path) -> None:
-    tables = [table_of(tmp_path / str(number), *range(110)) for number in range(7)]
+def test_fast_commits_have_few_checkpoints_each_table_at_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_DEFAULT_INTERVAL", 2)
+    monkeypatch.setattr(checkpoints, "_LONG_INTERVAL", 20)
+    tables = [table_of(tmp_path / str(number), *range(22)) for number in range(7)]
     made = [names(table, ".checkpoint.parquet") for table in tables]
-    assert all(first == 10 for first, *_ in made)
+    assert all(first == 2 for first, *_ in made)
     second = [version for _, version in made]
-    assert all(20 <= version <= 110 and version % 10 == 0 for version in second)
+    assert all(4 <= version <= 22 and version % 2 == 0 for version in second)
     assert len(set(second)) > 1
     for table in tables:
         version, *_, rows = read_anew(table)
-        assert (version, rows) == (110, [*range(110)])
+        assert (version, rows) == (22, [*range(22)])
 
 
 def test_slow_commits_have_a_checkpoint_in_ten(tmp_path: Path) -> None:
