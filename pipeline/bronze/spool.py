@@ -1,10 +1,10 @@
 """Events of transactions in, staged files of complete transactions out; memory is bounded.
 
-The rows of finished transactions go to one file per batch, and to another one after each transaction that has
-a file of its own: files are not mixed in the order of rows. A transaction that outgrows a batch before its
-commit is kept in pieces until its end LSN is known, and then has a file of its own; so has a prepared one.
-One that streams before its commit is kept by `OpenStreams`. `seal` hands over everything that is finished and
-nothing else, so a batch always ends on a transaction boundary.
+The rows of finished transactions go to one file per batch, and to another one after each commit of a
+transaction that has a file of its own: files are not mixed in the order of rows. A transaction that outgrows
+a batch before its commit is kept in pieces until its end LSN is known, and then has such a file; so has a
+prepared one. One that streams before its commit is kept by `OpenStreams`. `seal` hands over everything that
+is finished and nothing else, so a batch always ends on a transaction boundary.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -240,6 +240,7 @@ class Spool:
     def commit(self, committed: events.Committed) -> None:
         """Finish the open transaction: its changes are in the next seal."""
         if self._open:
+            self._end_batch_file()
             files = self._next.files
             self._finish_open(committed, lambda file, _: files.append(file))
         else:
@@ -264,7 +265,7 @@ class Spool:
         tables = stream.finish(committed)
         if stream.is_on_disk:
             change_count = 0  # known when the file is written
-            self._write_finished()
+            self._end_batch_file()
             self._write_apart(tables, stream.length, self._next.add_stream)
         else:
             small = list(tables)
@@ -411,18 +412,19 @@ class Spool:
         self._write_apart(tables, count, hand_over)
 
     def _write_apart(self, tables: Iterable[pa.Table], row_count: int, hand_over: HandOver) -> None:
-        """Begin to write rows of a transaction that ended to a file of its own.
-
-        The batch goes on in another file, so that no two files are mixed in the order of rows.
-        """
-        batch, self._batch, files = self._batch, None, self._next.files
-        if batch is not None:
-            self._background.submit(lambda: files.append(batch.close()))
+        """Begin to write rows of a transaction that ended to a file of its own."""
         self._next.row_count += row_count
         folder = self._folder
         self._apart.submit_after(
             self._background, lambda: hand_over(*_write(StagedFileWriter(folder), tables))
         )
+
+    def _end_batch_file(self) -> None:
+        """Go on with the batch in another file, after a transaction that was committed and has its own."""
+        self._write_finished()
+        batch, self._batch, files = self._batch, None, self._next.files
+        if batch is not None:
+            self._background.submit(lambda: files.append(batch.close()))
 
     def _hand_over_prepared(self, prepared: events.Prepared | events.StreamPrepared) -> HandOver:
         apart, gid, xid = self._next.prepared, prepared.gid, prepared.xid

@@ -176,6 +176,19 @@ def test_a_prepared_transaction_is_handed_over_apart(session: Session, count: in
     assert [row["ordinal"] for row in rows] == list(range(-1, count))
 
 
+def test_a_prepared_transaction_does_not_end_the_file_of_a_batch(session: Session) -> None:
+    session.transaction(1)
+    for number in range(2):
+        began = ("g", 10 + number, LSN(900 + number), LSN(950 + number), 3)
+        session.spool.begin(BeganPrepare(*began))
+        session.changes(1)
+        session.spool.prepare(Prepared(*began, 1))
+        session.transaction(1)
+    staged = session.seal()
+    assert [file.data.row_count for file in staged.files] == [3]
+    assert len(staged.prepared) == 2
+
+
 @pytest.mark.usefixtures("limits")
 def test_a_stream_that_is_prepared_is_handed_over_apart(session: Session) -> None:
     start(session, 10, ONE)
