@@ -62,6 +62,7 @@ ODD = {
 def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what is read from checkpoints be written again, in the few commits of each table."""
     monkeypatch.setattr(checkpoints, "_DEFAULT_INTERVAL", 2)
+    monkeypatch.setattr(checkpoints, "_LEAST_SECONDS", 0.0)
 
 
 @pytest.mark.spark

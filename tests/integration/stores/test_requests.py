@@ -8,6 +8,7 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.config.config import Config
 from pipeline.config.storage import Storage
+from pipeline.delta import checkpoints
 from pipeline.delta.retry import SameWriteError
 from pipeline.delta.rows import _vector_masks
 from pipeline.delta.store.hadoop import hadoop_settings
@@ -177,6 +178,7 @@ def test_checkpoints_are_read_and_old_versions_too(storage: Storage) -> None:
 
 def test_a_long_run_keeps_few_files_of_a_log(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.delta.table_log._MIRRORED_COMMITS", 4)
+    monkeypatch.setattr(checkpoints, "_LEAST_SECONDS", 0.0)  # as if the commits took minutes
     table = made(storage)
     for number in range(25):
         table.append_rows([{"id": number}], DDL)

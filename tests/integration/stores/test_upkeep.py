@@ -35,6 +35,7 @@ def pipeline(s3: S3Server, database: Database) -> Iterator[StorePipeline]:
 
 def test_a_lake_is_maintained_and_compacted(pipeline: StorePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_DEFAULT_INTERVAL", 3)
+    monkeypatch.setattr(checkpoints, "_LEAST_SECONDS", 0.0)
     pipeline.catch_up(TABLE, "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 50) g")
     for number in range(3):
         pipeline.catch_up(
