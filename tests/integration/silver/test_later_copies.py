@@ -426,4 +426,4 @@ def test_many_later_copies_leave_the_rows_of_the_model(database: Database, tmp_p
 def test_many_later_copies_by_spark_leave_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: str
 ) -> None:
-    prove(database, spark, tmp_path, seed_of_run(), [mode], rounds=20)
+    prove(database, spark, tmp_path, seed_of_run(), [mode], rounds=3)
