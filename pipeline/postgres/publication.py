@@ -24,7 +24,7 @@ from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time, reading
 from pipeline.postgres.key_conditions import KeyCondition
 from pipeline.postgres.matched_relations import publishes_roots, read_relations
-from pipeline.postgres.published_tables import FAMILY, IS_LOGGED, IS_PUBLISHED, PUBLISHED
+from pipeline.postgres.published_tables import FAMILY, IS_LOGGED, IS_PUBLISHED, PUBLISHED, PUBLISHED_TABLE
 from pipeline.postgres.relation_kinds import MatchedRelations
 from pipeline.postgres.replica_identities import KEY_COLUMNS, find_unsafe_identities
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
@@ -117,12 +117,12 @@ VIA_ROOT = " WITH (publish_via_partition_root = true)"
 #: Whether the table `c` of the schema `n` can be published: temporary, unlogged and foreign tables, views and
 #: sequences have no changes in the WAL.
 IS_PUBLISHABLE = {13: f"c.relkind IN ('r', 'p') AND {_IS_USERS}", 10: f"c.relkind = 'r' AND {_IS_USERS}"}
-_TABLE = """
-SELECT c.oid::bigint, c.relreplident::text, {row_filter}
-FROM {published} p
-JOIN pg_catalog.pg_class c ON c.oid = p.relid
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+_OID = """
+SELECT c.oid::bigint FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+"""
+_TABLE = """
+SELECT c.relreplident::text, {row_filter} FROM {published} p JOIN pg_catalog.pg_class c ON c.oid = p.relid
 """
 _COLUMNS = """
 SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, NOT {not_null},
@@ -157,14 +157,15 @@ def describe_published(connection: Connection, publication: str, name: TableName
     are waited for a short time only until the transaction in progress ends.
     """
     version = connection.info.server_version
-    parameters: dict[str, object] = {"publication": publication, **name._asdict()}
+    parameters: dict[str, Any] = {"publication": publication, **name._asdict()}
     published, is_published, key, not_null = (
-        for_server(connection, each) for each in (PUBLISHED, IS_PUBLISHED, KEY_COLUMNS, NOT_NULL)
+        for_server(connection, each) for each in (PUBLISHED_TABLE, IS_PUBLISHED, KEY_COLUMNS, NOT_NULL)
     )
     row_filter = "pg_catalog.pg_get_expr(p.qual, p.relid)" if version >= 150000 else "NULL::text"
     try:
         with connection.transaction():
             limit_lock_time(connection)
+            (parameters["oid"],) = connection.execute(_OID, parameters).fetchone() or (None,)
             found = connection.execute(
                 _TABLE.format(published=published, row_filter=row_filter), parameters
             ).fetchone()
@@ -173,8 +174,7 @@ def describe_published(connection: Connection, publication: str, name: TableName
                     f"The table {name} is not published by {publication} any more. Once it is published "
                     "again, it is copied."
                 )
-            oid, identity, row_filter = found
-            parameters["oid"] = oid
+            identity, row_filter = found
             rows = connection.execute(
                 _COLUMNS.format(published=published, is_published=is_published, key=key, not_null=not_null),
                 parameters,
@@ -186,7 +186,7 @@ def describe_published(connection: Connection, publication: str, name: TableName
         raise SourceError(f"Cannot read the table {name} in the catalog: {describe(error)}.") from None
     columns = tuple(Column(is_key, column, kind, modifier) for column, kind, modifier, _, is_key in rows)
     return PublishedTable(
-        Relation(oid, name.schema, name.table, identity, columns),
+        Relation(parameters["oid"], name.schema, name.table, identity, columns),
         tuple(is_nullable for _, _, _, is_nullable, _ in rows),
         row_filter,
         tuple(Leaf(*leaf) for leaf in leaves),

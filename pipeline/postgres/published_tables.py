@@ -7,16 +7,19 @@ compares both on each version.
 `PUBLISHED` is a subquery with the OID of each table (`relid`) and of the publication (`pubid`). From 15 on it
 has the attribute numbers of a column list (`attrs`, NULL for all columns) and the expression of a row filter
 (`qual`), from 18 on `publishes_stored`, whether stored generated columns are published. The statement has the
-publication's name as the parameter `publication`.
+publication's name as the parameter `publication`. `PUBLISHED_TABLE` is the row of the table whose OID is the
+parameter `oid`, at a cost that does not grow with the number of tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 #: Whether the table `c` can be in a publication: temporary and unlogged tables, and those of initdb cannot.
 IS_LOGGED = "c.relpersistence = 'p' AND c.oid >= 16384"
 
+_IS_TABLE = "c.oid = %(oid)s::bigint::oid"
 _TABLES = f"""(
     SELECT c.oid AS relid, owner.oid AS pubid
     FROM pg_catalog.pg_publication owner
@@ -25,7 +28,7 @@ _TABLES = f"""(
         ELSE EXISTS (
             SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = owner.oid AND r.prrelid = c.oid)
         END
-    WHERE owner.pubname = %(publication)s
+    WHERE owner.pubname = %(publication)s AND {{only}}
 )"""
 
 # The entries of FOR ALL TABLES are the tables that it excludes (EXCEPT, from 19 on), with their partitions.
@@ -34,7 +37,7 @@ _TABLES = f"""(
 _FAMILIES = """(
     WITH RECURSIVE owner AS (
         SELECT p.* FROM pg_catalog.pg_publication p WHERE p.pubname = %(publication)s
-    ), entry (oid) AS ({entries}
+    ), {chain}entry (oid) AS ({entries}
     ), below (oid) AS (
         SELECT i.inhrelid FROM entry JOIN pg_catalog.pg_class c ON c.oid = entry.oid AND c.relkind = 'p'
         JOIN pg_catalog.pg_inherits i ON i.inhparent = c.oid AND {is_attached}
@@ -53,15 +56,22 @@ _FAMILIES = """(
             THEN c.oid IN (SELECT entry.oid FROM entry) AND c.oid NOT IN (SELECT below.oid FROM below)
         ELSE c.relkind <> 'p' AND c.oid IN (SELECT entry.oid FROM entry UNION SELECT below.oid FROM below)
         END{join_entry}
+    WHERE {only}
 )"""
 _ENTRIES = """
-        SELECT r.prrelid FROM owner JOIN pg_catalog.pg_publication_rel r ON r.prpubid = owner.oid"""
+        SELECT r.prrelid FROM owner JOIN pg_catalog.pg_publication_rel r ON r.prpubid = owner.oid{of_table}"""
 _ENTRIES_BY_SCHEMA = f"""{_ENTRIES}
         UNION
         SELECT c.oid FROM owner
         JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = owner.oid
         JOIN pg_catalog.pg_class c
-            ON c.relnamespace = s.pnnspid AND c.relkind IN ('r', 'p') AND {IS_LOGGED}"""
+            ON c.relnamespace = s.pnnspid AND c.relkind IN ('r', 'p') AND {IS_LOGGED}{{of_schema}}"""
+# One table and those above it: only their entries decide whether it is published.
+_CHAIN = """chain (oid) AS (
+        SELECT %(oid)s::bigint::oid
+        UNION
+        SELECT i.inhparent FROM chain JOIN pg_catalog.pg_inherits i ON i.inhrelid = chain.oid
+    ), """
 # Column lists and row filters do not hold for tables that are published with their schema.
 _JOIN_ENTRY = """
     LEFT JOIN pg_catalog.pg_publication_rel r
@@ -72,32 +82,45 @@ _FACTS = ", r.prattrs::pg_catalog.int2[] AS attrs, r.prqual AS qual"
 
 
 def _families(
-    *,
-    entries: str = _ENTRIES,
-    more: str = "",
-    is_attached: str = "true",
-    join_entry: str = "",
+    *, alone: bool, entries: str = _ENTRIES, more: str = "", is_attached: str = "true", join_entry: str = ""
 ) -> str:
+    def in_chain(oid: str) -> str:
+        return f" AND {oid} IN (SELECT chain.oid FROM chain)" if alone else ""
+
     return _FAMILIES.format(
-        entries=entries,
+        chain=_CHAIN if alone else "",
+        entries=entries.format(of_table=in_chain("r.prrelid"), of_schema=in_chain("c.oid")),
         more=more,
-        is_attached=is_attached,
+        is_attached=is_attached + in_chain("i.inhrelid"),
         join_entry=join_entry,
         is_logged=IS_LOGGED,
+        only=_IS_TABLE if alone else "true",
     )
 
 
 #: Whether a partition is not being detached (DETACH PARTITION … CONCURRENTLY).
 _IS_ATTACHED = "NOT i.inhdetachpending"
-_NEWEST = {"entries": _ENTRIES_BY_SCHEMA, "is_attached": _IS_ATTACHED, "join_entry": _JOIN_ENTRY}
 
-PUBLISHED: Mapping[int, str] = {
-    18: _families(more=f"{_FACTS}, owner.pubgencols = 's' AS publishes_stored", **_NEWEST),
-    15: _families(more=_FACTS, **_NEWEST),
-    14: _families(is_attached=_IS_ATTACHED),
-    13: _families(),
-    10: _TABLES,
-}
+
+def _published(*, alone: bool) -> dict[int, str]:
+    newest = partial(
+        _families,
+        alone=alone,
+        entries=_ENTRIES_BY_SCHEMA,
+        is_attached=_IS_ATTACHED,
+        join_entry=_JOIN_ENTRY,
+    )
+    return {
+        18: newest(more=f"{_FACTS}, owner.pubgencols = 's' AS publishes_stored"),
+        15: newest(more=_FACTS),
+        14: _families(alone=alone, is_attached=_IS_ATTACHED),
+        13: _families(alone=alone),
+        10: _TABLES.format(only=_IS_TABLE if alone else "true"),
+    }
+
+
+PUBLISHED: Mapping[int, str] = _published(alone=False)
+PUBLISHED_TABLE: Mapping[int, str] = _published(alone=True)
 
 #: Whether the column `a` of a table is published, where `p` is its row of `PUBLISHED`, maybe of NULLs.
 IS_PUBLISHED: Mapping[int, str] = {

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.postgres.connection import connect, for_server
+from pipeline.errors import NotPublishedError
+from pipeline.postgres.connection import Connection, connect, for_server
 from pipeline.postgres.matched_relations import read_relations
 from pipeline.postgres.publication import describe_published, list_published, read_publication
 from pipeline.postgres.published_tables import IS_PUBLISHED, PUBLISHED
@@ -14,6 +15,10 @@ from pipeline.table_name import TableName
 from tests.support.servers import Database, ServerOf, new_database
 
 NAMES = "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = %s"
+RELATIONS = """
+SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname IN ('app', 'other')
+"""
 VIEW = """
 SELECT schemaname::text, tablename::text, attnames::text[], rowfilter FROM pg_publication_tables
 WHERE pubname = %s
@@ -110,12 +115,14 @@ def publications(major: int) -> list[tuple[str, str]]:
 def test_the_tables_are_those_of_the_view(source: Database) -> None:
     with closing(connect(source.conninfo)) as connection:
         major = connection.info.server_version // 10000
+        tables = {TableName(*row) for row in connection.execute(RELATIONS).fetchall()}
         for name, targets in publications(major):
             expected = {TableName(*row) for row in connection.execute(NAMES, (name,)).fetchall()}
             assert set(list_published(connection, name)) == expected, (name, targets)
             read = read_publication(connection, name)
             assert read is not None
             assert read.tables == expected, (name, targets)
+            assert {table for table in tables if is_described(connection, name, table)} == expected, targets
             if major < 15:
                 continue
             columns = for_server(connection, IS_PUBLISHED)
@@ -127,6 +134,13 @@ def test_the_tables_are_those_of_the_view(source: Database) -> None:
                 described = describe_published(connection, name, table)
                 facts = [column.name for column in described.relation.columns], described.row_filter
                 assert facts == by_name(viewed, major)[table], (name, table)
+
+
+def is_described(connection: Connection, publication: str, table: TableName) -> bool:
+    try:
+        return describe_published(connection, publication, table).relation.name == table.table
+    except NotPublishedError:
+        return False
 
 
 def by_name(rows: list[Any], major: int = 18) -> dict[TableName, tuple[list[str], str | None]]:
