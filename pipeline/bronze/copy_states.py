@@ -206,8 +206,8 @@ class Gap:
     def table_sentence(self) -> str:
         """Return the sentence about a table that lacks the changes of the gap."""
         return (
-            f"The stream has a gap from {self.start} to {self.end}. The table keeps its state of "
-            f"{self.start} until the resync that was requested is complete."
+            f"The stream has a gap from {self.start} to {self.end}. The table keeps its state from before it "
+            "until the resync that was requested is complete."
         )
 
 

@@ -4,8 +4,8 @@ A silver table is compared as it is at the beginning of the gap, where it is hel
 snapshot after the gap. Rows that changed since then, in the gap or later, differ. The keys of these are
 copied under the same snapshot; every other row of silver is already what the source has there. A table that
 was rewritten is held once silver has all changes from before: those that follow keep equal rows equal. A
-table is copied completely if its columns changed meanwhile, if it has columns that cannot be compared, if its
-key does not identify the rows, or if its mode does not allow a copy of keys.
+table is copied completely if apply could not bring it to the gap, its columns changed meanwhile, some of them
+cannot be compared, its key does not identify the rows, or its mode does not allow a copy of keys.
 """
 
 from __future__ import annotations
@@ -48,15 +48,20 @@ class GapComparer:
         self._lake = bronze.lake
 
     def waiting(self, names: Mapping[TableName, LSN | None], history: CopyHistory) -> dict[TableName, str]:
-        """Return the tables that apply has not applied up to the gap or rewrite, each with a sentence."""
+        """Return the tables that apply has yet to apply up to the gap or rewrite, each with a sentence.
+
+        Once apply has passed a gap, it applies no table up to it any more.
+        """
         if not names:
             return {}
         registered, manifest = TableRegistry(self._lake).read(), Manifests(self._lake).last()
+        shown = manifest.lsn if manifest else INVALID
         found: dict[TableName, str] = {}
         for name, rewrite in names.items():
             applied = _applied(name, registered, manifest)
             start = history.gaps[-1].start if rewrite is None else rewrite
-            if applied < start and (rewrite is not None or not _has_earlier_gap(history, applied)):
+            is_due = shown <= start and not _has_earlier_gap(history, applied)
+            if applied < start and (rewrite is not None or is_due):
                 place = f"the gap at {start}" if rewrite is None else str(start)
                 found[name] = (
                     f"Not yet, because silver is not complete up to {place}. The first ingest after an apply "

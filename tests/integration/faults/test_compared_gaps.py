@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
+from pipeline.operate.pause import pause_tables, resume_tables
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.silver.write.writer_choice import WriterSetting
 from pipeline.table_name import TableName
@@ -71,6 +72,28 @@ def test_only_the_keys_that_differ_are_copied(make_pipeline: MakePipeline, write
     assert not again.compared
     run_rebuild(life.config, ["public.a"])
     life.assert_equal("a")
+
+
+@pytest.mark.promise("gaps are never silent")
+def test_tables_that_were_behind_at_a_gap_are_copied(make_pipeline: MakePipeline) -> None:
+    life = begin(make_pipeline)
+    behind = ["public.a", "public.past"]
+    pause_tables(life.config, behind, reason="a report")
+    in_bronze = ("UPDATE {} SET v = 'in bronze' WHERE id < 4", "DELETE FROM {} WHERE id = 7")
+    life.catch_up(*(each.format(name) for name in ("a", "b", "past") for each in in_bronze))
+    life.drop_slot()
+    in_gap = ("UPDATE {} SET v = 'in the gap' WHERE id = 5", "DELETE FROM {} WHERE id = 8")
+    life.ingest(*(each.format(name) for name in ("a", "b", "past") for each in in_gap))
+    life.apply()  # which brings other tables to the gap
+    found = life.ingest("UPDATE a SET v = 'later' WHERE id = 9")
+    assert all(found.compared[name].startswith("All rows are copied.") for name in (A, PAST))
+    resume_tables(life.config, behind)
+    life.catch_up()
+    life.assert_equal("a", "b", "bag")
+    rows = life.frame("silver", "public", "past")
+    assert [row.v for row in rows.where("id = 2").orderBy("_valid_from_lsn").collect()][-1] == "in bronze"
+    assert rows.where("id IN (7, 8) AND _is_current").count() == 0
+    assert rows.where("_is_current").count() == 1998
 
 
 @pytest.mark.slow
