@@ -382,11 +382,12 @@ class StepWriter:
         self, fold: Fold, key: list[str], aggregates: Mapping[str, Any], *, is_new: bool
     ) -> None:
         """Record values that were not sent, of rows that silver does not have: they become NULL."""
-        query = f"SELECT * FROM {FOLDED} AS s WHERE op = 'U' AND ({_keeps(fold)})"
+        query = f"SELECT * FROM {FOLDED} WHERE op = 'U' AND ({_keeps(fold)})"
         if not is_new:
             self._target.define_silver(fold, aggregates)
-            found = f"SELECT 1 AS one FROM silver AS t WHERE {same_keys(fold, self._session.engine)}"
-            query += f" AND NOT EXISTS ({found})"
+            # in a subquery of Spark `s.k0` would be a field of silver's column `s`
+            same = same_keys(fold, self._session.engine)
+            query = f"SELECT s.* FROM ({query}) AS s ANTI JOIN silver AS t ON {same}"
         self._session.compute("unsent_rows", query)
         count = int(self._session.row("SELECT count(*) AS rows FROM unsent_rows").rows)
         self.missing_values += count

@@ -1,4 +1,4 @@
-"""A property that names columns follows their renames; a name of no column is one event."""
+"""What names columns follows their renames, a name of no column is one event, and none is an alias."""
 
 from pathlib import Path
 
@@ -50,3 +50,22 @@ def test_a_property_follows_a_column_that_spark_renames(make_pipeline: MakePipel
     found = LakeTable(str(shop.path("silver", "public", "t"))).snapshot().configuration
     assert found[STATISTICS_COLUMNS] == "id,remark"
     assert [sentence for _, sentence in shop.events("t")].count(NOPE) == 1
+
+
+@pytest.mark.spark
+@pytest.mark.promise("unchanged TOAST")
+def test_no_column_is_taken_for_an_alias_of_a_query(make_pipeline: MakePipeline) -> None:
+    pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
+    pipeline.ingest(
+        "CREATE TABLE short (id int PRIMARY KEY, s smallint, t int, r int, big text)",
+        "ALTER TABLE short ALTER big SET STORAGE EXTERNAL",
+    )
+    fill = "INSERT INTO short SELECT i, i, i, i, repeat('x', 4000) FROM generate_series(1, 9) i"
+    pipeline.catch_up(fill)
+    summary = pipeline.catch_up(
+        "UPDATE short SET id = 100 WHERE id = 1",
+        "UPDATE short SET s = 5 WHERE id = 2",
+        fill.replace("1, 9", "20, 22"),
+    )
+    succeeded(summary)
+    pipeline.assert_equal("short")
