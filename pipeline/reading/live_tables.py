@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.delta.pinned_lake import PinnedLake, PinnedTable
-from pipeline.errors import LakeError, MissingTable
+from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import Snapshot
+from pipeline.errors import DataFileError, LakeError, MissingTable
 from pipeline.metadata.registry import Records, verified_through
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.read.live_rows import fold_onto
@@ -159,10 +162,30 @@ class Found:
         with table.lock:
             if table.plan is not None and table.overlay is None:
                 records = buffered(self.records)
-                table.overlay = fold_onto(
-                    table.table, table.plan, self.change_rows, records, table.name, may_load=may_load
-                )
+                try:
+                    table.overlay = fold_onto(
+                        table.table, table.plan, self.change_rows, records, table.name, may_load=may_load
+                    )
+                except DataFileError as error:
+                    if not has_file(self.changes.snapshot(), error.path):
+                        raise  # a file of silver
+                    raise self._unread(table.name, error) from error
             return table.overlay
+
+    def _unread(self, name: TableName, error: DataFileError) -> LakeError:
+        """Return the error for a table whose changes are in a file of bronze that cannot be read."""
+        if has_file(LakeTable(self.changes.path, self.lake.sessions).snapshot(), error.path):
+            return LakeError(str(error))
+        return LakeError(
+            f"The changes of table {name} up to {self.end.lsn} are in bronze no longer: maintenance has "
+            "removed their files since this read began. Call refresh(), or read again."
+        )
+
+
+def has_file(snapshot: Snapshot, path: str) -> bool:
+    """Return whether a file is one of a version's."""
+    name = PurePath(path).name
+    return any(PurePath(each).name == name for each in snapshot.files)
 
 
 def buffered(records: Records) -> BufferedRecords:

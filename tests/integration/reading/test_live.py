@@ -1,5 +1,6 @@
 """Silver live: what it shows without a write is what the source has, and what the next apply writes."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from pipeline.apply.applier import Applier
 from pipeline.config.config import Config, Protocol
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.crash_steps import CrashStep
+from pipeline.errors import LakeError
 from pipeline.ingest.job import run_ingest
+from pipeline.operate.maintain import run_maintenance
 from pipeline.reading.live import LiveReader
 from pipeline.table_name import TableName
 from tests.support.comparable.arrow import arrow_rows, comparable_rows
@@ -183,3 +186,28 @@ def test_a_table_that_an_apply_has_written_in_part_is_shown_whole(database: Data
         assert LiveReader(config).read().table(*name).version > 1
         assert shown() == before
         assert_equal_after_apply(config, before)
+
+
+def test_changes_that_maintenance_has_removed_are_read_again(database: Database, tmp_path: Path) -> None:
+    config = database.config(root=str(tmp_path / "lake"), create_publication="all")
+    config = replace(config, maintenance=replace(config.maintenance, small_files=2))
+    run_ingest(config)
+    database.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    run_ingest(config)
+    assert Applier(None, config).apply_pending().exit_code(strict=True) == 0
+    for number in (2, 3):
+        database.run(f"INSERT INTO t VALUES ({number})")
+        run_ingest(config)
+    name, kept = TableName("public", "t"), LiveReader(config).read()
+    run_maintenance(config)  # merges the files
+    later = time.time() + 2 * 86400
+    run_maintenance(config, clock=lambda: later)  # removes those that were merged
+    with pytest.raises(LakeError, match=r"in bronze no longer: .* Call refresh\(\)"):
+        kept[name].to_table()
+    again = kept.refresh()
+    assert sorted(again[name].to_table()["id"].to_pylist()) == [1, 2, 3]
+    again = again.refresh()
+    for file in (tmp_path / "lake" / "bronze" / "changes").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(LakeError, match="of bronze is missing"):
+        again[name].to_table()
