@@ -319,7 +319,7 @@ class LakeTable:
         """
         snapshot = self.snapshot()
         if not self.writes_natively(snapshot):
-            frame = local_frame(self.spark, _as_rows(rows), ddl)
+            frame = local_frame(self.spark, rows, ddl)
             self.append(frame, commit)
             version = snapshot.version + 1
         elif commit is not None and snapshot.offsets.get(str(commit.txn), -1) >= commit.lsn:
@@ -349,7 +349,7 @@ class LakeTable:
             self.ensure(ddl, short_log())
         snapshot = snapshot or self.snapshot()
         if not self.writes_natively(snapshot, removes=True):
-            frame = local_frame(self.spark, _as_rows(rows), ddl)
+            frame = local_frame(self.spark, rows, ddl)
             self.overwrite(frame, None, replaces_schema=replaces_schema)
         else:
             schema = TableSchema.of_ddl(ddl) if replaces_schema else None
@@ -433,8 +433,12 @@ class LakeTable:
         features = [feature for field in schema.fields for feature in features_of(field.ddl)]
         if needs_column_mapping(schema.names):
             features.append(Feature.COLUMN_MAPPING)
-        self.enable(features)
-        self.replace_rows(other.frame(), commit, other.snapshot().partition_columns)
+        if self.exists():
+            self.enable(features)
+            features = []  # a new table begins with them
+        options = {"overwriteSchema": "true"} | dict(feature.value for feature in features)
+        partitions = other.snapshot().partition_columns
+        self._write(other.frame(), "overwrite", commit, options, partition_by=partitions)
 
     def replace_rows(self, frame: DataFrame, commit: TableCommit | None, partition_by: Sequence[str]) -> None:
         """Replace the columns, partitions and rows of the table by those of a frame, in one commit."""
@@ -494,7 +498,3 @@ class LakeTable:
     def identifier(self) -> str:
         """The table as Spark SQL names it."""
         return "delta." + quoted(self.path)
-
-
-def _as_rows(rows: Rows | pa.Table) -> Rows:
-    return rows if isinstance(rows, Sequence) else rows.to_pylist()

@@ -36,3 +36,20 @@ def test_positions_and_files_are_those_of_the_newest_version(spark: SparkSession
     table.overwrite(local_frame(spark, [], "id INT"), TableCommit(ONE, LSN(8)))
     assert table.is_empty()
     assert [table.offset(app) for app in (ONE, TWO)] == [LSN(8), LSN(9)]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_table_is_replaced_by_one_whose_columns_need_features(
+    spark: SparkSession, tmp_path: Path, exists: bool
+) -> None:
+    lake = Lake(str(tmp_path), spark)
+    other, table = lake.table("other"), lake.table("t")
+    ddl = "`an id` INT, at TIMESTAMP_NTZ"
+    other.ensure(ddl, {"delta.columnMapping.mode": "name"})
+    other.append(local_frame(spark, [{"an id": 1, "at": "2026-01-01T00:00:00"}], ddl))
+    if exists:
+        table.ensure("id INT")
+    table.replace_with(other, TableCommit(ONE, LSN(8)))
+    assert [tuple(row) for row in table.frame().collect()] == [tuple(row) for row in other.frame().collect()]
+    assert table.schema().names == other.schema().names
+    assert table.offset(ONE) == LSN(8)
