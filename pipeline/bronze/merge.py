@@ -9,6 +9,7 @@ may append meanwhile; only another merge, or OPTIMIZE, conflicts.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,21 @@ _Add = Mapping[str, Any]
 def plan_changes(path: str, snapshot: Snapshot, limits: MergeLimits) -> list[list[_Add]]:
     """Return the groups of files to merge of a version of `changes` in a local folder.
 
-    Files are read, one column of each, only if enough of them are small.
+    Files are read, one column of each, only if enough of them are small; the only one with copied rows of a
+    table is not.
     """
     adds = {key: _Bounded(add) for key, add in snapshot.files.items()}
     ordered = sorted(adds, key=lambda key: (*adds[key].bounds, key))
     small = [key for key in ordered if adds[key].is_small(limits)]
     if len(small) < max(2, limits.few_files):
         return []
-    kinds = {key: _kind(data_file(path, adds[key].add["path"]), adds[key]) for key in small}
+    copies = Counter(adds[key].copied_table() for key in small)
+    kinds = {
+        key: None
+        if (table := adds[key].copied_table()) is not None and copies[table] == 1
+        else _kind(data_file(path, adds[key].add["path"]), adds[key])
+        for key in small
+    }
     stream = [key for key in ordered if kinds.get(key, _STREAM) == _STREAM]
     # a file that is not small may hold rows of either kind: no file of the stream is merged across it
     groups = plan_in_order((adds[key].sized(key, key in kinds) for key in stream), limits)
@@ -105,6 +113,10 @@ class _Bounded:
         if None in names or names != [self.greatest.get(name) for name in ("schema_name", "table_name")]:
             return None
         return json.dumps(names)
+
+    def copied_table(self) -> str | None:
+        """Return the only table of a file whose rows are of no transaction, as copied ones; else None."""
+        return None if "xid" in self.least else self.table()
 
 
 def _kind(path: str, file: _Bounded) -> str | None:

@@ -25,6 +25,7 @@ from pipeline.delta.commit_files import commit_files
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.merge import MergeCount, merge_groups
 from pipeline.delta.merge_plan import MergeLimits
+from pipeline.delta.parquet_files import open_data_file
 from pipeline.delta.retry import ConflictError
 from pipeline.delta.table import Lake
 from pipeline.delta.table_log import data_path
@@ -51,6 +52,7 @@ def rows_of(changes: Sequence[Change]) -> pa.Table:
             "commit_lsn": lsn,
             "end_lsn": lsn + 1,
             "ordinal": ordinal,
+            "xid": None if op == "R" else lsn,
             "op": op,
             "schema_name": None if op == "M" else "public",
             "table_name": None if op == "M" else table,
@@ -86,6 +88,26 @@ def tables_of_files(bronze: Bronze) -> list[pa.Table]:
     assert path is not None
     adds = bronze.changes.snapshot().files.values()
     return [pq.read_table(data_path(path, add["path"])) for add in adds]
+
+
+def test_the_only_copied_rows_of_a_table_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bronze, read = bronze_in(tmp_path), list[str]()
+    for number in range(9):
+        land(bronze, (100, number, "R", f"t{number}"))
+    for lsn in (200, 300):
+        land(bronze, (lsn, 0, "I", "t1"))
+
+    def opened(path: str) -> Any:
+        read.append(path)
+        return open_data_file(path)
+
+    monkeypatch.setattr(merge_of_changes, "open_data_file", opened)
+    assert merge_all(bronze).removed == 2
+    assert len(read) == 2
+    land(bronze, (100, 9, "R", "t3"))
+    assert merge_all(bronze).removed == 2
 
 
 @st.composite
