@@ -22,7 +22,7 @@ def request_after_events(config: Config, records: Records, copies: Copies) -> No
         return
     history = copies.read()
     older = {n for n, lsn in events.items() if config.rule_for(n) and history.is_older(n, lsn)}
-    names = sorted(older - history.open_requests().keys())
+    names = sorted(older - history.open_requests.keys())
     copies.request([CopyRequest.of(name, "An event requires a resync.") for name in names])
     records.events.forget_resyncs({name: lsn for name, lsn in events.items() if name not in older})
 
@@ -32,7 +32,7 @@ def request_after_type_change(name: TableName, lsn: LSN, copies: Copies) -> None
     history = copies.read()
     if history.is_dropped(name):
         return  # no copy can be made
-    requests = history.open_requests().get(name, ())
+    requests = history.open_requests.get(name, ())
     if all(request.type_change != lsn for request in requests):
         copies.request([CopyRequest.after_type_change(name, lsn)])
 
@@ -45,7 +45,7 @@ def request_replaced(pending: BatchPlan, copies: Copies) -> None:
     """
     waiting = pending.replaced & pending.manifest.behind.keys()
     history = copies.read()
-    last = {name: history.last(name) for name in sorted(waiting - history.open_requests().keys())}
+    last = {name: history.last(name) for name in sorted(waiting - history.open_requests.keys())}
     names = [name for name, state in last.items() if state is None or state.state not in (READING, DROPPED)]
     copies.request(
         [CopyRequest.of(name, "Another table had the name after the last copy.") for name in names]

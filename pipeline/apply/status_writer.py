@@ -71,7 +71,7 @@ def note_comparisons(summary: ApplySummary, bronze: Bronze, records: Records, co
     history, events = bronze.copies.read(), records.events.history()
     compared = records.compared()
     doubts = find_doubts(events, history, compared)
-    waiting = history.open_requests() if doubts else {}
+    waiting = history.open_requests if doubts else {}
     summary.verified = records.equal(looks=False)
     summary.doubts = {
         name: doubt.sentence

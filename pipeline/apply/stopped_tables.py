@@ -40,7 +40,7 @@ def stopped_tables(
 
 def gap_events(tables: Iterable[TablePlan], history: CopyHistory) -> list[Event]:
     """Return the events of tables that lack the changes of a gap; one that is compared needs no resync."""
-    compared = {n for n, found in history.open_requests().items() if all(each.compares for each in found)}
+    compared = {n for n, found in history.open_requests.items() if all(each.compares for each in found)}
     found = ((table.facts.name, table.facts.gap) for table in tables)
     return [
         Event(*name, gap.start, "held" if name in compared else "resync", gap.table_sentence)

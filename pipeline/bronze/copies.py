@@ -96,7 +96,7 @@ def dropped_row(history: CopyHistory, name: TableName, lsn: LSN, sentence: str) 
     return {
         **_copy_key(state or CopyState(history.next_id(), name, DROPPED), DROPPED),
         "lsn": lsn,
-        "requests": [request.id for request in history.open_requests().get(name, [])],
+        "requests": [request.id for request in history.open_requests.get(name, [])],
         "sentence": sentence,
     }
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from uuid import uuid4
 
 from pipeline.bronze.source_moves import SourceMoves
@@ -324,7 +325,7 @@ def rewritten_before(requests: Sequence[CopyRequest]) -> LSN | None:
     return max(lsns) if lsns and len(lsns) == len(requests) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CopyHistory:
     """The copies of every table, and of keys of it, oldest first; gaps and requests in order.
 
@@ -474,8 +475,9 @@ class CopyHistory:
         ids = [state.id for states in self.states.values() for state in states]
         return max([time.time_ns() // 1000, *(i + 1 for i in ids)])
 
-    def open_requests(self) -> dict[TableName, list[CopyRequest]]:
-        """Return the requests that no copy has answered, by being complete or finding the table dropped."""
+    @cached_property
+    def open_requests(self) -> Mapping[TableName, Sequence[CopyRequest]]:
+        """The requests that no copy has answered, by being complete or finding the table dropped."""
         answered = {
             request
             for states in self.states.values()

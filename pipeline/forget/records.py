@@ -74,7 +74,7 @@ def record_places(
 def check_requests(history: CopyHistory, table: ForgottenTable, keys: AbstractSet[str]) -> None:
     """Raise LakeError if a request or a copy has one of the keys in a way that cannot be erased."""
     ranges = _Ranges(table, keys)
-    waiting = history.open_requests()
+    waiting = history.open_requests
     for request in (each for name in table.names for each in waiting.get(name, [])):
         if any(ranges.is_one(each.first, each.last) for each in request.key_ranges):
             raise LakeError(

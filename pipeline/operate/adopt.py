@@ -139,7 +139,7 @@ def run_adopt(
         return AdoptSummary(name, before, is_new=False, run=run)
     if runs:
         refuse_while_apply_runs(lake)
-    waiting = history.open_requests().get(name, [])
+    waiting = history.open_requests.get(name, [])
     if not waiting or waiting[-1].adoption != adoption:
         with crash_step(AdoptionStep.REQUEST_ADOPTION):
             bronze.copies.request([CopyRequest.of(name, adoption.reason)])

@@ -189,7 +189,7 @@ class SourceMove:
         """Return what bronze says is to be done next."""
         is_due = self._compares and MoveStep.SWITCH not in self.summary.steps
         is_switched = not is_due and self._is_same_system and self._continues()
-        waiting = self._bronze.copies.read().open_requests().values()
+        waiting = self._bronze.copies.read().open_requests.values()
         is_open = any(request.closes_gap for requests in waiting for request in requests)
         done = MoveStep.COMPARE in self.summary.steps
         return next_step(MoveFacts(is_switched, bool(self._old), self._is_drained, is_open and not done))
@@ -337,7 +337,7 @@ class SourceMove:
         another system with the same oids and attribute numbers, and with the publication as it was before the
         slot. A slot that an earlier run of this command created is younger than its requests.
         """
-        requests = self._bronze.copies.read().open_requests().values()
+        requests = self._bronze.copies.read().open_requests.values()
         if self._compares or any(request.closes_gap for found in requests for request in found):
             return False
         source, recorded = self._config.source, self._bronze.metadata().get("server_version", 0)

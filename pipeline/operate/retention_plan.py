@@ -149,5 +149,5 @@ def _plan_table(
 def _is_copied_since(history: CopyHistory, name: TableName, keys: CompleteCopy) -> bool:
     """Return whether all rows were copied after a copy of keys, or will be: silver may lack the keys."""
     newest = history.newest().get(name)
-    requests = history.open_requests().get(name, ())
+    requests = history.open_requests.get(name, ())
     return (newest is not None and newest.id > keys.id) or not all(each.key_ranges for each in requests)

@@ -273,7 +273,7 @@ def describe_tables(
     """
     found = {e.name: _table(e, misfits, events.get(e.name)) for e in lake.manifest.entries}
     history, captured = lake.history, set(lake.captured)
-    requests = history.open_requests()
+    requests = history.open_requests
     for name in history.states.keys() | requests.keys() | events.keys() | captured:
         if lake.config.rule_for(name) is None:
             continue

@@ -96,7 +96,7 @@ class LakeFacts:
             lacking = _known_before(gap, end, registered, history, relations, captured)
             lacking = [n for n in lacking if n not in newest and not history.is_compared(n, gap, end.lsn)]
             gaps = {n: gap for n in lacking if not history.is_dropped(n)}
-        requests = history.open_requests().items()
+        requests = history.open_requests.items()
         type_changes = {n: max(r.type_change or INVALID for r in found) for n, found in requests}
         return cls(
             config,
@@ -245,6 +245,6 @@ def _known_before(
     captured: Iterable[TableName],
 ) -> list[TableName]:
     """Return the captured tables that lack the changes of a gap; all changes of others came after it."""
-    requested = history.open_requests().keys()
+    requested = history.open_requests.keys()
     older = {each.name for each in relations if each.lsn <= end.lsn and each.lsn < gap.end}
     return [n for n in captured if n in registered or n in requested or n in older]

@@ -167,7 +167,7 @@ class CopyCandidates:
         if self._config.source.copy == "initial":
             candidates = self._without_copy(published, under_old_name, history)
             missing = {name for name in names - published.keys() if not history.is_dropped(name)}
-        for name, requests in history.open_requests().items():
+        for name, requests in history.open_requests.items():
             if name in undecided:
                 continue
             member = published.get(name)
@@ -438,7 +438,7 @@ class CopyCandidates:
 
     def _is_compared(self, name: TableName, now: Membership, history: CopyHistory) -> bool:
         """Return whether a comparison is requested that follows the change to a table's entry of now."""
-        requests = history.open_requests().get(name, ())
+        requests = history.open_requests.get(name, ())
         return any(request.entry == now.entry for request in requests) and (
             history.republished_since(name, now.relation_id, now.entry) is not None
         )

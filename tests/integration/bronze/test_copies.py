@@ -24,7 +24,7 @@ def test_each_read_returns_what_was_recorded_before_it(
     assert reader.read() == CopyHistory()
     request = CopyRequest.of(NAME, "it was requested")
     writer.request([request])
-    assert reader.read().open_requests() == {NAME: [request]}
+    assert reader.read().open_requests == {NAME: [request]}
     reading = {
         "state": "reading",
         "lsn": 50,
@@ -35,11 +35,11 @@ def test_each_read_returns_what_was_recorded_before_it(
     }
     writer.record([{**ROW, **reading, "requests": [request.id]}])
     assert reader.read().newest() == {}
-    assert reader.read().open_requests() == {NAME: [request]}
+    assert reader.read().open_requests == {NAME: [request]}
     writer.record([{**ROW, "state": COMPLETE, "invisible_commits": [], "row_count": 3}])
     before = reader.read()
     assert [copy.id for copy in before.newest().values()] == [1]
-    assert before.open_requests() == {}
+    assert before.open_requests == {}
     writer.record([gap_row(LSN(60), LSN(70), "lost")])
     writer.record([{**ROW, "copy_id": 2, "state": DROPPED, "lsn": 80, "sentence": "away"}])
     after = reader.read()

@@ -332,7 +332,7 @@ def test_a_copy_that_lacks_values_is_not_compared_and_another_one_is(
     rebuilt = run_rebuild(pipeline.config, [str(name)])
     assert_nothing_stopped(rebuilt)
     assert assert_equals_model(pipeline.source, pipeline.root, pipeline.config.pipeline, mode, name)
-    assert len(Copies(Lake(pipeline.root)).read().open_requests()) == 0
+    assert len(Copies(Lake(pipeline.root)).read().open_requests) == 0
 
 
 def states_of(pipeline: Pipeline, table: str) -> Sequence[CopyState]:

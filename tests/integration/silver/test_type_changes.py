@@ -51,7 +51,7 @@ def is_behind(pipeline: Pipeline) -> bool:
 
 def requests(pipeline: Pipeline) -> int:
     """Return how many copies are requested, not counting the comparison after the rewrite."""
-    found = Copies(Lake(pipeline.root)).read().open_requests().get(NAME, [])
+    found = Copies(Lake(pipeline.root)).read().open_requests.get(NAME, [])
     return len([each for each in found if "rewrite" not in each.reason])
 
 

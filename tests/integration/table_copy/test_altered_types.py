@@ -129,7 +129,7 @@ def test_only_what_differs_after_a_type_was_altered_is_copied(make_pipeline: Mak
     )
     pipeline.ingest(*(each for each in ALTERED if "full_pair" not in each))
     history = Bronze(Lake(pipeline.root), pipeline.config.pipeline).copies.read()
-    assert {name.table for name in history.open_requests()} == {"by_pair", "by_mood", "by_named"}
+    assert {name.table for name in history.open_requests} == {"by_pair", "by_mood", "by_named"}
     assert "It is compared with the source" in texts(pipeline, "by_pair")[0]
     pipeline.apply()
     found = pipeline.ingest()

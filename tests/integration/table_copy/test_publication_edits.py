@@ -47,7 +47,7 @@ def edit(pipeline: Pipeline, *edits: str) -> None:
 
 def requested(pipeline: Pipeline) -> set[str]:
     """Return the tables for which a comparison is requested, and no copy."""
-    found = Bronze(Lake(pipeline.root), pipeline.config.pipeline).copies.read().open_requests()
+    found = Bronze(Lake(pipeline.root), pipeline.config.pipeline).copies.read().open_requests
     assert all(each.compares for requests in found.values() for each in requests)
     return {name.table for name in found}
 

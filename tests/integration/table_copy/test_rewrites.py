@@ -84,7 +84,7 @@ def with_policy(pipeline: Pipeline, policy: Literal["resync", "event"]) -> Pipel
 def requests(pipeline: Pipeline) -> dict[str, str]:
     """Return the open requests for copies, by table."""
     lake = Lake(pipeline.root)
-    found = Bronze(lake, pipeline.config.pipeline).copies.read().open_requests()
+    found = Bronze(lake, pipeline.config.pipeline).copies.read().open_requests
     return {name.table: each.reason for name, of_table in found.items() for each in of_table}
 
 

@@ -276,7 +276,7 @@ def test_status_shows_that_a_table_waits_where_apply_waits(seeds: range) -> None
         found.decide()
         status, history = found.status(), found.history
         for name, table in found.planner.tables.items():
-            shown, requests = status.get(name), history.open_requests().get(name)
+            shown, requests = status.get(name), history.open_requests.get(name)
             if table.step is Step.WAIT:
                 assert shown is not None
                 if shown.state == DETACHED:
@@ -367,7 +367,7 @@ def test_only_a_partial_resync_stops_a_table_before_its_copy(
             assert status is not None
             assert status.awaits_copy
         is_whole = not has_keys or before[name].decision.row != "keys awaited"
-        requests = found.history.open_requests()[name]
+        requests = found.history.open_requests[name]
         if all(request.key_ranges for request in requests):
             assert after.facts.has_key_requests
             assert not after.step.writes or after.step is Step.START_FROM_COPY

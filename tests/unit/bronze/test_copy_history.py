@@ -60,7 +60,7 @@ def test_a_comparison_closes_the_gap_of_its_table_from_its_snapshot_on() -> None
     copies = replace(history_of([copy(1, 50)], gap), comparisons={NAME: [found]}, requests=(request,))
     assert request.compares
     assert [newest(copies, before) for before in (101, 150, 151)] == [None, None, 1]
-    assert copies.open_requests() == {}
+    assert copies.open_requests == {}
     assert copies.is_complete(NAME, 1, 7)
     assert not copies.is_complete(NAME, 1, 1)
     assert copies.republished_since(NAME, 1, 7) is None
@@ -105,8 +105,8 @@ def test_a_request_is_open_until_its_copy_is_complete_or_dropped() -> None:
     for state, request in zip(states, requests, strict=False):
         state.requests = (request.id,)
     history = CopyHistory({NAME: states}, (), tuple(requests))
-    assert history.open_requests() == {NAME: [requests[0], requests[3]]}
-    assert CopyHistory({}, (), tuple(requests)).open_requests() == {NAME: requests}
+    assert history.open_requests == {NAME: [requests[0], requests[3]]}
+    assert CopyHistory({}, (), tuple(requests)).open_requests == {NAME: requests}
 
 
 def test_a_copy_is_complete_only_as_published_now_and_after_the_last_gap() -> None:

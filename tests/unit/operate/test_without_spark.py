@@ -139,7 +139,7 @@ def test_apply(tmp_path: Path) -> None:
 
 def test_resync(lake: NativeLake) -> None:
     run(lake, "resync", "--table", "public.t0004")
-    requests = Copies(Lake(str(lake.root))).read().open_requests()
+    requests = Copies(Lake(str(lake.root))).read().open_requests
     assert [name for name in requests if name.table == "t0004"]
 
 
