@@ -78,10 +78,15 @@ class ScheduledInterval(NamedTuple):
 def interval_at(schedule: Schedule, min_interval: int, now: datetime) -> ScheduledInterval:
     """Return what applies at a moment; `min_interval` applies outside of all windows."""
     window = schedule.window_at(now)
-    seconds = min_interval if window is None else window.min_interval
     later = (moment for moment in _boundaries(schedule, now) if moment > now)
     until = next((moment for moment in later if schedule.window_at(moment) != window), None)
-    return ScheduledInterval(seconds, window, until)
+    return ScheduledInterval(seconds_at(schedule, min_interval, now), window, until)
+
+
+def seconds_at(schedule: Schedule, min_interval: int, now: datetime) -> int:
+    """Return the least seconds between two writes at a moment; `min_interval` outside of all windows."""
+    window = schedule.window_at(now)
+    return min_interval if window is None else window.min_interval
 
 
 def _boundaries(schedule: Schedule, now: datetime) -> Sequence[datetime]:

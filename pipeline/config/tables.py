@@ -25,7 +25,7 @@ from pipeline.config.scalars import (
     Word,
     key,
 )
-from pipeline.config.schedule import NO_SCHEDULE, Schedule, interval_at
+from pipeline.config.schedule import NO_SCHEDULE, Schedule, seconds_at
 from pipeline.table_name import TableGlob, TableName, exact_name
 
 Misfits = Annotated[Literal["null", "text", "clamp", "error"], Word]
@@ -345,7 +345,7 @@ class TableRule(FileSection):
 
     def interval_at(self, now: datetime) -> int:
         """Return the least seconds between two writes that apply at a moment."""
-        return interval_at(self.schedule, self.min_interval, now).min_interval
+        return seconds_at(self.schedule, self.min_interval, now)
 
     @property
     def is_shared(self) -> bool:
