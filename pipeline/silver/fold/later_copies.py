@@ -53,12 +53,15 @@ def order_copies(
 
     Tables of a source that `is_copied` have no rows before their first copy. Without the rows that are gone
     only the last copy matters. Otherwise it is the first one after which silver can keep those rows: the
-    table was not created again, no column has another rule, and the key finds the same rows. Copies before
+    name had no other table since, no column has another rule, and the key finds the same rows. Copies before
     the base of the table are not in bronze any more.
     """
     if last is None or rule.mode == "mirror":
         return CopyOrder(last)
+    oids = {relation.version: relation.oid for relation in relations}
     copies = history.whole_copies(name, last)
+    others = [n for n, copy in enumerate(copies) if oids.get(copy.version) != oids.get(last.version)]
+    copies = copies[others[-1] + 1 :] if others else copies
     begin = _last_break(name, rule, relations, last)
     if begin > INVALID:
         copies = [copy for copy in copies if copy.end_lsn >= begin] or [last]
@@ -81,12 +84,13 @@ def _last_break(
     versions = [relation for relation in own if relation.oid == oid]
     if not versions:
         return found
-    if any(relation.oid != oid for relation in own):
-        found = LSN(versions[0].lsn)
+    if others := [relation.lsn for relation in own if relation.oid != oid]:
+        after = max(others)  # which may have had the name in between only
+        found = LSN(next((each.lsn for each in versions if each.lsn > after), after + 1))
     recorded = None
     for relation in align_versions(None, versions).relations:
         if recorded is not None and not continues(recorded, relation, rule):
-            found = LSN(relation.lsn)
+            found = max(found, LSN(relation.lsn))
         recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
     return found
 

@@ -477,9 +477,9 @@ def keeps_former_rows(name: TableName, rule: TableRule) -> Hold:
     """Return the Hold of a table that was created again while silver has rows that only it still has."""
     kept = f"mode is {rule.mode}" if rule.mode != "mirror" else "rule ignores deletes or truncates"
     return Hold(
-        f"Table {name} is held: it was created again under its name, and its {kept}, so silver has rows of"
-        f" the former table. Run {name.command('rebuild')} to begin with the new table. Until then bronze"
-        " keeps the changes."
+        f"Table {name} is held: it was created again, or its name is another table's now, and its {kept}, so"
+        f" silver has rows of the former table. Run {name.command('rebuild')} to begin with the new table."
+        " Until then bronze keeps the changes."
     )
 
 

@@ -427,3 +427,22 @@ def test_many_later_copies_by_spark_leave_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: str
 ) -> None:
     prove(database, spark, tmp_path, seed_of_run(), [mode], rounds=3)
+
+
+@pytest.mark.promise("modes")
+@pytest.mark.parametrize("mode", ["soft_delete", "history", "append"])
+def test_a_name_that_returns_to_its_first_table_begins_again(make_pipeline: MakePipeline, mode: str) -> None:
+    pipeline = with_rules(
+        make_pipeline(copy="initial", create_publication="all"), rule_of(f"public.{mode}", mode)
+    )
+    table = f"CREATE TABLE {mode} (id int PRIMARY KEY, v int)"
+    pipeline.run("CREATE TABLE other (id int)", table, f"INSERT INTO {mode} VALUES (1, 1), (2, 2)")
+    catch_up(pipeline)
+    pipeline.ingest(f"ALTER TABLE {mode} RENAME TO kept", table, f"INSERT INTO {mode} VALUES (9, 9)")
+    pipeline.run(f"DROP TABLE {mode}", f"ALTER TABLE kept RENAME TO {mode}")
+    pipeline.ingest(f"UPDATE {mode} SET v = 7 WHERE id = 1")
+    pipeline.apply()
+    assert run_rebuild(pipeline.config, [f"public.{mode}"]).exit_code(strict=True) == 0
+    pipeline.run(f"INSERT INTO {mode} VALUES (3, 3)")
+    catch_up(pipeline)
+    assert_shows_source(pipeline.source, pipeline.config, mode, TableName("public", mode))

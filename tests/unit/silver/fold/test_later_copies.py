@@ -1,5 +1,6 @@
 """Which copies a table is built from in each mode, and where it begins again."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -40,10 +41,11 @@ def order(
     last: int = 2,
     is_copied: bool = True,
     base: Base | None = None,
+    states: Sequence[CopyState] = STATES,
 ) -> list[int | None]:
-    history = CopyHistory({NAME: STATES})
+    history = CopyHistory({NAME: states})
     rule = TableRule("public.*", mode=mode)
-    found = order_copies(NAME, rule, history, relations, STATES[last].copy, is_copied=is_copied, base=base)
+    found = order_copies(NAME, rule, history, relations, states[last].copy, is_copied=is_copied, base=base)
     return [found.first.id if found.first else None, *(copy.id for copy in found.later)]
 
 
@@ -84,6 +86,18 @@ def test_a_table_begins_again_where_it_cannot_keep_its_rows(
         assert order(mode, FIRST, relation, last=1) == [1, 2]  # nothing has changed there
         if mode in begins_again:
             assert order(mode, FIRST, relation, is_copied=False) == [3]
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_table_whose_name_another_had_meanwhile_begins_again(version: int) -> None:
+    other, back = replace(FIRST, version=2, oid=501, lsn=25), replace(FIRST, version=version, lsn=45)
+    relations = [FIRST, other] if version == 1 else [FIRST, other, back]
+    states = [state(1, 1, 20), state(2, 2, 30, 40), state(3, version, 50), state(4, version, 60)]
+    for mode in ("soft_delete", "history", "append"):
+        assert order(mode, *relations, states=states, last=3) == [3, 4], mode
+        assert order(mode, *relations, states=states, last=1) == [2], mode
+        without = [states[0], *states[2:]]
+        assert order(mode, *relations, states=without, is_copied=False) == [3, 4], mode
 
 
 def test_a_table_that_had_no_key_begins_again_where_its_mode_needs_one() -> None:
