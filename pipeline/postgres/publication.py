@@ -19,7 +19,7 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 
 from pipeline.config.config import Config
-from pipeline.errors import NotPublishedError, SourceError, TableLockedError
+from pipeline.errors import NotPublishedError, SlotGapError, SourceError, TableLockedError
 from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server, limit_lock_time, reading
 from pipeline.postgres.key_conditions import KeyCondition
@@ -27,6 +27,7 @@ from pipeline.postgres.matched_relations import publishes_roots, read_relations
 from pipeline.postgres.published_tables import FAMILY, IS_LOGGED, IS_PUBLISHED, PUBLISHED, PUBLISHED_TABLE
 from pipeline.postgres.relation_kinds import MatchedRelations
 from pipeline.postgres.replica_identities import KEY_COLUMNS, find_unsafe_identities
+from pipeline.postgres.replication.slot import find_slot_fault, read_slot
 from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.messages import Column, Relation
 from pipeline.table_name import TableName
@@ -392,14 +393,17 @@ def plan_missing_publication(connection: Connection, config: Config) -> Scope:
             f"The publication {name} does not exist, and source.create.publication is never. Run"
             f" CREATE PUBLICATION {quote_identifier(name)} FOR TABLE …, before the slot is created."
         )
-    slot = config.source.slot
-    has_slot = _fetch(connection, "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", slot)
-    if has_slot and config.source.lost_slot == "stop":
+    slot = read_slot(connection, config.source.slot)
+    fault = None if slot is None else find_slot_fault(slot, connection.info.dbname)
+    if fault is not None and not isinstance(fault, SlotGapError):
+        raise fault  # whatever the publication is
+    if slot is not None and config.source.lost_slot == "stop":
         raise SourceError(
-            f"The publication {name} does not exist, but the slot {slot} does and cannot decode changes from"
-            " before a publication. Name an existing one in source.publication; or set source.lost_slot to"
-            " compare, and ingest creates the publication and copies what differs; or, if no change in the"
-            f" slot is needed, run SELECT pg_drop_replication_slot({quote_literal(slot)}) and start again."
+            f"The publication {name} does not exist, but the slot {slot.name} does and cannot decode changes"
+            " from before a publication. Name an existing one in source.publication; or set source.lost_slot"
+            " to compare, and ingest creates the publication and copies what differs; or, if no change in the"
+            f" slot is needed, run SELECT pg_drop_replication_slot({quote_literal(slot.name)}) and start"
+            " again."
         )
     scope = plan_scope(connection, config)
     if scope is None:

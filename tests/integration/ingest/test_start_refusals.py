@@ -130,6 +130,10 @@ def no_slot_and_none_to_create(shop: Shop) -> Iterator[Config]:
 
 def slot_elsewhere(shop: Shop) -> Iterator[Config]:
     shop.publish()
+    yield from only_slot_elsewhere(shop)
+
+
+def only_slot_elsewhere(shop: Shop) -> Iterator[Config]:
     with psycopg.connect(shop.database.server.conninfo, autocommit=True) as other:
         other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (shop.database.name,))
     yield shop.config
@@ -279,6 +283,9 @@ REFUSALS = {
     "The source cannot be reached, or refuses the role": Refusal("connection", no_server, "Cannot connect"),
     "The publication does not exist, and may not be created": Refusal("publication", no_publication),
     "The publication does not exist, but the slot does": Refusal("publication", publication_after_slot),
+    "The publication does not exist, and the slot is of another database": Refusal(
+        "publication", only_slot_elsewhere
+    ),
     "No table matches the configuration": Refusal("publication", no_table),
     "The role may not create the publication": Refusal(
         "publication", no_right_to_publish, "CREATE PUBLICATION"
