@@ -216,7 +216,10 @@ def check_pending(
                 )
             continue
         if manifest is None or entry is None or entry.is_behind or manifest.lsn < newest_lsn:
-            raise LakeError(f"Silver table {name} does not show all changes of bronze yet. {_APPLY_FIRST}")
+            raise LakeError(
+                f"Silver table {name} does not show all changes of bronze yet. {_APPLY_FIRST} If apply does "
+                "not write the table, pgdelta plan says why."
+            )
         if history.unfinished(name):
             raise LakeError(f"A copy of {name} is not complete. {_APPLY_FIRST}")
         applied = table.registered.copy_id or 0
