@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.delta.data_files import TooLargeError, read_data_file
 from pipeline.delta.parquet_files import open_data_file
 from pipeline.delta.store.mirror import fetch, fetch_all
-from pipeline.delta.table_log import Snapshot, data_path, local_path
+from pipeline.delta.table_log import data_path, local_path
 from pipeline.errors import DataFileError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -148,7 +147,6 @@ class ChangeRows:
         self._file_parts: dict[str, list[FilePart]] = {}  # of this batch
         self._shared_from = INVALID
         self._batch_from: LSN | None = None  # before the first batch
-        self._indexed: tuple[tuple[str, int], FilesByTable] | None = None  # of the version that was read last
 
     @property
     def visible(self) -> str:
@@ -300,7 +298,7 @@ class ChangeRows:
                 return _Files(sizes, frozenset(paths), new.rows)
         sizes, shared, rows = {}, set[str](), 0
         first_lsn = bronze.start_of(name, start)
-        files = self._files_by_table(bronze.changes.snapshot())
+        files = bronze.index.of(bronze.changes.snapshot())
         if files.has_vectors:
             return None
         # a row ends at or after the LSN of its commit or copy
@@ -316,13 +314,6 @@ class ChangeRows:
                     shared.add(found)
                     rows += json.loads(add["stats"]).get("numRecords", 0)
         return _Files(sizes, shared, rows)
-
-    def _files_by_table(self, snapshot: Snapshot) -> FilesByTable:
-        with self._lock:
-            key = (snapshot.table_id, snapshot.version)
-            if self._indexed is None or self._indexed[0] != key:
-                self._indexed = (key, FilesByTable(snapshot.files.values()))
-            return self._indexed[1]
 
     def _part(self, part: FilePart, name: TableName, *, is_shared: bool) -> pa.Table | None:
         """Return the rows of a table in a part of a file, None if it has none."""
@@ -447,52 +438,3 @@ def _empty(columns: Sequence[str]) -> pa.Table:
     from pipeline.bronze.schema import CHANGES
 
     return pa.schema([CHANGES.field(name) for name in columns]).empty_table()
-
-
-_File = tuple[int, Mapping[str, Any]]
-"""The number of a file in the log, and its `add` action."""
-
-
-class FilesByTable:
-    """The files of one version: those that have rows of one table only by its name, all others by LSN.
-
-    Built once, from the statistics in the log, so that no table looks at the files of all others.
-    """
-
-    def __init__(self, adds: Iterable[Mapping[str, Any]]) -> None:
-        self.has_vectors = False  # whether a file has a deletion vector
-        self._of_table: dict[TableName, list[_File]] = {}
-        others: list[tuple[int, int, Mapping[str, Any]]] = []
-        for number, add in enumerate(adds):
-            self.has_vectors = self.has_vectors or bool(add.get("deletionVector"))
-            low, high = bounds_of(add)
-            name = _only_table(low, high)
-            if name is None:
-                others.append((int(high.get("end_lsn", MAX_LSN)), number, add))
-            else:
-                self._of_table.setdefault(name, []).append((number, add))
-        others.sort(key=lambda other: other[:2])
-        self._last_lsns = [last_lsn for last_lsn, _, _ in others]
-        self._others: list[_File] = [(number, add) for _, number, add in others]
-
-    def that_may_have(self, name: TableName, first_lsn: LSN) -> list[Mapping[str, Any]]:
-        """Return all files that may have rows of a table that end at or after an LSN, as the log orders them.
-
-        Some of them may have none.
-        """
-        later = self._others[bisect_left(self._last_lsns, first_lsn) :]
-        found = sorted([*self._of_table.get(name, ()), *later], key=lambda file: file[0])
-        return [add for _, add in found]
-
-
-def _only_table(low: Mapping[str, Any], high: Mapping[str, Any]) -> TableName | None:
-    """Return the table that all rows with a name have, None if there may be several."""
-    schema, table = low.get("schema_name"), low.get("table_name")
-    if (
-        schema is None
-        or table is None
-        or schema != high.get("schema_name")
-        or table != high.get("table_name")
-    ):
-        return None  # the bounds of a long name are shortened and differ
-    return TableName(schema, table)

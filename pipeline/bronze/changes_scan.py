@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import duckdb
     from pyarrow.parquet import RowGroupMetaData
 
+    from pipeline.bronze.files_by_table import FilesByTable
+
 ROW_OPS = ("I", "U", "D", "T")
 MAX_LSN = LSN(2**63 - 1)
 _HEAD = ("op", "end_lsn")
@@ -68,10 +70,10 @@ def _database() -> duckdb.DuckDBPyConnection:
 class ChangesScan:
     """The rows of one version of `changes` that have some operations and end in (start_lsn, end_lsn].
 
-    With `name` the files of other tables may be left out, but rows of others may be given. `offsets` does so
-    for several tables, each after an LSN of its own. With `xids` the files without these transactions may be
-    left out, and so may those whose commits are all after `max_commit_lsn`. With `paths` only these files
-    are read, and none of those that are `skipped`.
+    With `name` the files of other tables may be left out, but rows of others may be given; with the `index`
+    of the snapshot they are not looked at. `offsets` does so for several tables, each after an LSN of its
+    own. With `xids` the files without these transactions may be left out, and so may those whose commits are
+    all after `max_commit_lsn`. With `paths` only these files are read, and none of those that are `skipped`.
     """
 
     path: str
@@ -85,14 +87,20 @@ class ChangesScan:
     xids: frozenset[int] | None = None
     max_commit_lsn: LSN = MAX_LSN
     skipped: Collection[str] = ()
+    index: FilesByTable | None = None
 
     def files(self) -> list[str]:
         """Return the paths of the files that may have such rows, by their statistics."""
         paths: Iterable[str] | None = self.paths
         if paths is None:
-            adds = self.snapshot.files.values()
-            paths = (data_path(self.path, add["path"]) for add in adds if self._may_have(add))
+            paths = (data_path(self.path, add["path"]) for add in self._adds() if self._may_have(add))
         return [path for path in paths if path not in self.skipped]
+
+    def _adds(self) -> Collection[Mapping[str, Any]]:
+        """Return the files to look at: of one table, or that have several and changes after `start_lsn`."""
+        if self.index is None or self.name is None or self.index.has_vectors:
+            return self.snapshot.files.values()
+        return self.index.that_may_have(self.name, self.start_lsn)
 
     def counted_rows(self, lsns: Collection[LSN]) -> tuple[int, list[str]]:
         """Return how many rows copies of the table `name` have at these LSNs, and files that are not counted.
@@ -101,7 +109,7 @@ class ChangesScan:
         """
         assert self.name is not None
         count, others = 0, []
-        for add in self.snapshot.files.values():
+        for add in self._adds():
             if not self._may_have(add):
                 continue
             low, high = bounds_of(add)
@@ -197,6 +205,8 @@ class ChangesScan:
             return may_have_table(low, high, self.name)
         if self.offsets is None:
             return True
+        if (only := only_table(low, high)) is not None:
+            return bool(newest > self.offsets.get(only, MAX_LSN))
         names = (name for name, offset in self.offsets.items() if newest > offset)
         return any(may_have_table(low, high, name) for name in names)
 
@@ -338,6 +348,19 @@ def may_have_table(low: Mapping[str, Any], high: Mapping[str, Any], name: TableN
         if low.get(column, "") > value or ((top := high.get(column)) is not None and top < value):
             return False
     return True
+
+
+def only_table(low: Mapping[str, Any], high: Mapping[str, Any]) -> TableName | None:
+    """Return the table that all rows with a name have, None if there may be several."""
+    schema, table = low.get("schema_name"), low.get("table_name")
+    if (
+        schema is None
+        or table is None
+        or schema != high.get("schema_name")
+        or table != high.get("table_name")
+    ):
+        return None  # the bounds of a long name are shortened and differ
+    return TableName(schema, table)
 
 
 def _schema(columns: Sequence[str]) -> pa.Schema:

@@ -16,6 +16,7 @@ from pipeline.bronze import surveys
 from pipeline.bronze.bases import Bases
 from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan, advised, bounds_of, may_have_table
 from pipeline.bronze.copies import Copies
+from pipeline.bronze.files_by_table import FileIndex
 from pipeline.bronze.new_files import NewFiles, new_files_between
 from pipeline.bronze.relations import RelationLSNs
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
@@ -65,6 +66,7 @@ class Bronze:
         self.prepared = lake.table("bronze", "prepared")
         self.copies = Copies(lake)
         self.bases = Bases(lake)
+        self.index = FileIndex()  # of `changes`
         self._lsns = RelationLSNs(self.relations)
         self._relation_rows = NewRows(self.relations)
         self._sources: dict[int, SourceRelation] = {}
@@ -75,7 +77,7 @@ class Bronze:
     def in_session(self, spark: SparkSession | SparkProvider) -> Bronze:
         """Return the same tables in another session."""
         found = Bronze(self.lake.in_session(spark), self.pipeline)
-        found._lsns = self._lsns
+        found._lsns, found.index = self._lsns, self.index
         return found
 
     def read_new_files(self, start: BronzeOffset | None, end: BronzeOffset) -> None:
@@ -222,7 +224,8 @@ class Bronze:
         if path is None:
             bounds = f"op = 'R' AND end_lsn > {int(begin)} AND end_lsn <= {int(end)}"
             return self.changes.frame().where(f"{bounds} AND {condition}").count()
-        scan = ChangesScan(path, self.changes.snapshot(), ("R",), begin, end, name)
+        snapshot = self.changes.snapshot()
+        scan = ChangesScan(path, snapshot, ("R",), begin, end, name, index=self.index.of(snapshot))
         count, others = scan.counted_rows(lsns)
         if others:
             query = f"SELECT count(*) FROM changes WHERE {condition}"
@@ -369,15 +372,17 @@ class Bronze:
         """
         path = self.changes.local_path
         if path is not None:
+            snapshot = self.changes.snapshot(version)
             scan = ChangesScan(
                 path,
-                self.changes.snapshot(version),
+                snapshot,
                 ops,
                 start_lsn,
                 end_lsn,
                 name,
                 offsets=offsets,
                 skipped=skipped,
+                index=self.index.of(snapshot) if name is not None and version is None else None,
             )
             if self.new_files and self.new_files.covers(start_lsn, end_lsn):
                 scan = replace(scan, paths=tuple(local_path(each) for each in self.new_files.paths))

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from pipeline.bronze.change_rows import FilesByTable
-from pipeline.bronze.changes_scan import bounds_of
+from pipeline.bronze.changes_scan import ChangesScan, bounds_of
+from pipeline.bronze.files_by_table import FilesByTable
+from pipeline.delta.table_log import Snapshot
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -67,6 +70,25 @@ def test_no_file_that_may_have_rows_is_left_out(seed: int) -> None:
             assert [add for add in found if may_have(add, name, lsn)] == [
                 add for add in adds if may_have(add, name, lsn)
             ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_scan_finds_the_same_files_by_table(seed: int) -> None:
+    random = Random(seed)
+    adds = {str(number): file_of(random, number) for number in range(60)}
+    scan = ChangesScan("/bronze", cast("Snapshot", SimpleNamespace(files=adds)))
+    index = FilesByTable(adds.values())
+    for name in NAMES:
+        start, end = sorted(map(LSN, random.sample(range(140), 2)))
+        of_table = replace(scan, name=name, start_lsn=start, end_lsn=end)
+        assert replace(of_table, index=index).files() == of_table.files()
+        several = {name: start, NAMES[0]: LSN(60)}
+        found = {path for each, lsn in several.items() for path in _after(scan, each, lsn)}
+        assert set(replace(scan, offsets=several).files()) == found
+
+
+def _after(scan: ChangesScan, name: TableName, lsn: LSN) -> list[str]:
+    return replace(scan, name=name, start_lsn=lsn).files()
 
 
 def test_files_of_other_tables_and_of_earlier_changes_are_not_found() -> None:
