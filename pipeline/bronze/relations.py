@@ -208,12 +208,13 @@ class RelationLSNs:
 
         A version counts from its LSN (inclusive) on, so that `end_lsn` is exclusive.
         """
-        for name, recorded in self.read().items():
-            if recorded.at_rest:
-                start = starts.get(name, default_start)
-                found = [survey_at_rest(*each) for each in recorded.at_rest if start <= each[0] < end_lsn]
-                if found:
-                    surveys[name] = merged([*surveys.get(name, ()), *found])
+        recorded = self.read()
+        for name in starts if default_start >= end_lsn else recorded:
+            rests = recorded[name].at_rest if name in recorded else ()
+            start = starts.get(name, default_start)
+            found = [survey_at_rest(*each) for each in rests if start <= each[0] < end_lsn]
+            if found:
+                surveys[name] = merged([*surveys.get(name, ()), *found])
         return surveys
 
     def before(self, name: TableName) -> LSN:
