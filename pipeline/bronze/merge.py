@@ -8,8 +8,6 @@ may append meanwhile; only another merge, or OPTIMIZE, conflicts.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.bronze.changes_scan import missing_file
+from pipeline.bronze.changes_scan import bounds_of, has_only_copied_rows, missing_file, only_table
 from pipeline.bronze.schema import CHANGES
 from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.delta.data_files import ROW_GROUP, DataFile
@@ -26,6 +24,7 @@ from pipeline.delta.merge import FileLayout
 from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order, plan_in_order
 from pipeline.delta.parquet_files import named_if_damaged, open_data_file
 from pipeline.delta.table_log import Snapshot, data_file
+from pipeline.table_name import TableName
 
 _MAX_BYTES = 96 << 20  # of rows that are sorted at once: ingest merges at the end of a run
 _STREAM = ""  # what a file of the stream holds; others hold a table copy's rows, or both
@@ -35,28 +34,22 @@ _Add = Mapping[str, Any]
 def plan_changes(path: str, snapshot: Snapshot, limits: MergeLimits) -> list[list[_Add]]:
     """Return the groups of files to merge of a version of `changes` in a local folder.
 
-    Files are read, one column of each, only if enough of them are small; the only one with copied rows of a
-    table is not.
+    Files are read, one column of each, only if enough of them are small, and if their statistics do not
+    prove that they have copied rows.
     """
     adds = {key: _Bounded(add) for key, add in snapshot.files.items()}
     ordered = sorted(adds, key=lambda key: (*adds[key].bounds, key))
     small = [key for key in ordered if adds[key].is_small(limits)]
     if len(small) < max(2, limits.few_files):
         return []
-    copies = Counter(adds[key].copied_table() for key in small)
-    kinds = {
-        key: None
-        if (table := adds[key].copied_table()) is not None and copies[table] == 1
-        else _kind(data_file(path, adds[key].add["path"]), adds[key])
-        for key in small
-    }
+    kinds = {key: _kind(data_file(path, adds[key].add["path"]), adds[key]) for key in small}
     stream = [key for key in ordered if kinds.get(key, _STREAM) == _STREAM]
     # a file that is not small may hold rows of either kind: no file of the stream is merged across it
     groups = plan_in_order((adds[key].sized(key, key in kinds) for key in stream), limits)
-    copied: dict[str, list[str]] = {}
+    copied: dict[TableName, list[str]] = {}
     for key in small:
-        if (kind := kinds[key]) not in (None, _STREAM):
-            copied.setdefault(str(kind), []).append(key)
+        if isinstance(kind := kinds[key], TableName):
+            copied.setdefault(kind, []).append(key)
     for keys in copied.values():
         groups += plan_in_any_order((adds[key].sized(key, True) for key in keys), limits)
     return [[snapshot.files[key] for key in group] for group in groups]
@@ -92,9 +85,7 @@ class _Bounded:
 
     def __init__(self, add: _Add) -> None:
         self.add = add
-        statistics = json.loads(add.get("stats") or "{}")
-        self.least: Mapping[str, Any] = statistics.get("minValues") or {}
-        self.greatest: Mapping[str, Any] = statistics.get("maxValues") or {}
+        self.least, self.greatest = bounds_of(add)
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -107,20 +98,12 @@ class _Bounded:
     def sized(self, key: str, movable: bool) -> SizedFile:
         return SizedFile(key, int(self.add["size"]), movable)
 
-    def table(self) -> str | None:
-        """Return the only table whose rows the file has, None if it has several."""
-        names = [self.least.get(name) for name in ("schema_name", "table_name")]
-        if None in names or names != [self.greatest.get(name) for name in ("schema_name", "table_name")]:
-            return None
-        return json.dumps(names)
 
-    def copied_table(self) -> str | None:
-        """Return the only table of a file whose rows are of no transaction, as copied ones; else None."""
-        return None if "xid" in self.least else self.table()
-
-
-def _kind(path: str, file: _Bounded) -> str | None:
+def _kind(path: str, file: _Bounded) -> TableName | str | None:
     """Return `_STREAM` or the table of copied rows; None for a file that is not merged."""
+    table = only_table(file.least, file.greatest)
+    if table is not None and has_only_copied_rows(file.least, file.greatest):
+        return table
     try:
         with open_data_file(path) as parquet, named_if_damaged(path):
             ops = pc.unique(parquet.read(["op"]).column("op")).to_pylist()
@@ -128,7 +111,7 @@ def _kind(path: str, file: _Bounded) -> str | None:
         raise missing_file(path) from None
     if "R" not in ops:
         return _STREAM
-    return file.table() if ops == ["R"] else None
+    return table if ops == ["R"] else None
 
 
 class _ChangesWriter:
