@@ -250,8 +250,10 @@ class Copies:
             return self._read()
 
     def _read(self) -> CopyHistory:
-        requests_version = self._requests.version()
-        history = replace(self._history, version=self.table.version())
+        requests_version, version = self._requests.version(), self.table.version()
+        if (requests_version, version) == (self._requests_version, self._history.version):
+            return self._history
+        history = replace(self._history, version=version)
         if requests_version != self._requests_version:
             history = replace(history, requests=self._read_requests())
         if history.version != self._history.version:
