@@ -365,15 +365,13 @@ def row_changes(
         condition = f"op NOT IN ('M', 'R') AND end_lsn > {int(start.offset)} AND end_lsn <= {int(end_lsn)}"
     else:
         condition = f"(op = 'R' OR end_lsn <= {int(end_lsn)}) AND {copy.condition()}"
-    commit_lsn = copy.commit_lsn() if copy else "commit_lsn"
+    lsn = f"({copy.commit_lsn()})" if copy else "commit_lsn"
     return (
-        f"SELECT commit_lsn, ordinal, commit_time, {log_op(is_log=is_log)} AS op, "
-        "relation_version, old_kind, old, new, unsent "
-        f"FROM (SELECT * REPLACE ({commit_lsn} AS commit_lsn) FROM {rows} "
-        f"WHERE {is_table(name)} AND {condition}) AS b "
-        f"WHERE op IN {selected_ops(is_log=is_log, is_later=start.is_later)} "
-        f"AND (commit_lsn > {first[0]} OR (commit_lsn = {first[0]} AND ordinal > {first[1]})) "
-        f"AND (commit_lsn < {last[0]} OR (commit_lsn = {last[0]} AND ordinal <= {last[1]}))"
+        f"SELECT {lsn} AS commit_lsn, ordinal, commit_time, {log_op(is_log=is_log)} AS op, "
+        f"relation_version, old_kind, old, new, unsent FROM {rows} WHERE {is_table(name)} AND {condition} "
+        f"AND op IN {selected_ops(is_log=is_log, is_later=start.is_later)} "
+        f"AND ({lsn} > {first[0]} OR ({lsn} = {first[0]} AND ordinal > {first[1]})) "
+        f"AND ({lsn} < {last[0]} OR ({lsn} = {last[0]} AND ordinal <= {last[1]}))"
     )
 
 

@@ -69,11 +69,12 @@ class FoldSql:
         fold, engine = self.fold, self.engine
         if fold.ignores_deletes:
             changes = f"(SELECT * FROM {changes} WHERE op <> 'D') AS d"
-        rows = f"SELECT *, {self._is_key_change()} AS is_key_change FROM {changes}"
-        both, one = engine.array("'D'", "'K'"), engine.array("op")
-        step = engine.explode(f"CASE WHEN is_key_change THEN {both} ELSE {one} END")
-        if not fold.has_key_changes:
-            rows, step = f"SELECT *, false AS is_key_change FROM {changes}", "op"
+        rows = f"SELECT *, false AS is_key_change, op AS step FROM {changes}"
+        if fold.has_key_changes:
+            both, one = engine.array("'D'", "'K'"), engine.array("op")
+            step = engine.explode(f"CASE WHEN is_key_change THEN {both} ELSE {one} END")
+            rows = f"SELECT *, {self._is_key_change()} AS is_key_change FROM {changes}"
+            rows = f"SELECT *, {step} AS step FROM ({rows}) AS r"
         keys = (
             f"CASE WHEN step = 'D' THEN {key_text(fold, i, 'old', engine)} "
             f"ELSE {key_text(fold, i, 'new', engine)} END AS {name}"
@@ -91,7 +92,7 @@ class FoldSql:
             "new",
             *(["unsent"] if fold.partial else []),
             *(["old"] if fold.mode == "append" else []),
-            source=f"(SELECT *, {step} AS step FROM ({rows}) AS r) AS r",
+            source=f"({rows}) AS r",
         )
 
     def _is_key_change(self) -> str:
@@ -150,6 +151,8 @@ class FoldSql:
             *(f"f.x{i} AS x{i}" for i in self._kept_texts),
             source=f"{folded} AS f",
         )
+        if not self._kept_texts:
+            return typed
         return select(
             *others,
             *fold.key_names,
