@@ -295,7 +295,7 @@ def hash_sums(
     columns = [(form, sql.Identifier(name)) for name, form in shape.columns]
     misfits = [held(replace(form, is_misfit=True), c)[0] for form, c in columns if form.counts_misfits]
     flags = [sql.SQL("{} AS m{}").format(each, sql.SQL(str(i))) for i, each in enumerate(misfits)]
-    bits = sql.SQL("('x' || {})::pg_catalog.bit(128) AS b").format(_md5(_row_text(columns), is_utf8))
+    bits = sql.SQL("('x' || {})::pg_catalog.bit(128) AS b").format(_row_hash(columns, is_utf8))
     selected = sql.SQL(", ").join([bits, *flags])
     arms = [(leaf, where) for leaf in leaves] + [(leaves[0], sql.SQL("false"))]
     return sql.SQL(_SUM).format(
@@ -349,8 +349,8 @@ def _sized_text(column: sql.Composable) -> sql.Composed:
     ).format(column)
 
 
-def _row_text(columns: Sequence[tuple[Form, sql.Identifier]]) -> sql.Composed:
-    """Return SQL for the text of a row.
+def _row_hash(columns: Sequence[tuple[Form, sql.Identifier]], is_utf8: bool) -> sql.Composed:
+    """Return SQL for the hash of a row.
 
     Trimming commas costs the server as much as writing the row, and concat() twice as much as concat_ws(),
     which leaves NULLs out. So only a row whose last value is NULL, or may end with a comma, is trimmed, and
@@ -368,30 +368,37 @@ def _row_text(columns: Sequence[tuple[Form, sql.Identifier]]) -> sql.Composed:
     if not (last.is_plain or last.is_array):
         no_comma = "({0}) AND pg_catalog.concat({1}) COLLATE pg_catalog.\"C\" NOT LIKE '%,'"
         conditions[-1] = sql.SQL(no_comma).format(conditions[-1], column)
+    complete = sql.SQL(" || ',' || ").join(
+        sql.SQL("pg_catalog.concat_ws(',', {})").format(sql.SQL(", ").join(group)) for group in _groups(texts)
+    )
     return sql.SQL("CASE WHEN {} THEN {} WHEN {} THEN {} ELSE {} END").format(
         sql.SQL(" AND ").join(conditions),
-        sql.SQL(" || ',' || ").join(
-            sql.SQL("pg_catalog.concat_ws(',', {})").format(sql.SQL(", ").join(group))
-            for group in _groups(texts)
-        ),
+        _md5(complete, is_utf8),
         conditions[-1],
-        _concat(parts[: len(columns)]),
-        _trimmed(parts),
+        _md5(_concat(parts[: len(columns)]), is_utf8),
+        _hash(parts, is_utf8),
     )
 
 
 def _hash(parts: Sequence[sql.Composable], is_utf8: bool) -> sql.Composed:
-    return _md5(_trimmed(parts), is_utf8)
+    """Return SQL for the hash of values.
+
+    Bytes are trimmed: of a text, rtrim() allocates eight bytes for each character, 1 GB at most. Only btrim()
+    trims bytes in every server version, so a dot precedes them for a moment.
+    """
+    return sql.SQL(
+        "pg_catalog.md5(pg_catalog.substr(pg_catalog.btrim('.'::bytea || {}, ','::bytea), 2))"
+    ).format(_bytes(_concat(parts), is_utf8))
 
 
 def _md5(text: sql.Composable, is_utf8: bool) -> sql.Composed:
-    if is_utf8:
-        return sql.SQL("pg_catalog.md5({})").format(text)
-    return sql.SQL("pg_catalog.md5(pg_catalog.convert_to({}, 'UTF8'))").format(text)
+    return sql.SQL("pg_catalog.md5({})").format(text if is_utf8 else _bytes(text, is_utf8))
 
 
-def _trimmed(parts: Sequence[sql.Composable]) -> sql.Composed:
-    return sql.SQL("pg_catalog.rtrim({}, ',')").format(_concat(parts))
+def _bytes(text: sql.Composable, is_utf8: bool) -> sql.Composed:
+    """Return SQL for a text in UTF-8. SQL_ASCII stands for the bytes as they are."""
+    encoding = "SQL_ASCII" if is_utf8 else "UTF8"
+    return sql.SQL("pg_catalog.convert_to({}, {})").format(text, sql.Literal(encoding))
 
 
 def _concat(parts: Sequence[sql.Composable]) -> sql.Composed:

@@ -174,6 +174,23 @@ def test_commas_at_the_end_of_a_row_are_not_hashed(database: Database) -> None:
             assert total(rows.sums(2).values()) == expected
 
 
+def test_a_row_of_more_than_134_million_characters_is_hashed(database: Database) -> None:
+    count = 140_000_000
+    database.run(
+        "CREATE TABLE t (v text, n int)",
+        "ALTER TABLE t ALTER v SET STORAGE EXTERNAL",
+        f"INSERT INTO t VALUES (repeat('t', {count}), NULL)",
+        f"CREATE PUBLICATION {database.name} FOR TABLE t",
+    )
+    digest = hashlib.md5(f"{count}:".encode())
+    digest.update(b"t" * count)
+    found = digest.hexdigest()
+    with source(database) as table:
+        rows = SourceRows(table, HashedColumns((("v", TEXT), ("n", PLAIN)), ()))
+        assert rows.sums(0) == {"": Fingerprint(1, int(found[:15], 16), int(found[16:31], 16))}
+        assert [*rows.sums(1)] == [found[0]]
+
+
 def test_equal_rows_count_and_ranges_are_cut(database: Database) -> None:
     database.run(
         "CREATE TABLE t (id int, v text)",
