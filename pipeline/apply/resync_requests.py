@@ -6,7 +6,7 @@ rows and writes no silver table. Requests made with `pgdelta resync` are not han
 
 from pipeline.apply.planner import BatchPlan
 from pipeline.bronze.copies import Copies
-from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest
+from pipeline.bronze.copy_states import DROPPED, READING, CopyHistory, CopyRequest, rewritten_before
 from pipeline.config.config import Config
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import LSN
@@ -22,7 +22,7 @@ def request_after_events(config: Config, records: Records, copies: Copies) -> No
         return
     history = copies.read()
     older = {n for n, lsn in events.items() if config.rule_for(n) and history.is_older(n, lsn)}
-    names = sorted(older - history.open_requests.keys())
+    names = sorted(name for name in older if not _is_requested(name, history))
     copies.request([CopyRequest.of(name, "An event requires a resync.") for name in names])
     records.events.forget_resyncs({name: lsn for name, lsn in events.items() if name not in older})
 
@@ -45,8 +45,17 @@ def request_replaced(pending: BatchPlan, copies: Copies) -> None:
     """
     waiting = pending.replaced & pending.manifest.behind.keys()
     history = copies.read()
-    last = {name: history.last(name) for name in sorted(waiting - history.open_requests.keys())}
+    last = {name: history.last(name) for name in sorted(waiting) if not _is_requested(name, history)}
     names = [name for name, state in last.items() if state is None or state.state not in (READING, DROPPED)]
     copies.request(
         [CopyRequest.of(name, "Another table had the name after the last copy.") for name in names]
     )
+
+
+def _is_requested(name: TableName, history: CopyHistory) -> bool:
+    """Return whether a request is open, except to compare a table once silver has what precedes a rewrite.
+
+    A table that is held before it is not compared; another request has it copied.
+    """
+    found = history.open_requests.get(name, ())
+    return bool(found) and rewritten_before(found) is None

@@ -64,8 +64,8 @@ class GapComparer:
             if applied < start and (rewrite is not None or is_due):
                 place = f"the gap at {start}" if rewrite is None else str(start)
                 found[name] = (
-                    f"Not yet, because silver is not complete up to {place}. The first ingest after an apply "
-                    "compares it."
+                    f"Not yet, because silver is not complete up to {place}. The first ingest after apply "
+                    "has brought it there compares it."
                 )
         return found
 

@@ -1,5 +1,6 @@
 """Hashes are those of texts: where a type has other texts, silver is held or an event is recorded."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,27 @@ def test_a_key_whose_type_has_other_texts_holds_its_table(
     pipeline.catch_up("UPDATE t SET v='y' WHERE k=3")
     if mode == "mirror":
         assert pipeline.rows("t", "v") == [("x",), ("y",)]
+
+
+@pytest.mark.promise("protected columns")
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_a_hashed_key_is_copied_after_a_type_change(
+    database: Database, tmp_path: Path, identity: str
+) -> None:
+    rule = TableRule("public.*", columns=HASHED)
+    pipeline = NativePipeline.make(database, tmp_path, rule, copy="initial", hash_key=KEY)
+    pipeline.config = replace(pipeline.config, silver=replace(pipeline.config.silver, resync="auto"))
+    key = "PRIMARY KEY" if identity == "DEFAULT" else "NOT NULL"
+    pipeline.catch_up(
+        f"CREATE TABLE t (k numeric(10,2) {key}, v text)",
+        f"ALTER TABLE t REPLICA IDENTITY {identity}",
+        "INSERT INTO t VALUES (1,'a'),(2,'b')",
+    )
+    pipeline.catch_up("ALTER TABLE t ALTER k TYPE numeric(12,3)", "UPDATE t SET v='x' WHERE k=1")
+    assert "resync" in kinds(pipeline, "t"), pipeline.events("t")
+    pipeline.catch_up("UPDATE t SET v='y' WHERE k=2")
+    assert pipeline.rows("t", "v") == [("x",), ("y",)]
+    assert pipeline.apply().doubts == {}
 
 
 def test_a_column_whose_type_has_other_texts_is_an_event(database: Database, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_only_the_keys_that_differ_are_copied(make_pipeline: MakePipeline, write
         "UPDATE past SET v = 'in the gap' WHERE id = 9",
     )
     assert not found.copies
-    waits = "The first ingest after an apply compares it."
+    waits = "The first ingest after apply has brought it there compares it."
     assert all(waits in sentence for sentence in found.compared.values())
     life.run("UPDATE a SET v = 'later' WHERE id IN (100, 8)", "INSERT INTO b VALUES (9000, 'later')")
     life.apply()

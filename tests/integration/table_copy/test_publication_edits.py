@@ -150,7 +150,8 @@ def test_edits_between_runs_are_compared_and_not_copied(tables: Pipeline) -> Non
     edit(tables, "DROP TABLE a", "ADD TABLE a")
     found = tables.ingest()
     assert requested(tables) == {"a"}
-    assert "The first ingest after an apply compares it." in found.compared[TableName("public", "a")]
+    waits = "The first ingest after apply has brought it there compares it."
+    assert waits in found.compared[TableName("public", "a")]
     [(kind, sentence)] = about_edits(tables)
     assert (kind, sentence) == (
         "evolved",

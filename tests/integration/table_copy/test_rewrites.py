@@ -151,7 +151,7 @@ def test_silver_is_equal_again_and_only_what_differs_is_copied(tables: Pipeline)
     rewrite_generated(tables)
     found = tables.ingest("UPDATE hashed SET v = 0 WHERE id = 5", "DELETE FROM same_type WHERE id = 6")
     assert not found.copies
-    waits = "The first ingest after an apply compares it"
+    waits = "The first ingest after apply has brought it there compares it"
     assert all(waits in sentence for sentence in found.compared.values())
     tables.apply()
     tables.run("UPDATE vacuumed SET name = 'later' WHERE id = 9", "INSERT INTO hashed VALUES (90, 1, 'x')")
