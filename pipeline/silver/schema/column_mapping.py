@@ -98,24 +98,6 @@ class AlignedVersions:
         return {column.name for relation in self.relations for column in relation.columns}
 
 
-def with_names_of(newest: SourceRelation, relations: Relations) -> Relations:
-    """Return relation versions that have the names which the newest one of their table gives their columns.
-
-    They are as they are if the catalog did not have the number of each column, if columns are protected, or
-    where two columns of a version would have one name.
-    """
-    found = dict(relations)
-    of_table = [relation for relation in relations.values() if relation.oid == newest.oid]
-    if not all(relation.is_in_catalog and not relation.protected for relation in of_table):
-        return found
-    names = {column.attribute_number: column.name for column in newest.columns}
-    for relation in of_table:
-        columns = [replace(c, name=names.get(c.attribute_number, c.name)) for c in relation.columns]
-        if len({column.name.lower() for column in columns}) == len(columns):
-            found[relation.version] = replace(relation, columns=tuple(columns))
-    return found
-
-
 def align_versions(recorded: SilverColumns | None, relations: Sequence[SourceRelation]) -> AlignedVersions:
     """Return the versions of one table, in order, under the names that silver has after the last one.
 
@@ -155,6 +137,28 @@ def align_versions(recorded: SilverColumns | None, relations: Sequence[SourceRel
     if silver is not None:
         shapes.insert(0, _recorded_columns(silver, relations[0]))
     return AlignedVersions(tuple(aligned), final, source_names, tuple(certain), dropped, _lookalikes(shapes))
+
+
+def with_last_names(
+    versions: Sequence[SourceRelation], relations: Relations, recurring: Collection[int] = ()
+) -> Relations:
+    """Return relation versions, of which those of one table, in order, have the names as of its last one.
+
+    They are as they are if one that is `recurring`, after others, has columns that were dropped and whose
+    numbers the catalog did not have: a column that was added again may be the same in it. So is a version in
+    which names differ only in case.
+    """
+    aligned = align_versions(None, versions)
+    last = {name: aligned.source_names[number] for number, name in aligned.names.items()}
+    found = dict(relations)
+    for each in aligned.relations:
+        is_known = each.is_in_catalog or each.version not in recurring
+        if not is_known and any(column.name not in last for column in each.columns):
+            return relations
+        columns = tuple(replace(column, name=last.get(column.name, column.name)) for column in each.columns)
+        if len({column.name.lower() for column in columns}) == len(columns):
+            found[each.version] = replace(each, columns=columns)
+    return found
 
 
 def _recorded_columns(silver: SilverColumns, following: SourceRelation) -> list[_Column]:

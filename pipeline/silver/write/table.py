@@ -7,6 +7,7 @@ LSN among the changes. If all rows are replaced, by a copy or a rebuild, the new
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.fold.later_copies import CopyOrder, order_copies
 from pipeline.silver.fold.write import KeyRangesUnusable
 from pipeline.silver.fold.write_plan import surveys_of_newest
-from pipeline.silver.schema.column_mapping import align_versions, with_names_of
+from pipeline.silver.schema.column_mapping import align_versions, with_last_names
 from pipeline.silver.schema.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
 from pipeline.silver.schema.protection_changes import rule_notes
 from pipeline.silver.schema.rule_names import rule_in_silver, silver_names
@@ -350,7 +351,9 @@ class SilverTable:
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
         # A column that is renamed while the table is built would keep its former name in the files.
         read = [*surveys, *map(survey_of, order.later)]
-        relations = with_names_of(relations[surveys_of_newest(read, relations)[-1].version], relations)
+        versions = surveys_of_newest(read, relations)
+        recurring = {s.version for s in versions if any(s.first < each.first < s.last for each in versions)}
+        relations = with_last_names([relations[s.version] for s in versions], relations, recurring)
         into.remove()
         writer = type(self)(
             self.table.sessions,
@@ -456,7 +459,11 @@ class SilverTable:
         rule = rule_in_silver(self._rule.without_layout(), silver_names(aligned), has_partitions=False)
         rule = rule_for_rebuild(aligned.relations, rule)
         pairs = zip(versions, aligned.relations, strict=True)
-        columns = (both for old, new in pairs for both in zip(old.columns, new.columns, strict=True))
-        # What comes before a partial copy is written by itself, under the names that columns had then.
+        columns = [both for old, new in pairs for both in zip(old.columns, new.columns, strict=True)]
+        # What comes before a partial copy is written by itself, under the names that columns had then. A name
+        # that several columns had gets no type before it is theirs.
         former = {old.name: rule.types[new.name] for old, new in columns}
-        return replace(rule, types={**former, **rule.types})
+        meanings = {(name, new.name) for old, new in columns for name in (old.name, new.name)}
+        counts = Counter(name for name, _ in meanings)
+        types = {**former, **rule.types}
+        return replace(rule, types={n: t for n, t in types.items() if counts[n] < 2 or n in self._rule.types})

@@ -16,7 +16,7 @@ from pipeline.silver.schema.column_mapping import (
     align_versions,
     plan_renames,
     present_sidecars,
-    with_names_of,
+    with_last_names,
     with_sidecars,
 )
 from pipeline.silver.schema.schema_operations import RenameColumn
@@ -286,7 +286,7 @@ def test_names_stay_distinct_whatever_is_recorded(
         (("a", "b"), ("x", "b"), ["x", "b"]),
         (("a", "b"), ("b", "a"), ["b", "a"]),  # swapped
         (("a", "b"), ("a",), ["a", "b"]),  # dropped
-        (("a", "b"), (("b", 2),), ["a", "b"]),  # b was dropped, and a got its name
+        (("a", "b"), (("b", 2),), ["b", "b__3"]),  # b was dropped, and a got its name
         ((("a", None), "b"), ("x", "b"), ["a", "b"]),  # the catalog was ahead of the stream
     ],
 )
@@ -295,7 +295,7 @@ def test_older_versions_get_the_newest_names(
     newest: Sequence[str | tuple[str, int | None]],
     expected: list[str],
 ) -> None:
-    last, other = named(*newest, version=2), named("a", version=3, oid=501)
-    found = with_names_of(last, {1: named(*older, version=1), 2: last, 3: other})
+    first, last, other = named(*older, version=1), named(*newest, version=2), named("a", version=3, oid=501)
+    found = with_last_names([first, last], {1: first, 2: last, 3: other})
     assert [column.name for column in found[1].columns[1:]] == expected
     assert (found[2], found[3]) == (last, other)
