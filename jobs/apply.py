@@ -9,7 +9,7 @@ from pathlib import Path
 # the code of this checkout, installed or not
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pipeline.cli.main import main
+from pipeline.cli.start import main
 
 if __name__ == "__main__":
     sys.exit(main(["apply", *sys.argv[1:]]))

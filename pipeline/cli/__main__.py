@@ -2,6 +2,6 @@
 
 import sys
 
-from pipeline.cli.main import main
+from pipeline.cli.start import main
 
 sys.exit(main())

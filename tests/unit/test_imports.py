@@ -263,7 +263,7 @@ def test_no_file_is_longer_than_500_lines() -> None:
 def test_a_job_only_calls_the_command(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 40
     ours = {name for name in imports(path) if name.startswith("pipeline")}
-    assert ours == {"pipeline.cli.main.main"}
+    assert ours == {"pipeline.cli.start.main"}
     assert {name.split(".")[0] for name in imports(path)} <= {"pipeline", "pathlib", "sys"}
 
 

@@ -118,7 +118,7 @@ def test_a_planted_secret_is_nowhere(make_server: MakeServer, tmp_path: Path, wr
 
     code = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-        "from pipeline.cli.main import main; sys.exit(main())"
+        "from pipeline.cli.start import main; sys.exit(main())"
     )
     arguments = ["run", "--config", "pipeline.yaml", "--trigger", "continuous", "--debug"]
     settings = {

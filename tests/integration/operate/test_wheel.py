@@ -67,5 +67,5 @@ def test_a_wheel_in_an_empty_environment_replicates_and_proves_it(tmp_path: Path
     assert '"alerts"' in run("pgdelta", "schema")
     # spark-submit of this environment finds Delta without options
     job = folder / "job.py"
-    job.write_text("import sys\nfrom pipeline.cli.main import main\nsys.exit(main(['apply']))\n")
+    job.write_text("import sys\nfrom pipeline.cli.start import main\nsys.exit(main(['apply']))\n")
     run("spark-submit", "job.py")

@@ -477,6 +477,24 @@ def test_a_jvm_that_a_signal_ended_with_the_command_was_not_killed(
     assert describe_error(lost).startswith("Lost the connection to Spark's JVM")
 
 
+STOPPED_DURING_IMPORTS = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from pipeline.cli.start import main
+main(["status"])
+"""
+
+
+def test_ctrl_c_during_imports_prints_no_stack_trace() -> None:
+    command = [sys.executable, "-c", STOPPED_DURING_IMPORTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 WORK = """
 import sys, time
 from pipeline.cli import signals
