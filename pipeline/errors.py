@@ -13,6 +13,8 @@ import os
 import re
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 #: Receives the stack traces of errors after which a run continues; `--debug` shows them.
 TRACES = logging.getLogger("pgdelta.traces")
@@ -147,6 +149,17 @@ class FencedError(LakeError):
 def one_line(text: str) -> str:
     """Return a text as one line for a terminal, with line ends and escape sequences in names escaped."""
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+@contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Name a file in an error of the system about it, which does not after a write."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def describe_error(error: BaseException) -> str:

@@ -31,7 +31,7 @@ from pipeline.delta.data_files import DataFile
 from pipeline.delta.filesystem import hadoop_files, hadoop_path
 from pipeline.delta.statistics import statistics_json
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.errors import LakeError, SpoolError
+from pipeline.errors import LakeError, SpoolError, naming
 from pipeline.private_files import lock_folder, make_private_folder, remove_unless_locked
 
 FOLDERS = STREAM, COPIES, RETENTION_FOLDER = "staging", "copies", "retention"
@@ -127,6 +127,7 @@ class _ChecksumSink:
 
     def __init__(self, path: Path) -> None:
         self.size = self.checksum = 0
+        self._path = path
         self._file = pa.OSFile(str(path), "wb")
 
     @property
@@ -136,7 +137,8 @@ class _ChecksumSink:
 
     def write(self, data: bytes) -> None:
         """Append the bytes."""
-        self._file.write(data)
+        with naming(self._path):
+            self._file.write(data)
         self.size += len(data)
         self.checksum = crc32(data, self.checksum)
 

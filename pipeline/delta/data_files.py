@@ -19,6 +19,7 @@ from pipeline.delta.parquet_files import named_if_damaged, open_data_file
 from pipeline.delta.partitions import WHOLE_TABLE, Partition, divided
 from pipeline.delta.schema import TableSchema, arrow_type
 from pipeline.delta.statistics import Statistics
+from pipeline.errors import naming
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -168,13 +169,15 @@ class DataFileWriter:
     def write(self, rows: pa.Table) -> None:
         """Append rows."""
         row_group = min(_MAX_ROWS, max(1, rows.num_rows * ROW_GROUP // max(1, rows.nbytes)))
-        self._opened(rows).write_table(rows, row_group)
+        with naming(self._path):
+            self._opened(rows).write_table(rows, row_group)
         self._statistics.add(rows)
         self.nbytes += rows.nbytes
 
     def close(self) -> DataFile:
         """Finish the file."""
-        self._opened(self._schema.empty_table()).close()
+        with naming(self._path):
+            self._opened(self._schema.empty_table()).close()
         size = self.size
         self._sink.close()
         statistics = self._statistics

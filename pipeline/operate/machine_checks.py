@@ -7,6 +7,7 @@ which commits exclude each other. The checks of the source are in `postgres/chec
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.checks.table_checks import Check, refused
 from pipeline.postgres.connection import connect, limit_connect_time, read_idle_timeout
 from pipeline.terminal import plain, print_pairs, print_paragraph
-from pipeline.units import format_count, format_duration
+from pipeline.units import format_count, format_duration, format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ _RELATIVE = (
 _EXCLUSIVE = "Two writers of one object exclude each other there."
 _SHARE_OF_LIMIT = 0.8  # of the server's limit that a pause may last
 _PATIENCE = 10.0  # seconds for a request of an object store
+_LEAST_FREE = 16 << 20  # bytes, for the files of one small run
 
 
 def run_all_checks(config: Config) -> tuple[Check, ...]:
@@ -126,6 +128,10 @@ def check_machine(config: Config) -> Iterator[Check]:
                 f"The file system of {there} has no hard links, so commits do not exclude each other there.",
                 "Set storage.root to a folder of another file system, or to an object store.",
             )
+            return
+        if (free := shutil.disk_usage(there).free) < _LEAST_FREE:
+            sentence = f"The file system of {there} has only {format_size(free)} left."
+            yield Check("lake", False, sentence, "Free some space there. Nothing is lost meanwhile.")
             return
         has_bronze = (path / "bronze" / "changes").exists()
         sentence = f"The lake is {path}" if has_bronze else f"A new lake will be created in {path}"

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from pipeline.delta.store.store import Object
 from pipeline.delta.sync import sync_file, sync_folder, sync_names
-from pipeline.errors import LakeError
+from pipeline.errors import LakeError, naming
 from pipeline.private_files import make_private_folder, open_private
 
 SYNC_VARIABLE = "PGDELTA_SYNC"  # false omits syncing to disk, for measurements
@@ -226,7 +226,7 @@ class LocalFiles(LakeFiles):
         temporary = target.with_name(f".{target.name}.{uuid4()}.tmp")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with os.fdopen(descriptor, "wb") as file:
+            with naming(path), os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 if _syncs():

@@ -1,6 +1,7 @@
 """What the jobs would lack on this machine is said before they run."""
 
 import os
+import shutil
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pyte
     assert below_file.fix == "Set storage.root to another folder."
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert not checked(f"{tmp_path}/lake")["lake"].ok
+
+
+def test_a_file_system_without_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
+    lake = checked(f"{tmp_path}/lake")["lake"]
+    assert not lake.ok
+    assert lake.sentence == f"The file system of {tmp_path} has only 5.0 MiB left."
 
 
 def test_a_folder_without_hard_links_is_refused_and_no_probe_is_left(
