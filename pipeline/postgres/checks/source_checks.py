@@ -67,6 +67,7 @@ _EARLIER_ROWS = {
     "initial": "their existing rows are copied",
     "never": "their existing rows are not sent",
 }
+_LEAST_SESSIONS = 4  # of an ingest that copies: of the stream, the catalog, a snapshot and its rows
 _UPGRADE = "Upgrade pgdelta if a release was tested with it; run pgdelta reconcile after the first runs."
 # operation → what silver does if it is not published
 _UNPUBLISHED_OPERATIONS = {
@@ -103,6 +104,7 @@ def _check_source(connection: Connection, config: Config, is_first: bool) -> Ite
         return
     yield _check_wal_level(connection)
     yield _check_replication_right(connection)
+    yield from _check_session_limits(connection, config)
     if config.source.route == "walsender":
         yield _check_walsender(connection, config)
     publication = read_publication(connection, config.source.publication)
@@ -148,6 +150,24 @@ def _check_replication_right(connection: Connection) -> Check:
         failed=f"The role {user} may not use replication slots.",
         fix=REPLICATION_ADVICE.format(role, role),
     )
+
+
+def _check_session_limits(connection: Connection, config: Config) -> Iterator[Check]:
+    """Yield a failure if the role or the database may not have the sessions of an ingest that copies."""
+    if config.source.copy != "initial":
+        return
+    limits = connection.execute(
+        "SELECT 'ROLE', rolname::text, rolconnlimit FROM pg_catalog.pg_roles WHERE rolname = current_user"
+        " AND NOT rolsuper UNION ALL SELECT 'DATABASE', d.datname::text, d.datconnlimit"
+        " FROM pg_catalog.pg_database d, pg_catalog.pg_roles r WHERE r.rolname = current_user"
+        " AND NOT r.rolsuper AND d.datname = pg_catalog.current_database()"
+    ).fetchall()
+    for kind, name, limit in limits:
+        if 0 <= limit < _LEAST_SESSIONS:
+            sentence = f"The {kind.lower()} {name} may have {format_count(limit, 'session')}. Ingest needs"
+            change = f"ALTER {kind} {quote_identifier(name)} CONNECTION LIMIT {_LEAST_SESSIONS}"
+            fix = f"Run {change} or more: other commands need their own."
+            yield Check("session limit", False, f"{sentence} {_LEAST_SESSIONS} to copy tables.", fix)
 
 
 def _check_walsender(connection: Connection, config: Config) -> Check:

@@ -10,6 +10,7 @@ from pipeline.config.config import Config, Protocol
 from pipeline.config.tables import TableRule
 from pipeline.errors import SourceError
 from pipeline.postgres.checks.source_checks import Check, run_checks
+from pipeline.postgres.connection import connect
 from tests.support.postgres.streams import prepare
 from tests.support.servers import Database, drop_database
 
@@ -52,6 +53,26 @@ def test_a_prepared_source_of_version_10_passes(old_database: Database) -> None:
 def test_a_source_that_cannot_be_reached_is_one_failure(database: Database) -> None:
     checks = run_checks(database.config(conninfo="host=127.0.0.1 port=1 dbname=shop"))
     assert [(check.name, check.ok) for check in checks] == [("connection", False)]
+
+
+@pytest.mark.parametrize("kind", ["ROLE", "DATABASE"])
+def test_a_limit_of_sessions_below_what_copies_need_fails(database: Database, kind: str) -> None:
+    role = f"limited_{database.name}"
+    name = role if kind == "ROLE" else database.name
+    database.run(
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        f"ALTER {kind} {name} CONNECTION LIMIT 3",
+    )
+    config = database.config(conninfo=database.server.conninfo_of(database.name, role), copy="initial")
+    limit = failures(config)["session limit"]
+    assert f"{kind.lower()} {name} may have 3 sessions" in limit.sentence
+    assert f'ALTER {kind} "{name}" CONNECTION LIMIT 4' in limit.fix
+    database.run(f"ALTER {kind} {name} CONNECTION LIMIT 0")
+    with pytest.raises(SourceError, match=r"Raise its CONNECTION LIMIT: ingest needs four sessions"):
+        connect(config.source.conninfo)
+    database.run(f"ALTER {kind} {name} CONNECTION LIMIT 4")
+    assert "session limit" not in failures(config)
 
 
 def test_missing_rights_fail(database: Database) -> None:
