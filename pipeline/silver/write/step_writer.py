@@ -47,7 +47,7 @@ from pipeline.silver.fold.write import (
 )
 from pipeline.silver.fold.write_plan import Identity
 from pipeline.table_name import TableName
-from pipeline.units import format_count
+from pipeline.units import format_count, format_names
 
 _MAX_MISFIT_BYTES = 16 << 20  # in memory; more are left to Spark
 _BATCH_VALUES = 1 << 20  # of the rows that are written at a time: some 16 MiB, a row group
@@ -206,7 +206,7 @@ class StepWriter:
             follow_key_changes(session, sql)
             session.compute("copied", sql.from_silver("moved", self._no_rows(fold)))
             found = self._inspect(fold, "copied")
-        self._refuse_lost_keys(found, "by_key", fold)
+        self._refuse_lost_keys(found, "by_key", fold, "copied")
         if found.unknown or found.keeps:
             self.missing_values += max(found.unknown, 1)
             return 0
@@ -358,8 +358,8 @@ class StepWriter:
         self._record_misfits("lost", fold, count, [])
         return count
 
-    def _refuse_lost_keys(self, found: _Found, texts: str, fold: Fold) -> None:
-        """Raise LakeError if rows have no key in silver; the relation `texts` has the key texts.
+    def _refuse_lost_keys(self, found: _Found, texts: str, fold: Fold, typed: str = FOLDED) -> None:
+        """Raise LakeError if rows have no key in silver; `texts` has the key texts, `typed` their values.
 
         It is a KeyNotSentError if an update or delete was sent without its key.
         """
@@ -372,10 +372,14 @@ class StepWriter:
                 "another replica identity than the table. Run ALTER TABLE … REPLICA IDENTITY FULL for each "
                 f"partition that pgdelta check names, then {self._name.command('resync')}."
             )
+        flags = ", ".join(f"coalesce(bool_or({key} IS NULL), false) AS {key}" for key in fold.key_names)
+        lost = self._session.row(f"SELECT {flags} FROM {typed}")
+        keys = zip(fold.key_names, fold.key, strict=True)
+        columns = [fold.columns[i].name for key, i in keys if getattr(lost, key)]
         raise LakeError(
             f"Table {self._name}: {format_count(found.lost_keys, 'row', 'has', 'have')} a key that its silver"
-            " type cannot hold. Set tables[].types of that column to STRING, or leave it out of partition_by,"
-            f" then run {self._name.command('rebuild')}."
+            f" type cannot hold. Set tables[].types of {format_names(columns)} to STRING, or leave that out"
+            f" of partition_by, then run {self._name.command('rebuild')}."
         )
 
     def _record_missing_values(

@@ -102,7 +102,7 @@ def test_a_key_that_no_partition_has_fails_its_table(
     pipeline.ingest("INSERT INTO t VALUES ('', 2)")
     summary = pipeline.apply()
     assert summary.exit_code(strict=False) == 1
-    assert any("leave it out of partition_by" in line for line in summary.lines())
+    assert any("leave that out of partition_by" in line for line in summary.lines())
     run_rebuild(with_rules(pipeline, TableRule("public.*")).config, ["public.t"])
     assert columns_of(pipeline) == ()
     pipeline.assert_equal("t")

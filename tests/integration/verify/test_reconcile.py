@@ -339,13 +339,15 @@ def test_a_held_table_is_not_waited_for_and_says_why_it_is_held(
 def test_a_table_whose_first_write_failed_says_why(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
     pipeline.ingest(
-        "CREATE TABLE k (d date PRIMARY KEY, n int)",
-        "INSERT INTO k VALUES ('infinity', 1), ('2020-01-01', 2)",
+        "CREATE TABLE k (n int, d date, PRIMARY KEY (n, d))",
+        "INSERT INTO k VALUES (1, 'infinity'), (2, '2020-01-01')",
     )
     pipeline.apply(records_status=True)
     [table] = read_status(pipeline.config).tables
     assert table.state == "failed"
-    assert str(table.sentence).startswith("Table public.k: 1 row has a key that its silver type cannot hold.")
+    assert str(table.sentence).startswith(
+        "Table public.k: 1 row has a key that its silver type cannot hold. Set tables[].types of d to STRING,"
+    )
     found = compared(pipeline, runs=True)["k"]
     assert (found.verdict, found.sentence) == (UNPROVEN, table.sentence)
     [proved] = run_prove(pipeline.config, wait=5, runs=True).verdicts
