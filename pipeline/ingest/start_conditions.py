@@ -26,6 +26,7 @@ from pipeline.ingest.continuity import (
     refuse_unknown_prepared,
 )
 from pipeline.ingest.repeated_transactions import check_repeated
+from pipeline.metadata.catalog import CatalogTable
 from pipeline.postgres.checks.table_checks import Check, refused
 from pipeline.postgres.connection import Connection, ServerIdentity, connect, identify
 from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot
@@ -192,7 +193,25 @@ class StartCheck:
                 yield refused(name, error)
                 return
         if conditions is CONTINUING:
+            yield from self._publication_created_again(connection)
             yield Check("offset of bronze", True, f"The source continues from bronze, which is at {offset}.")
+
+    def _publication_created_again(self, connection: Connection) -> Iterator[Check]:
+        """Yield what ingest may find if the publication is not the one that it last recorded."""
+        name, known = self._config.source.publication, CatalogTable(self._bronze.lake).read()
+        query = "SELECT oid::bigint FROM pg_catalog.pg_publication WHERE pubname = %s"
+        found = connection.execute(query, (name,)).fetchone()
+        if known is not None and known.publication_id and found and found[0] != known.publication_id:
+            sentence = (
+                f"The publication {name} was created again. Changes of the time without it, if there are"
+            )
+            closing = _CLOSING.get(self._config.source.lost_slot)
+            advice = (
+                "Run ingest, and follow its sentence if it fails."
+                if closing is None
+                else f"Then ingest records a gap and {closing}."
+            )
+            yield Check("publication and slot", True, f"{sentence} any, cannot be decoded.", advice)
 
     def _gap(self, name: str, connection: Connection, writer: BronzeWriter, gap: SlotGapError) -> Check:
         """Return the check of a gap, which ingest closes if the configuration says so."""

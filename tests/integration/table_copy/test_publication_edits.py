@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -10,6 +11,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.delta.table import Lake
 from pipeline.errors import PublicationGapError, SourceError
 from pipeline.metadata.catalog import CatalogTable
+from pipeline.operate.machine_checks import run_all_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.publication_rows import HarmlessEdits, read_publication_rows
 from pipeline.table_copy import coordinator
@@ -199,6 +201,15 @@ def test_a_publication_that_was_created_again_is_a_gap(tables: Pipeline) -> None
         f"CREATE PUBLICATION {name} FOR TABLE a{'' if is_old else ' (id, v)'}, b",
         "UPDATE b SET v = 5 WHERE id = 2",
     )
+    advices: dict[Literal["stop", "compare"], str] = {
+        "stop": "follow its sentence",
+        "compare": "copies what differs",
+    }
+    for lost_slot, advice in advices.items():
+        source = replace(tables.config.source, lost_slot=lost_slot)
+        checks = {each.name: each for each in run_all_checks(replace(tables.config, source=source))}
+        assert "was created again" in checks["publication and slot"].sentence
+        assert advice in checks["publication and slot"].fix
     with pytest.raises(PublicationGapError) as raised:
         tables.ingest()
     assert "a time without the publication" in str(raised.value)
@@ -220,6 +231,7 @@ def test_a_publication_that_was_created_again_is_a_gap(tables: Pipeline) -> None
     assert rows[2] == (5, 2 if is_old else None)
     assert rows[4] == (4, 4), "silver keeps the column"
     tables.assert_equal("b")
+    assert "publication and slot" not in {each.name for each in run_all_checks(tables.config)}
 
 
 def test_a_publication_that_is_missing_is_created_where_gaps_are_closed(tables: Pipeline) -> None:
