@@ -32,7 +32,7 @@ pytestmark = pytest.mark.postgres
 
 MODES = ("mirror", "soft_delete", "history", "intermediate")
 FIXED_SEED = 20_264
-BATCHES = 100  # of one slow case: sixteen and four make 2,000
+BATCHES, BATCHES_OF_SPARK = 120, 20  # of one slow case: sixteen and four make 2,000
 
 
 @pytest.mark.promise("kept fingerprints")
@@ -50,7 +50,7 @@ def test_kept_fingerprints_after_many_batches(database: Database, tmp_path: Path
 @pytest.mark.spark
 @pytest.mark.parametrize("case", range(4))
 def test_kept_fingerprints_of_what_spark_writes(database: Database, tmp_path: Path, case: int) -> None:
-    prove(database, tmp_path, seed_of_run() + case, "spark", BATCHES)
+    prove(database, tmp_path, seed_of_run() + case, "spark", BATCHES_OF_SPARK)
 
 
 def prove(database: Database, folder: Path, seed: int, writer: WriterSetting, batches: int) -> None:
