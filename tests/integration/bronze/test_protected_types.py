@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.schema import RELATIONS, spark_ddl
+from pipeline.config.config import Protocol
 from pipeline.config.tables import ColumnRules, RowMode, TableRule
 from pipeline.delta.table import Lake
 from pipeline.operate.resync import run_resync
@@ -77,6 +78,34 @@ def test_a_hashed_key_is_copied_after_a_type_change(
     pipeline.catch_up("UPDATE t SET v='y' WHERE k=2")
     assert pipeline.rows("t", "v") == [("x",), ("y",)]
     assert pipeline.apply().doubts == {}
+
+
+@pytest.mark.promise("protected columns")
+def test_names_that_a_prepared_transaction_swaps_hold_the_table(database: Database, tmp_path: Path) -> None:
+    pipeline = NativePipeline.make(
+        database,
+        tmp_path,
+        TableRule("public.*", columns=ColumnRules(hash={"email": "hmac-sha256"})),
+        copy="initial",
+        hash_key=KEY,
+        protocol=Protocol(two_phase=True),
+    )
+    pipeline.catch_up(
+        "CREATE TABLE t (id int PRIMARY KEY, email text, mid int, note text)",
+        "INSERT INTO t VALUES (1, 'e', 1, 'n')",
+    )
+    before = pipeline.rows("t", "id", "note")
+    moves = "email TO x", "note TO email", "x TO note"
+    swap = "; ".join(f"ALTER TABLE t RENAME {move}" for move in moves)
+    name = f"swap_{database.name}"
+    insert = "INSERT INTO t (id, note, email) VALUES (2, 'e', 'n')"
+    pipeline.catch_up(f"BEGIN; {swap}; {insert}; PREPARE TRANSACTION '{name}'")
+    pipeline.catch_up(f"COMMIT PREPARED '{name}'")
+    assert any("the rule of column email changed from none" in text for _, text in pipeline.events("t"))
+    assert pipeline.rows("t", "id", "note") == before
+    run_resync(pipeline.config, ["public.t"])
+    pipeline.catch_up()
+    assert [row[0] for row in pipeline.rows("t", "id")] == [1, 2]
 
 
 def test_a_column_whose_type_has_other_texts_is_an_event(database: Database, tmp_path: Path) -> None:
