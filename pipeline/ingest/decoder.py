@@ -179,7 +179,7 @@ class Decoder:
         elif self._protection is not None and self._protection.concerns(relation):
             version = pending_version(relation, self._began_lsn, self._types)
         else:
-            found = self._catalog.read_relation(relation)
+            found = self._catalog.read_relation(relation, xid)
             version = relation_version(relation, found, self._began_lsn, self._types)
         self._spool.describe(version, xid)
         if xid is None:
@@ -259,10 +259,10 @@ class CatalogLookups:
         if self._has_own_session:
             self._connection.close()
 
-    def read_relation(self, relation: Relation) -> CatalogRelation | None:
-        """Return a relation as it is visible now; None if the query fails, and capture continues."""
+    def read_relation(self, relation: Relation, xid: int) -> CatalogRelation | None:
+        """Return a relation as it is visible now to rows of a transaction; None if the query fails."""
         try:
-            return self._query(read_relation, relation)
+            return self._query(_read_of_transaction, (relation, xid))
         except SlotBusyError:  # another ingest began when the session was lost
             raise
         except SourceError:
@@ -282,7 +282,7 @@ class CatalogLookups:
                 time.sleep(_PAUSE)
             if is_visible_now or waits:
                 self._waited_in_vain = not is_visible_now
-            return self._query(read_relation, relation), is_visible_now
+            return self._query(_read_of_transaction, (relation, xid)), is_visible_now
         except SlotBusyError:
             raise
         except SourceError:
@@ -313,3 +313,7 @@ class CatalogLookups:
             self._connection = self._connect(self._conninfo)
             self._has_own_session = True
             return read(self._connection, key)
+
+
+def _read_of_transaction(connection: Connection, sent: tuple[Relation, int]) -> CatalogRelation | None:
+    return read_relation(connection, *sent)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipeline.postgres.catalog import has_ended
+from pipeline.postgres.catalog import SNAPSHOT, WRITTEN_BY, has_ended
 from pipeline.postgres.connection import Connection, for_server, reading
 from pipeline.protocol.lsn import LSN
 
@@ -68,12 +68,6 @@ class TableAttributes:
         return self.lists_changed_by < 0 or (horizon is not None and self.lists_changed_by >= horizon.xid)
 
 
-SNAPSHOT = "(SELECT pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()) AS xmax) s"
-#: The 64-bit id of the transaction that wrote a row; it is visible, so it is below the snapshot's end.
-WRITTEN_BY = (
-    "CASE WHEN {row}.xmin::text::bigint >= 3"
-    " THEN s.xmax - ((s.xmax - {row}.xmin::text::bigint) & 4294967295) ELSE {unknown} END"
-)
 _ATTRIBUTES = f"""
 SELECT a.attnum::integer, CASE WHEN NOT a.attisdropped THEN a.attname::text END,
        {WRITTEN_BY.format(row="a", unknown=-1)}, a.xmax::text <> '0', {{generated}}

@@ -8,6 +8,7 @@ which lacks generated columns and those that a column list leaves out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -61,6 +62,12 @@ class CatalogRelation:
         return tuple(column.attribute_number for column in self.columns)
 
 
+SNAPSHOT = "(SELECT pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()) AS xmax) s"
+#: The 64-bit id of the transaction that wrote a row; it is visible, so it is below the snapshot's end.
+WRITTEN_BY = (
+    "CASE WHEN {row}.xmin::text::bigint >= 3"
+    " THEN s.xmax - ((s.xmax - {row}.xmin::text::bigint) & 4294967295) ELSE {unknown} END"
+)
 #: Whether no row has NULL in a column. From 18 on, attnotnull is also true for a constraint that is NOT
 #: VALID: older rows may have NULL.
 NOT_NULL = {
@@ -84,8 +91,8 @@ WITH RECURSIVE storage (oid) AS (
     SELECT attnum, attname, atttypid, atttypmod, {not_null} AS not_null,
            atthasdef OR attidentity <> '' OR EXISTS (
                SELECT FROM pg_catalog.pg_type WHERE pg_type.oid = atttypid AND typdefault IS NOT NULL
-           ) AS has_default
-    FROM pg_catalog.pg_attribute a
+           ) AS has_default, {written_by} AS written_by, s.xmax
+    FROM pg_catalog.pg_attribute a, {snapshot}
     WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
 ), unrolled (attnum, is_element, type_oid, modifier, depth) AS (
     SELECT attnum, false, atttypid, atttypmod, 0 FROM attribute
@@ -111,7 +118,7 @@ SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnum::integer, n.ns
        t.typtype::text, base.type_oid::bigint, coalesce({money}, element.modifier, base.modifier),
        element.type_oid::bigint, kind.typtype::text,
        element.base_oid::bigint, output.prosrc, kind.typdelim::text,
-       missing.value, a.not_null, a.has_default
+       missing.value, a.not_null, a.has_default, a.written_by, a.xmax
 FROM attribute a
 LEFT JOIN missing ON missing.attname = a.attname
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
@@ -127,6 +134,12 @@ ORDER BY a.attnum
 _MONEY = """CASE WHEN value.oid = 790 THEN nullif(pg_catalog.length((('x' || pg_catalog.encode(
     pg_catalog.cash_send('1'::pg_catalog.money), 'hex'))::bit(64)::bigint)::text) - 1, 2) END"""
 _XID_MASK = 0xFFFFFFFF
+_MAX_COLUMNS = 1 << 15  # above each attribute number
+_DROPPED = f"""
+SELECT a.attnum::integer FROM pg_catalog.pg_attribute a, {SNAPSHOT}
+WHERE a.attrelid = %s::bigint::oid AND a.attnum > 0 AND a.attisdropped
+  AND {WRITTEN_BY.format(row="a", unknown=0)} > %s
+"""
 #: The value that rows have in a column that was added after them; a partitioned table has it in partitions.
 _MISSING = {
     11: """
@@ -148,10 +161,14 @@ ORDER BY k.number
 """
 
 
-def read_relation(connection: Connection, relation: Relation) -> CatalogRelation | None:
+def read_relation(
+    connection: Connection, relation: Relation, xid: int | None = None
+) -> CatalogRelation | None:
     """Return the catalog's columns of a Relation message, None if the catalog contradicts the message.
 
-    Returns None if the server refuses the query, too; a lost connection is a SourceError.
+    It does, too, if a column may be one that was dropped after the transaction (32-bit id) which sent the
+    message, and whose name another one has since. Returns None if the server refuses the query, too; a lost
+    connection is a SourceError.
     """
     if connection.closed:  # for_server() needs the server's version
         raise SourceError("Lost the connection to the source. Run again.")
@@ -166,25 +183,56 @@ def read_relation(connection: Connection, relation: Relation) -> CatalogRelation
             if is_new:
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             rows = connection.execute(
-                _COLUMNS.format(missing=missing, not_null=not_null, money=_MONEY), parameters
+                _COLUMNS.format(
+                    missing=missing,
+                    not_null=not_null,
+                    money=_MONEY,
+                    written_by=WRITTEN_BY.format(row="a", unknown=0),
+                    snapshot=SNAPSHOT,
+                ),
+                parameters,
             ).fetchall()
             key = connection.execute(_PRIMARY_KEY, parameters).fetchall()
+            since = None if xid is None or not rows else _long_xid(xid, rows[0][-1])
+            is_altered = since is not None and any(row[-2] > since for row in rows)
+            dropped = connection.execute(_DROPPED, (relation.oid, since)).fetchall() if is_altered else []
     except psycopg.Error as error:
         if connection.broken:
             raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None
         return None
     found = {row[0]: (index, row) for index, row in enumerate(rows)}
     columns: list[CatalogColumn] = []
+    altered: list[bool] = []
     last_index = -1
     for column in relation.columns:
         index, row = found.get(column.name, (-1, ()))
         if index <= last_index or (row[1], row[2]) != (column.type_oid, column.type_modifier):
             return None
         last_index = index
-        columns.append(CatalogColumn(*row[3:]))
+        columns.append(CatalogColumn(*row[3:-2]))
+        altered.append(since is not None and row[-2] > since)
+    if dropped and _may_be_dropped(columns, altered, [number for (number,) in dropped]):
+        return None
     if not rows and not _exists(connection, relation.oid):
         return None
     return CatalogRelation(tuple(columns), tuple(name for (name,) in key), read_at)
+
+
+def _may_be_dropped(
+    columns: Sequence[CatalogColumn], altered: Sequence[bool], dropped: Sequence[int]
+) -> bool:
+    """Return whether a column that was altered may be a dropped one: messages have them by their numbers."""
+    numbers = [0, *(column.attribute_number for column in columns), _MAX_COLUMNS]
+    between = zip(numbers, altered, numbers[2:], strict=False)
+    return any(
+        is_altered and any(before < number < after for number in dropped)
+        for before, is_altered, after in between
+    )
+
+
+def _long_xid(xid: int, next_xid: int) -> int:
+    """Return the 64-bit id of a transaction that is less than 2^31 ids away from the next one."""
+    return next_xid + ((xid - next_xid + (1 << 31)) & _XID_MASK) - (1 << 31)
 
 
 def is_visible(connection: Connection, xid: int) -> bool:

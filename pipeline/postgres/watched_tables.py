@@ -17,7 +17,7 @@ from psycopg import sql
 
 from pipeline.errors import SourceError
 from pipeline.key_ranges import KeyRange
-from pipeline.postgres.attributes import SNAPSHOT, WRITTEN_BY
+from pipeline.postgres.catalog import SNAPSHOT, WRITTEN_BY
 from pipeline.postgres.connection import (
     Connection,
     describe,

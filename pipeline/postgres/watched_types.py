@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.postgres.attributes import SNAPSHOT, WRITTEN_BY
+from pipeline.postgres.catalog import SNAPSHOT, WRITTEN_BY
 from pipeline.postgres.connection import Connection, for_server
 from pipeline.postgres.published_tables import PUBLISHED
 from pipeline.table_name import TableName
