@@ -31,6 +31,7 @@ from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID
 from pipeline.reading.live_tables import ONLY_SPARK, Found, Live, LiveTable, buffered
 from pipeline.silver.decision import Step
+from pipeline.silver.lake_facts import why_detached
 from pipeline.silver.read.live_rows import pending_writes, refuse_plan
 from pipeline.silver.schema.foreign_commits import refuse_foreign_commits, refuse_removed_columns
 from pipeline.silver.write.batch_writer import BatchWriter
@@ -115,6 +116,8 @@ class LiveReader:
     ) -> LiveTable:
         """Return a table with the plan of its changes; raise LakeError if it is refused."""
         name, facts = planned.facts.name, planned.facts
+        if reason := why_detached(self._config, found.bronze.copies.read(), name, found.end):
+            raise LakeError(f"Table {name} is detached: its rows are old. {reason}")
         if planned.decision.sentence is not None:
             raise LakeError(planned.decision.sentence)
         table = found.lake.table_at(planner.path(name))

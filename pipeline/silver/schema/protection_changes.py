@@ -41,7 +41,9 @@ def changed_rule(
     for name, new in after.items():
         found = find_protected(earlier, str(name), new.attribute_number)
         if found is not None and new.attribute_number is None and found.attribute_number in taken:
-            found = None  # the column has another name in this version, and this one is plain in silver, or new
+            found = (
+                None  # the column has another name in this version, and this one is plain in silver, or new
+            )
         elif found is None and not _is_known(numbers, str(name), new.attribute_number):
             continue
         earlier_rule = found.rule if found is not None else PLAIN
