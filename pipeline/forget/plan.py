@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
@@ -190,13 +190,13 @@ def check_pending(
     manifest: Manifest | None,
     newest_lsn: int,
     prepared_rows: int,
-    detached: Mapping[TableName, str],
+    detached: Collection[TableName],
 ) -> None:
     """Raise LakeError if bronze has changes or copies of the table that silver does not show yet.
 
-    A detached table is in no manifest: its log says what it shows. `newest_lsn` is the greatest end LSN of
-    the subject's changes; `prepared_rows` are those of its changes in transactions that are prepared and have
-    not ended.
+    A detached table gets no changes any more; `check_rows` finds what it has. `newest_lsn` is the greatest
+    end LSN of the subject's changes; `prepared_rows` are those of its changes in transactions that are
+    prepared and have not ended.
     """
     if prepared_rows:
         raise LakeError(
@@ -205,16 +205,10 @@ def check_pending(
         )
     for table in silver:
         name = table.name
+        if name in detached:
+            continue
         entry = manifest.by_name.get(name) if manifest else None
         newest = history.newest().get(name)
-        if (reason := detached.get(name)) is not None:
-            needed = max(newest_lsn, newest.end_lsn if newest else INVALID)
-            if (table.table.offset(bronze.txn) or INVALID) < needed:
-                raise LakeError(
-                    f"Silver table {name} does not show all changes of bronze. "
-                    f"{no_longer_followed(reason)} Let it follow again, then run pgdelta forget again."
-                )
-            continue
         if manifest is None or entry is None or entry.is_behind or manifest.lsn < newest_lsn:
             raise LakeError(
                 f"Silver table {name} does not show all changes of bronze yet. {_APPLY_FIRST} If apply does "

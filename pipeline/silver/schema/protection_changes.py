@@ -37,13 +37,11 @@ def changed_rule(
             continue
         if found := find_protected(earlier, *place):
             return _sentence(column.name, found.rule, PLAIN)
-    taken = {c.attribute_number for c in (*relation.columns, *after.values())} - {None}
+    taken = {c.attribute_number for c in relation.columns} | {c.attribute_number for c in after.values()}
     for name, new in after.items():
         found = find_protected(earlier, str(name), new.attribute_number)
-        if found is not None and new.attribute_number is None and found.attribute_number in taken:
-            found = (
-                None  # the column has another name in this version, and this one is plain in silver, or new
-            )
+        if found is not None and new.attribute_number is None and found.attribute_number in taken - {None}:
+            found = None  # that column has another name now, and this one is plain in silver, or new
         elif found is None and not _is_known(numbers, str(name), new.attribute_number):
             continue
         earlier_rule = found.rule if found is not None else PLAIN

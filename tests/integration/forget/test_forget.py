@@ -357,6 +357,21 @@ def test_a_subject_of_a_table_that_the_source_dropped_is_erased(
     assert run_audit(pipeline.config).findings == ()
 
 
+@pytest.mark.promise("erasure")
+def test_a_subject_of_a_renamed_table_is_erased(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(create_publication="all", copy="initial")
+    pipeline.run("CREATE TABLE person (id int PRIMARY KEY, name text)")
+    pipeline.catch_up(f"INSERT INTO person VALUES (1, '{SECRET}'), (2, 'second')")
+    pipeline.catch_up("ALTER TABLE person RENAME TO people", "DELETE FROM people WHERE id = 1")
+    with pytest.raises(LakeError, match=r"follows the source no longer\. Delete the row in .*person"):
+        forget_keys(pipeline, ("1",), table="public.people")
+    DeltaTable(str(pipeline.path("silver", "public", "person"))).delete("id = 1")
+    forget_keys(pipeline, ("1",), table="public.people")
+    assert places_of(pipeline.path(), SECRET) == []
+    pipeline.catch_up("INSERT INTO people VALUES (3, 'third')")
+    pipeline.assert_equal("people")
+
+
 def test_files_of_writers_that_died_are_removed_and_those_of_others_stay(small: Pipeline) -> None:
     small.catch_up("DELETE FROM person WHERE id = 1.5")
     changes = small.path("bronze", "changes")
