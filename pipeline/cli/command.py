@@ -10,9 +10,12 @@ from __future__ import annotations
 import atexit
 import gc
 import inspect
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -165,7 +168,21 @@ class PipelineCommand(click.Command):
             exit_code: int = callback(**ctx.params, **({"stop": stop} if takes_stop else {}))
             return exit_code
 
-        return main_guard(work, debug=debug, kind=kind)
+        exit_code = main_guard(work, debug=debug, kind=kind)
+        if ctx.obj is WHOLE_PROCESS and kind is CommandKind.ANSWER:
+            _end_at_once(exit_code)
+        return exit_code
+
+
+def _end_at_once(exit_code: int) -> NoReturn:
+    """End the process of a command that has answered, which leaves nothing to end.
+
+    Arrow's threads may still read for a query that failed. Python would wait for them for ever, or abort.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(exit_code)
 
 
 class PipelineGroup(click.Group):

@@ -120,7 +120,8 @@ class DbtSources:
     def notes(self) -> list[str]:
         """Return a sentence about each table that is left out or not checked."""
         reason = "has no column _commit_time, so dbt does not check its freshness."
-        return [f"left out: {sentence}" for sentence in self.left_out.values()] + [
+        named = {n: text if str(n) in text else f"{n}. {text}" for n, text in self.left_out.items()}
+        return [f"left out: {text}" for text in named.values()] + [
             f"Table {name} {reason}" for name in self.unchecked
         ]
 

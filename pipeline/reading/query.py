@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, TextIO
 
 from rich.cells import cell_len, set_cell_size
@@ -125,9 +126,16 @@ def run_query(
 def _write_csv(
     session: QuerySession, sql: str, columns: Sequence[ResultColumn], output: TextIO, limit: int | None
 ) -> None:
+    batches = _begun(_limited(session.csv_rows(sql, len(columns)), limit))
     output.write(",".join(map(_csv_cell, (column.name for column in columns))) + "\n")
-    for batch in _limited(session.csv_rows(sql, len(columns)), limit):
+    for batch in batches:
         output.writelines(f"{row}\n" for row in batch.column(0).to_pylist())
+
+
+def _begun(batches: Iterator[Any]) -> Iterator[Any]:
+    """Return batches whose first one is computed: a query that fails at once prints nothing."""
+    first = next(batches, None)
+    return batches if first is None else chain([first], batches)
 
 
 def _csv_cell(text: str) -> str:
@@ -147,9 +155,10 @@ def _write_json(
         "commit_time": silver.commit_time and silver.commit_time.isoformat(),
         "columns": [{"name": column.name, "type": column.type} for column in columns],
     }
+    batches = _begun(_limited(session.json_rows(sql, columns), limit))
     output.write(f'{json.dumps(head)[:-1]}, "rows": [')
     separator = ""
-    for batch in _limited(session.json_rows(sql, columns), limit):
+    for batch in batches:
         if rows := batch.column(0).to_pylist():
             output.write(separator + ",".join(rows))
             separator = ","

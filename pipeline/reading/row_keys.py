@@ -147,7 +147,7 @@ def plan_table(
     if not keyed:
         raise LakeError(
             f"The key of {name} is not known, so its rows cannot be told apart. Give the table a primary key "
-            "or REPLICA IDENTITY USING INDEX at the source, and run pgdelta ingest."
+            "and REPLICA IDENTITY DEFAULT, or USING INDEX, at the source, and run pgdelta ingest."
         )
     newest = max(keyed, key=lambda each: each.lsn)
     key = tuple(column for column in newest.columns if column.name in newest.key)

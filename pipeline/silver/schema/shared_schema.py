@@ -33,7 +33,10 @@ _LOG_FEATURES = frozenset(("deletionVectors", "v2Checkpoint", "vacuumProtocolChe
 class NotSharable(Exception):
     """The rows of a source cannot be in the shared table, why, and what to do about it."""
 
-    advice = "Change the tables of all sources alike, or give this one another target."
+    advice = (
+        "Change the tables of all sources alike, or give this one another target. If a source has left, run "
+        "pgdelta rebuild for the tables of the others."
+    )
 
 
 class OtherFileNames(NotSharable):

@@ -166,7 +166,7 @@ def test_a_type_that_does_not_fit_holds_its_source_until_all_have_it(tenants: Pi
     sentence = (
         f"Table tenant_a.orders is held in file:{silver}, which has its earlier rows. Its column total has "
         "the type STRING, and INT in the shared table. Change the tables of all sources alike, or give this "
-        "one another target."
+        "one another target. If a source has left, run pgdelta rebuild for the tables of the others."
     )
     held = {name: state.held for name, state in summary.tables.items() if state.held}
     assert held == {TableName("tenant_a", "orders"): sentence}

@@ -148,8 +148,8 @@ def test_help_loads_neither_spark_nor_psycopg() -> None:
 
 def test_only_the_command_and_no_caller_of_main_collects_garbage_rarely() -> None:
     code = (
-        "import gc, sys; from pipeline.cli.main import main; before = gc.get_threshold();"
-        "main(['schema']); unchanged = gc.get_threshold() == before;"
+        "import gc, os, sys; from pipeline.cli.main import main; before = gc.get_threshold();"
+        "os._exit = lambda _: None; main(['schema']); unchanged = gc.get_threshold() == before;"
         "sys.argv = ['pgdelta', 'schema']; main(); print(); print(unchanged, gc.get_threshold()[0])"
     )
     with started(code) as process:
@@ -493,6 +493,21 @@ def test_ctrl_c_during_imports_prints_no_stack_trace() -> None:
     command = [sys.executable, "-c", STOPPED_DURING_IMPORTS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+ANSWERED = """
+import atexit, sys
+atexit.register(print, "late")
+from pipeline.cli.start import main
+sys.argv = ["pgdelta", "schema"]
+sys.exit(main())
+"""
+
+
+def test_a_process_that_has_answered_ends_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", ANSWERED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)
 
 
 WORK = """
