@@ -122,13 +122,16 @@ class Bronze:
         return None if lsn is None else BronzeOffset(version, lsn)
 
     def require_tables(self) -> None:
-        """Raise LakeError if `changes` or `relations` is gone, and the other one is not."""
+        """Raise LakeError if one of the tables is gone that others show to have been there."""
         has_relations = self.relations.version() > 0  # read first: another process may be making them
         has_changes = self.changes.exists()
-        lost = self.changes if has_relations and not has_changes else self.relations
-        if not lost.exists() and (has_relations or has_changes):
+        needed = [self.changes if has_relations and not has_changes else self.relations]
+        if any(txn.kind is TxnKind.CHUNKS for txn in TxnId.all_of(self.changes.offsets())):
+            needed.append(self.copies.table)
+        lost = [table for table in needed if not table.exists()]
+        if lost and (has_relations or has_changes):
             raise LakeError(
-                f"Bronze has lost {lost.path}. Restore the lake from a backup, or start over with a new"
+                f"Bronze has lost {lost[0].path}. Restore the lake from a backup, or start over with a new"
                 " storage.root."
             )
 

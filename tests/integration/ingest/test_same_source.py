@@ -107,10 +107,10 @@ def test_a_slot_that_another_lake_reads_is_refused(
 
 
 @pytest.mark.promise("the audit finds every hole")
-@pytest.mark.parametrize("table", ["changes", "relations"])
+@pytest.mark.parametrize("table", ["changes", "relations", "copies"])
 def test_a_lost_table_of_bronze_is_named_by_every_job(database: Database, tmp_path: Path, table: str) -> None:
-    database.run(TABLE)
-    shop = NativePipeline.make(database, tmp_path, create_publication="configured")
+    database.run(TABLE, "INSERT INTO t VALUES (0)")
+    shop = NativePipeline.make(database, tmp_path, create_publication="configured", copy="initial")
     shop.catch_up("INSERT INTO t VALUES (1)")
     rmtree(tmp_path / "lake" / "bronze" / table)
     for job in (run_ingest, run_apply, run_audit):
