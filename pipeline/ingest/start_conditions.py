@@ -26,7 +26,6 @@ from pipeline.ingest.continuity import (
     refuse_unknown_prepared,
 )
 from pipeline.ingest.repeated_transactions import check_repeated
-from pipeline.metadata.catalog import CatalogTable
 from pipeline.postgres.checks.table_checks import Check, refused
 from pipeline.postgres.connection import Connection, ServerIdentity, connect, identify
 from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot
@@ -34,6 +33,7 @@ from pipeline.postgres.replication.slot_lock import BUSY_SECONDS, lock_slot
 from pipeline.postgres.replication.slot_mark import SlotMark, is_mark_due
 from pipeline.postgres.same_source import check_server, check_slot
 from pipeline.protocol.lsn import LSN
+from pipeline.table_copy.catalog_watch import is_created_again
 
 # source.lost_slot → what ingest does about a gap
 _CLOSING = {"compare": "copies what differs", "resync": "copies all tables"}
@@ -198,20 +198,15 @@ class StartCheck:
 
     def _publication_created_again(self, connection: Connection) -> Iterator[Check]:
         """Yield what ingest may find if the publication is not the one that it last recorded."""
-        name, known = self._config.source.publication, CatalogTable(self._bronze.lake).read()
-        query = "SELECT oid::bigint FROM pg_catalog.pg_publication WHERE pubname = %s"
-        found = connection.execute(query, (name,)).fetchone()
-        if known is not None and known.publication_id and found and found[0] != known.publication_id:
+        source = self._config.source
+        if is_created_again(self._bronze, connection, source.publication):
+            advice = "Run ingest, and follow its sentence if it fails."
+            if source.lost_slot != "stop":
+                advice = f"Then ingest records a gap and {_CLOSING[source.lost_slot]}."
             sentence = (
-                f"The publication {name} was created again. Changes of the time without it, if there are"
+                f"The publication {source.publication} was created again. Changes of the time without it,"
             )
-            closing = _CLOSING.get(self._config.source.lost_slot)
-            advice = (
-                "Run ingest, and follow its sentence if it fails."
-                if closing is None
-                else f"Then ingest records a gap and {closing}."
-            )
-            yield Check("publication and slot", True, f"{sentence} any, cannot be decoded.", advice)
+            yield Check("publication and slot", True, f"{sentence} if any, cannot be decoded.", advice)
 
     def _gap(self, name: str, connection: Connection, writer: BronzeWriter, gap: SlotGapError) -> Check:
         """Return the check of a gap, which ingest closes if the configuration says so."""

@@ -47,6 +47,14 @@ def record_publication(bronze: Bronze, seen: WatchedTables, publication: str) ->
         table.replace(now, publication)
 
 
+def is_created_again(bronze: Bronze, connection: Connection, publication: str) -> bool:
+    """Return whether a publication is not the one that was recorded under its name."""
+    query = "SELECT oid::bigint FROM pg_catalog.pg_publication WHERE pubname = %s"
+    recorded, found = CatalogTable(bronze.lake).read(), connection.execute(query, (publication,)).fetchone()
+    known = recorded.publication_id if recorded is not None else 0
+    return bool(known and found) and found != (known,)
+
+
 def record_fork(bronze: Bronze, seen: WatchedTables | None, publication: str, end: LSN) -> None:
     """Record the publication of another server, or of an earlier state of it, as it was before a gap's end.
 

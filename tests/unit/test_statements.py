@@ -63,7 +63,11 @@ SAFE = {
         *("_CATALOG", "name", "pattern"),  # constants, quoted names and a literal
         *("quoted(schema)", "literal(path)"),
     },
-    "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null, money=_MONEY)"},
+    "pipeline/postgres/catalog.py": {
+        "WRITTEN_BY.format(row='a', unknown=0)",
+        "_COLUMNS.format(missing=missing, not_null=not_null, money=_MONEY, written_by=WRITTEN_BY.format("
+        "row='a', unknown=0), snapshot=SNAPSHOT)",
+    },
     "pipeline/postgres/checks/source_facts.py": {
         "_TABLES.format(is_publishable=for_server(connection, IS_PUBLISHABLE), family=FAMILY, locked=LOCKED)",
     },

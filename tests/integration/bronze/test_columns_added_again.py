@@ -14,7 +14,7 @@ LIVES = {
 }
 
 
-@pytest.mark.promise("renamed columns")
+@pytest.mark.promise("uncertain columns")
 @pytest.mark.parametrize("life", LIVES)
 def test_a_column_that_was_added_again_before_it_was_read_is_an_event(
     database: Database, tmp_path: Path, life: str
