@@ -119,8 +119,8 @@ def test_small_tables_and_columns_are_written_while_spark_starts(
         assert not running.done()
         may_start.set()
         filled.ingest("UPDATE t SET id = 4 WHERE id = 3")
-        end = silver_offset(filled)
-        wait_until(lambda: silver_offset(filled) != end)
+        silver = Lake(filled.root).table("silver", "public", "t")
+        wait_until(lambda: 4 in silver.rows(["id"]).column("id").to_pylist())
         stop.set()
         assert running.result(120).exit_code(strict=True) == 0
     filled.assert_equal("t")
