@@ -180,7 +180,7 @@ def _end_at_once(exit_code: int) -> NoReturn:
     Arrow's threads may still read for a query that failed. Python would wait for them for ever, or abort.
     """
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # a pipe without a reader
             stream.flush()
     os._exit(exit_code)
 

@@ -73,7 +73,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (("is not permitted to log in",), "Run ALTER ROLE … LOGIN as a superuser."),
     (("permission denied for database",), "Run GRANT CONNECT ON DATABASE … TO … as its owner."),
-    (("too many connections for",), "Raise its CONNECTION LIMIT: ingest needs four sessions, others more."),
+    (("too many connections for",), "Raise its CONNECTION LIMIT: ingest needs four sessions for itself."),
     (("too many clients", "slots are reserved"), "Raise max_connections, or end other sessions."),
 )
 

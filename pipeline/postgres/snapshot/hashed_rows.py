@@ -396,7 +396,7 @@ def _md5(text: sql.Composable, is_utf8: bool) -> sql.Composed:
 
 
 def _bytes(text: sql.Composable, is_utf8: bool) -> sql.Composed:
-    """Return SQL for a text in UTF-8. SQL_ASCII stands for the bytes as they are."""
+    """Return SQL for the bytes of a text in UTF-8; those of SQL_ASCII are the server's own."""
     encoding = "SQL_ASCII" if is_utf8 else "UTF8"
     return sql.SQL("pg_catalog.convert_to({}, {})").format(text, sql.Literal(encoding))
 

@@ -116,10 +116,12 @@ class AsOf(Mapping[TableName, "DataFrame"]):
         name = entry.name
         found = TableAsOf(name, entry.path, entry.version)
         if entry.is_behind:
-            place = f"it shows {entry.applied_lsn}, the other tables show {self.lsn}"
-            if entry.applied_lsn >= self.lsn:
-                place = "the table that it shares with others does not have its rows yet"
-            sentence = f"Table {name} is behind: {place}. Read silver as of a manifest that has caught up."
+            sentence = (
+                f"Table {name} is behind: it shows {entry.applied_lsn}, the other tables show {self.lsn}. "
+                "Read silver as of a manifest that has caught up."
+            )
+            if entry.applied_lsn >= self.lsn:  # as in a shared table that holds it
+                sentence = f"Table {name} lacks rows as of {self.lsn}. Run pgdelta status to find out why."
             return replace(found, refusal=sentence)
         reason: str | None = None
         for candidate in self._candidate_paths(entry.path, name):

@@ -142,7 +142,7 @@ def align_versions(recorded: SilverColumns | None, relations: Sequence[SourceRel
 def with_last_names(
     versions: Sequence[SourceRelation], relations: Relations, recurring: Collection[int] = ()
 ) -> Relations:
-    """Return relation versions, of which those of one table, in order, have the names as of its last one.
+    """Return relation versions; those of one table, given in order, have the names as of its last one.
 
     They are as they are if one that is `recurring`, after others, has columns that were dropped and whose
     numbers the catalog did not have: a column that was added again may be the same in it. So is a version in
