@@ -17,6 +17,7 @@ from pipeline.key_ranges import KeyRange
 from pipeline.operate.maintain import run_maintenance
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
+from pipeline.silver.read.as_of import find_silver
 from pipeline.table_name import TableName
 from tests.support.deletion_vectors import delete_by_vector
 from tests.support.foreign_commits import drop, rename, restore
@@ -158,18 +159,21 @@ def test_a_wider_type_of_one_source_widens_the_column_of_all(tenants: Pipeline) 
 
 @pytest.mark.promise("shared tables")
 def test_a_type_that_does_not_fit_holds_its_source_until_all_have_it(tenants: Pipeline) -> None:
-    silver = tenants.path("silver", "orders")
+    path = tenants.path("silver", "orders")
     tenants = with_rules(tenants, *(replace(each, type_changes="rebuild") for each in tenants.config.tables))
     altered = "ALTER TABLE {}.orders ALTER total TYPE text"
     tenants.run(altered.format("tenant_a"), *(f"DELETE FROM {each}.orders WHERE id = 1" for each in TENANTS))
     summary = apply(tenants)
     sentence = (
-        f"Table tenant_a.orders is held in file:{silver}, which has its earlier rows. Its column total has "
+        f"Table tenant_a.orders is held in file:{path}, which has its earlier rows. Its column total has "
         "the type STRING, and INT in the shared table. Change the tables of all sources alike, or give this "
         "one another target. If a source has left, run pgdelta rebuild for the tables of the others."
     )
     held = {name: state.held for name, state in summary.tables.items() if state.held}
     assert held == {TableName("tenant_a", "orders"): sentence}
+    silver = find_silver(lambda: Lake(tenants.root))
+    lacks = f"Table tenant_a.orders lacks rows as of {silver.lsn}. Run pgdelta status to find out why."
+    assert silver.table("tenant_a", "orders").refusal == lacks
     assert len(rows(tenants, "tenant_a", "id")) == 5
     for tenant in TENANTS[1:]:
         assert rows(tenants, tenant, "id", "total") == tenant_rows(tenants, tenant, "id", "total")
